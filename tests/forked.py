@@ -38,7 +38,12 @@ class Forking(subprocess.Popen[Any]):
             super()._execute_child(args, *more)  # pyright: ignore[reportAttributeAccessIssue]
             return
         kept, cwd, env, pipes, apart = more[3], more[4], more[5], more[9:15], more[20]
-        self.pid = os.fork()
+        # Python ignores what a signal handler raises while it runs the hooks of a fork.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        try:
+            self.pid = os.fork()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if self.pid == 0:
             if apart:
                 os.setsid()

@@ -12,6 +12,7 @@ import pytest
 
 from guildhall.core import errors
 from guildhall.core.errors import GuildError
+from tests.house_sentences import find_conditions
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "guildhall"
@@ -19,6 +20,21 @@ LONGEST = 700  # lines; a module has fewer
 # Folders that exist on somebody's machine and on no other. Read-only system folders such as /usr are not among them.
 _MACHINE_PATH = re.compile(r"(?<![\w.~}*$/-])/(root|work|home/\w+|Users/\w+|mnt/\w+)(/|\b(?![.\w-]))")
 _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja2", ""}
+
+# Conditions on a text that are right, by module, with the reason.
+_ALLOWED = {
+    (
+        "runs/ledger.py",
+        "asked.data['message'] != shown.request(messages[-1])",
+    ): "a request to a model, compared as data",
+    (
+        "runs/replay.py",
+        "asked.data['message'] != shown.request(messages[-1])",
+    ): "a request to a model, compared as data",
+    ("jobs/register.py", "hint.replace(run.id, purpose.id)"): "shows the id of the job; decides nothing",
+    ("models/dialects/openai_responses_answers.py", "why == 'content_filter'"): "a code of the provider's API",
+    ("models/providers.py", "_VARIABLE.findall(str(error))"): "pydantic-ai has no field for the missing variable",
+}
 
 
 def floors() -> list[str]:
@@ -124,3 +140,68 @@ def test_a_machine_path_is_recognised(line: str):
 @pytest.mark.parametrize("line", ["~/work/x", "tests/root/x", "/rooted", "GET /api/work/", "$HOME/root", "a/home/ada"])
 def test_other_paths_are_left_in_peace(line: str):
     assert not _MACHINE_PATH.search(line)
+
+
+def test_no_condition_on_a_text_for_people():
+    found = {
+        (path.relative_to(SOURCE).as_posix(), code): line
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, code in find_conditions(path.read_text(encoding="utf-8"))
+    }
+    wrong = [f"{name}:{line}: {code}" for (name, code), line in found.items() if (name, code) not in _ALLOWED]
+    assert not wrong, "use a column, an enum or an error class:\n" + "\n".join(wrong)
+    assert not _ALLOWED.keys() - found.keys(), "these are gone"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # found once, as they were
+        "return self.status == 'in_progress' and self.reason != working(self.worker)",
+        "return next(moment for moment in timeline if moment.reason == 'the result was submitted')",
+        "return [one.at for one in timeline if one.reason.endswith(GONE)]",
+        "return any(GONE in str(one.data['result']['content']) for one in ended)",
+        "if found.reason == said:\n        return",
+        "told = f'{error.message}. {error.hint}'\n    return told if 'guild commission edit' not in told else ''",
+        "raise HallUnavailable(error.message.replace(\"the hall's\", 'its'))",
+        "said = error.hint or ''\n    return said if 'GUILDHALL_HOME' not in said else OTHER",
+        "if 'in use by' not in error.message:\n        raise error",
+        "said = str((one.error or {}).get('message'))\n    return said.startswith('the script ')",
+        "return any(problem.message.startswith('output_schema_ref') for problem in found.problems)",
+        "told = {problem.message for problem in found.problems}\n    return [one for one in said if one not in told]",
+        "return [problem for problem in plan.problems if problem.partition(':')[0] in toolboxes]",
+        "name, _, wrong = error.message.partition(':')",
+        "hint, job = error.hint, run.job\n    return str(hint).replace(run.id, job)",
+        # others of the kind
+        "late = (run.reason or '').removeprefix(LATE) or None",
+        "try:\n        go()\n    except ValueError as error:\n        return 'disk' in str(error)",
+        "try:\n        go()\n    except OSError as error:\n        return error.args[0] == 'full'",
+        "if (hint := error.get('hint')) and 'guild resume' in hint:\n        return",
+        "status = PATTERN.search(str(entry.data.get('message')))",
+        "if re.match('HTTP', error.message):\n        return",
+        "match stretch.reason:\n        case 'limit':\n            return",
+        "return (run.status, run.reason) == ('parked', 'because')",
+        "return TEXTS[error.message]",
+        "query = select(runs).where(runs.c.reason == 'the hall stopped')",
+        "reason = error.message if error else run.reason\n    return reason in KNOWN",
+    ],
+)
+def test_a_condition_on_a_text_is_recognised(body: str):
+    assert find_conditions(f"async def function(self):\n    {body}\n"), body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return error.code == 'hall_in_use' or isinstance(error, HallInUse)",
+        "return entry.kind == 'submit' and entry.reason is not None",
+        "return f'{error.message.rstrip(\".\")}. {error.hint}' if error.hint else error.message",
+        "return [problem.text for problem in plan.problems if problem.kind == 'toolbox']",
+        "return mail.message.id in known and mail.message.content.startswith('#')",
+        "return deliveries.c.message == number",
+        "return ' '.join(error.message.split())",
+        "return len(entry.reason) > 80",
+    ],
+)
+def test_other_conditions_are_left_in_peace(body: str):
+    assert find_conditions(f"async def function(self):\n    {body}\n") == [], body

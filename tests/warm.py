@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NEEDED = (
-    "guildhall.cli.commands.runs.answer",
     "guildhall.cli.commands.projects.commission",
+    "guildhall.cli.commands.runs.answer",
     "guildhall.cli.commands.runs.replay",
     "guildhall.cli.commands.runs.resume",
     "guildhall.cli.commands.runs.run",
+    "guildhall.cli.connection",
     "guildhall.cli.main",
+    "guildhall.cli.parser",
     "guildhall.hall.composition.callee_trust",
     "guildhall.hall.cases",
     "guildhall.hall.embedded",

@@ -12,7 +12,7 @@ import pytest
 from guildhall.cli import command_table
 from guildhall.cli.command import JSON
 from guildhall.cli.command import command as cli_command
-from guildhall.cli.follow import HeldBack
+from guildhall.cli.follow import WordBuffer
 from guildhall.cli.main import main
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_a_second_signal_ends_it_where_it_is(guild: Guild) -> None:
 
 
 def test_words_are_held_back_until_they_are_whole() -> None:
-    held = HeldBack()
+    held = WordBuffer()
     assert [held.add(piece) for piece in ("the ke", "y is sk-", "123\nand", " so")] == [
         "the ",
         "key is ",

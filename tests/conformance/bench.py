@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.hall.client import HallClient
-    from guildhall.runs.model import Entry, Run
+    from guildhall.runs.model import Run
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runtimes.model import Runtime
     from guildhall.workers.definition import RuntimeName
 
@@ -178,7 +179,7 @@ class Desk:
     async def state(self, run: str) -> Run:
         return (await self.hall.show(run)).run
 
-    async def record(self, run: str, *kinds: str) -> list[Entry]:
+    async def record(self, run: str, *kinds: str) -> list[Entry[Payload]]:
         """What is on record of a run: all, or the entries of these kinds."""
         entries = await self.hall.journal(run)
         return [entry for entry in entries if not kinds or entry.kind in kinds]

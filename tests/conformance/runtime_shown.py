@@ -33,7 +33,7 @@ async def _exchanged(bench: Bench) -> tuple[list[Mapping[str, Any]], list[str]]:
             same((run.status, run.output, run.error), ("completed", "done", None), "how it ended")
             (assembled,) = await desk.record(run.id, "assembled")
     same([exchange.answered for exchange in server.requests], [True, True], "the requests that the provider got")
-    return [exchange.body or {} for exchange in server.requests], [tool["name"] for tool in assembled.data["tools"]]
+    return [exchange.body or {} for exchange in server.requests], [tool["name"] for tool in assembled.data.tools]
 
 
 def _own(name: str, tools: Sequence[str]) -> str:

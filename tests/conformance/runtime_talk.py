@@ -67,7 +67,7 @@ def _is_whole(bench: Bench, table: Table) -> None:
     keys = [entry.key for entry in table.record(*kinds)]
     call = next((entry.key for entry in table.record("tool_started")), None)
     same(keys, ["m1", "u1", "m2", call, "m3", "u2", "m4"], "the record, in order")
-    same([entry.data["words"] for entry in table.record("said")], [_SECOND, _THIRD], "what was said")
+    same([entry.data.words for entry in table.record("said")], [_SECOND, _THIRD], "what was said")
 
 
 def _is_told(events: Sequence[Event], expected: list[str]) -> None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.hall.composition.hall import Hall
-    from guildhall.runs.model import Entry, Run
+    from guildhall.runs.model import Run
+    from guildhall.runs.record.entries import Entry, Payload
 
 
 class Table:
@@ -48,7 +49,7 @@ class Table:
     def state(self) -> Run:
         return self.hall.history.get(self.run)
 
-    def record(self, *kinds: str) -> list[Entry]:
+    def record(self, *kinds: str) -> list[Entry[Payload]]:
         entries = self.hall.history.entries(self.run)
         return [entry for entry in entries if not kinds or entry.kind in kinds]
 

@@ -96,8 +96,8 @@ class House(Workshop):
     def tools_of(self, run: str) -> list[str]:
         """What is on record of what the model of a run was shown."""
         entries = self.hall.history.entries(run)
-        tools = entries[0].data["tools"]
-        asked = [entry.data["tools"] for entry in entries if entry.kind == "model_asked"]
+        tools = entries[0].data.tools
+        asked = [entry.data.tools for entry in entries if entry.kind == "model_asked"]
         sent = fingerprint([[one["name"], one["description"], one["input_schema"]] for one in tools])
         assert asked, "its model was not asked"
         assert set(asked) == {sent}, "the model was shown something else than what the run was given"
@@ -115,7 +115,7 @@ class House(Workshop):
         root = await self._followed(self.client.run(RunRequest(worker="caller", input="Go."), self.frame))
         assert self.hall.history.below(root) == []
         ended = next(entry for entry in self.hall.history.entries(root) if entry.kind == "tool_ended")
-        return str(ended.data["result"])
+        return str(ended.data.result)
 
     async def _room(self, worker: str, frame: Frame) -> str:
         request = RunRequest(worker="team.yaml", input="")
@@ -139,7 +139,7 @@ class House(Workshop):
     async def _meeting(self, worker: str, frame: Frame) -> str:
         meeting = await self.hall.meetings.open(worker, "Go.", frame)
         await self._followed(self.hall.meetings.come(meeting.id, frame))
-        run = self.hall.meetings.register.get(meeting.id).run
+        run = self.hall.meetings.get(meeting.id).run
         await self.hall.meetings.close_meeting(meeting.id, frame, summarise=False)
         return run
 

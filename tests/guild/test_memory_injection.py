@@ -40,7 +40,7 @@ def assemble_run(house: House, context: str) -> dict[str, Any]:
     async def work(house: House) -> dict[str, Any]:
         run = await getattr(house, f"_{context}")("smith", house.frame)
         await house.hall.settle()
-        return house.hall.history.entries(run)[0].data
+        return house.hall.history.entries(run)[0].data.to_record()
 
     return house.inside(work)
 

@@ -89,7 +89,7 @@ class Served:
         return prepared.run, self.hall.runs.token(prepared.run)
 
     def kinds(self, run: str, kind: str) -> list[dict[str, Any]]:
-        return [dict(entry.data) for entry in self.hall.history.journal(run).kind(kind)]
+        return [entry.data.to_record() for entry in self.hall.history.entries(run) if entry.kind == kind]
 
 
 @asynccontextmanager

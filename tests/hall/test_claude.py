@@ -21,6 +21,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
+from guildhall.runs.record.entries import ModelAsked
 from guildhall.runtimes.claude import _ANY, _FLAGS, _message
 from guildhall.tools.define import tool
 from guildhall.tools.model import Toolbox
@@ -140,7 +141,7 @@ def test_what_a_person_writes_is_no_command_of_claude_code(home: Home, shop: Pat
                 events = await followed(here.face.run(RunRequest(worker="bob", input=words), here.frame))
                 assert events[-1].data["status"] == "completed", words
                 (asked,) = [one for one in await here.face.journal(events[0].run) if one.kind == "model_asked"]
-                assert asked.data["message"] == [{"part": "user-prompt", "content": words}]
+                assert asked.data.message == [{"part": "user-prompt", "content": words}]
 
     do(work)
 
@@ -164,7 +165,7 @@ def test_what_a_tool_is_for_is_told_to_the_end_however_long_it_is(home: Home, sh
                 here.hall.runs.launch(prepared)
                 while here.hall.runs.alive(prepared.run):  # noqa: ASYNC110 - as anybody would look
                     await asyncio.sleep(0.02)
-                shown[runtime] = here.hall.history.journal(prepared.run).kind("model_asked")[0].data["tools"]
+                shown[runtime] = here.hall.history.journal(prepared.run).all(ModelAsked)[0].data.tools
 
     do(work)
     assert shown["claude"] == shown["pydantic"]

@@ -96,7 +96,7 @@ class Visit:
         return run
 
     def kinds(self, kind: str) -> list[dict[str, Any]]:
-        return [dict(entry.data) for entry in self.hall.history.journal(self.run).kind(kind)]
+        return [entry.data.to_record() for entry in self.hall.history.entries(self.run) if entry.kind == kind]
 
 
 @asynccontextmanager

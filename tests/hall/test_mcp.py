@@ -22,6 +22,7 @@ from guildhall.room.service import Rooms
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.http import MAX_BODY_BYTES
+from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.seat import Seat
 from tests.conftest import BLOCKED, Guild
 from tests.hall.doors import MODERN, PNG, Desk, Served, put, raw, served
@@ -352,7 +353,7 @@ def test_the_same_id_is_the_same_call_also_while_it_is_under_way(home: Home, pro
                         assert "result" in await http.call("note", {"number": 6}, id=odd)
                 for _ in range(2):
                     await http.call("note", {"number": 4})
-            keys = [entry.key for entry in hall.hall.history.journal(run).kind("tool_started")]
+            keys = [entry.key for entry in hall.hall.history.journal(run).all(ToolStarted)]
             assert keys[:2] == ["mcp/toolu_1", "mcp/call-1"]
 
     asyncio.run(work())

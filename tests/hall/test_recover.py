@@ -13,6 +13,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.composition.recovery import MOST_CRASHES
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
+from guildhall.runs.record.entries import ToolEnded
 from tests.hall.served import Served, served
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
@@ -138,7 +139,7 @@ def test_progress_between_two_crashes_makes_it_count_anew(home: Home, frame: Fra
     async def further(hall: Served) -> None:
         await settled(hall, run)
         async with asyncio.timeout(10):
-            while not hall.hall.history.journal(run).kind("tool_ended"):  # noqa: ASYNC110 - nobody tells when
+            while not hall.hall.history.journal(run).all(ToolEnded):  # noqa: ASYNC110 - nobody tells when
                 await asyncio.sleep(0.01)
 
     inside(home, further)

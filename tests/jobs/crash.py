@@ -211,7 +211,7 @@ def put_right(shop: Shop, now: Path) -> None:
 
 def _told(shop: Shop, run: str | None) -> list[str]:
     """What the model was told by its tools."""
-    ends = [entry.data["result"] for entry in shop.hall.history.entries(run) if entry.kind == "tool_ended"]
+    ends = [entry.data.result for entry in shop.hall.history.entries(run) if entry.kind == "tool_ended"]
     return [end["content"][0]["text"] for end in ends]
 
 

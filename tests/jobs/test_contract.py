@@ -25,7 +25,7 @@ SCHEMA: dict[str, Any] = {
 
 def results(shop: Shop, run: str | None) -> list[tuple[bool, str]]:
     """What the tools gave: whether it is an error, and its text."""
-    ends = [e.data["result"] for e in shop.hall.history.entries(run) if e.kind in ("tool_ended", "tool_refused")]
+    ends = [e.data.result for e in shop.hall.history.entries(run) if e.kind in ("tool_ended", "tool_refused")]
     return [(end["is_error"], end["content"][0]["text"]) for end in ends]
 
 
@@ -105,8 +105,8 @@ def test_a_result_fits_its_schema_which_the_tool_shows(shop: Shop) -> None:
         assert [error for error, _ in results(shop, job.run)] == [True, True, True, False]
         assert json.loads(shop.jobs.result(job.id).output) == good
         first = shop.hall.history.entries(job.run)[0].data
-        assert first["output_schema"] is None
-        (tool,) = [tool for tool in first["tools"] if tool["name"] == "submit_result"]
+        assert first.output_schema is None
+        (tool,) = [tool for tool in first.tools if tool["name"] == "submit_result"]
         assert tool["input_schema"]["properties"]["output"]["required"] == ["title"]
         assert tool["input_schema"]["$defs"] == SCHEMA["$defs"]
         assert (await shop.client.replay(job.run, shop.frame)).same

@@ -204,18 +204,18 @@ def test_a_worker_in_a_job_has_its_tools_and_reads_and_is_told_how(shop: Shop) -
     async def work(shop: Shop) -> None:
         job = await shop.done(task="Forge it.", metal="iron", nested={"a": [1]}, maxTurns=9, artifacts=[])
         first = shop.hall.history.entries(job.run)[0].data
-        names = [tool["name"] for tool in first["tools"]]
+        names = [tool["name"] for tool in first.tools]
         assert {"update_summary", "log_question", "store_memory", "write_artifact", "submit_result"} < set(names)
         assert names.count("record_decision") == 1
         assert {"Read", "Grep", "Glob", "Bash", "memory_read"} < set(names)
         assert not {"Write", "Edit", "sandbox_write_text"} & set(names)
-        assert first["system_prompt"].startswith("You forge things.\n\n")
+        assert first.system_prompt.startswith("You forge things.\n\n")
         for tool in ("update_summary", "record_decision", "log_question", "store_memory", "submit_result"):
-            assert f"- {tool}: " in first["system_prompt"]
-        assert first["first_message"].startswith("Forge it.\n\n")
-        shown = json.loads(first["first_message"].partition("as JSON:\n")[2])
+            assert f"- {tool}: " in first.system_prompt
+        assert first.first_message.startswith("Forge it.\n\n")
+        shown = json.loads(first.first_message.partition("as JSON:\n")[2])
         assert shown == {"metal": "iron", "nested": {"a": [1]}}
-        assert first["bounds"]["max_turns"] == 9
+        assert first.bounds["max_turns"] == 9
 
     shop.inside(work)
 
@@ -356,10 +356,10 @@ def test_what_a_job_stores_is_known_to_the_next_one(shop: Shop) -> None:
 
     async def work(shop: Shop) -> None:
         first = await shop.done()
-        results = [e.data["result"] for e in shop.hall.history.entries(first.run) if e.kind == "tool_ended"]
+        results = [e.data.result for e in shop.hall.history.entries(first.run) if e.kind == "tool_ended"]
         assert [result["is_error"] for result in results] == [False, True]
         second = await shop.done()
-        assert "It is green." in shop.hall.history.entries(second.run)[0].data["system_prompt"]
+        assert "It is green." in shop.hall.history.entries(second.run)[0].data.system_prompt
 
     shop.inside(work)
 

@@ -27,9 +27,7 @@ async def asked(shop: Shop, number: int = 1) -> list[Ask]:
 def told(shop: Shop, run: str | None) -> list[str]:
     """What the model was told by the tools, one after another."""
     entries = shop.hall.history.entries(run)
-    return [
-        "\n".join(block["text"] for block in e.data["result"]["content"]) for e in entries if e.kind == "tool_ended"
-    ]
+    return ["\n".join(block["text"] for block in e.data.result["content"]) for e in entries if e.kind == "tool_ended"]
 
 
 @pytest.mark.req("WD-12", "X-15")
@@ -199,7 +197,7 @@ def test_hostile_calls_of_the_job_tools_are_told_and_change_nothing(shop: Shop) 
     async def work(shop: Shop) -> None:
         job = await shop.done()
         ends = {"tool_ended", "tool_refused"}
-        results = [e.data["result"] for e in shop.hall.history.entries(job.run) if e.kind in ends]
+        results = [e.data.result for e in shop.hall.history.entries(job.run) if e.kind in ends]
         assert [result["is_error"] for result in results] == [True] * len(wrong)
         assert (job.status, shop.files(job.id)["result.md"]) == ("failed", "the end")
         assert set(shop.files(job.id)) == {"task.md", "config.json", "meta.json", "result.md"}
@@ -246,7 +244,7 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
         ended = await shop.ended(job)
         assert ended.status == "completed"
         ends = [e for e in shop.hall.history.entries(ended.run) if e.kind == "tool_refused"]
-        assert "in time" in ends[0].data["result"]["content"][0]["text"]
+        assert "in time" in ends[0].data.result["content"][0]["text"]
         assert not shop.jobs.expecting
 
     job = shop.inside(work)

@@ -152,7 +152,7 @@ def _facts(lived: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(entry: Any) -> str:
     """An entry without what is of its moment: times, names of runs and asks."""
-    data = dict(entry.data)
+    data = entry.data.to_record()
     for name in ("ask", "by", "owner"):
         data.pop(name, None)
     if entry.kind in {"model_answered", "assembled"}:
@@ -182,8 +182,8 @@ def test_killed_at_a_message(undisturbed: dict[str, Any], desk: Desk, number: in
     lived = desk.lived(Killing(desk._place.nursery, number))
     crashes = [entry for entries in lived["record"] for entry in entries if entry.kind == "crashed"]
     # One that dies while all that it has asked for waits for a person would have been put away anyway.
-    assert [entry.data["code"] for entry in crashes] == ([] if number in WAITING else ["runtime_crashed"])
-    assert all("SIGKILL" in entry.data["message"] for entry in crashes)
+    assert [entry.data.code for entry in crashes] == ([] if number in WAITING else ["runtime_crashed"])
+    assert all("SIGKILL" in entry.data.message for entry in crashes)
     facts = _facts(lived)
     assert sorted(desk.book) == EFFECTS
     assert facts == {name: told for name, told in undisturbed.items() if name != "count"}

@@ -140,8 +140,8 @@ def test_its_process_is_killed_at_a_message(place: Place, tmp_path: Path, number
             if number == MESSAGES:
                 assert killing.count == MESSAGES - 1, "the last one is what nobody says"
             else:
-                assert [entry.data["code"] for entry in table.record("crashed")] == ["runtime_crashed"]
-            assert [entry.data["words"] for entry in table.record("said")] == list(WORDS)
+                assert [entry.data.code for entry in table.record("crashed")] == ["runtime_crashed"]
+            assert [entry.data.words for entry in table.record("said")] == list(WORDS)
             return [entry.key for entry in table.record("model_answered", "said", "tool_ended")]
 
     assert place.runs(lived()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]

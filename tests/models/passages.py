@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.models import ModelRequestParameters
@@ -13,6 +14,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.events import EventBus
+from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
 from guildhall.models.door import ModelDoor
 from guildhall.models.line import Line
@@ -21,9 +23,11 @@ from guildhall.models.providers import provider_source
 from guildhall.runs.asks import Asks
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
-from guildhall.runs.model import Bounds
+from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.patience import Patience
+from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.records import add_run
+from tests.entries import assembly
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -175,12 +179,15 @@ class Passage:
                 "model": "m",
                 "kind": "plain",
                 "status": "running",
-                "request": {},
+                "request": {
+                    **RunRequest(worker="w", input="go").as_dict(),
+                    "frame": RecordedFrame(cwd=Path("/"), root=Path("/")).as_dict(),
+                },
                 "created_at": "2026-01-01T00:00:00.000Z",
             }
             counts = {"turns": 0, "input_tokens": 0, "output_tokens": 0, "running_seconds": 0.0}
             await self.store.write(lambda c: add_run(c, id=self.run, root=self.run, **row, **counts))
-            await self.journal.append("assembled", {"bounds": self._bounds.as_dict()})
+            await self.journal.append(assembly(bounds=self._bounds.as_dict()))
         ledger = LiveLedger(
             worker="w",
             identity="project:w",
@@ -208,7 +215,7 @@ class Passage:
         return [entry.kind for entry in self.journal.entries[1:]]
 
     def keys(self) -> list[str]:
-        return [entry.key or "" for entry in self.journal.kind("model_answered")]
+        return [entry.key or "" for entry in self.journal.all(ModelAnswered)]
 
     def text(self) -> str:
         """All that is on record."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,15 +29,18 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import LimitReached, ModelFailed
 from guildhall.core.events import EventBus
+from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
 from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
 from guildhall.runs.asks import Asks
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.limits import cut_off, used
-from guildhall.runs.model import Bounds
+from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.patience import Patience
+from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
 from guildhall.runs.records import add_run
+from tests.entries import assembly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +53,10 @@ A_RUN = {
     "model": "test:model",
     "kind": "plain",
     "status": "running",
-    "request": {},
+    "request": {
+        **RunRequest(worker="w", input="go").as_dict(),
+        "frame": RecordedFrame(cwd=Path("/"), root=Path("/")).as_dict(),
+    },
     "created_at": "2026-01-01T00:00:00.000Z",
     "turns": 0,
     "input_tokens": 0,
@@ -125,7 +132,7 @@ class Place:
             await self.store.write(
                 lambda connection: add_run(connection, **{**A_RUN, "id": self.run, "root": self.run})
             )
-            await self.journal.append("assembled", {"bounds": self._bounds.as_dict()})
+            await self.journal.append(assembly(bounds=self._bounds.as_dict()))
         self.ledger = LiveLedger(
             worker="w",
             identity="project:w",
@@ -144,7 +151,9 @@ class Place:
         return [entry.kind for entry in self.journal.entries[1:]]
 
     def spent(self) -> float:
-        costs = [entry.data.get("cost_usd") for entry in self.journal.entries if entry.kind.startswith("model_")]
+        costs = [
+            getattr(entry.data, "cost_usd", None) for entry in self.journal.entries if entry.kind.startswith("model_")
+        ]
         return sum(cost for cost in costs if cost is not None)
 
 
@@ -182,10 +191,10 @@ def test_a_passing_failure_is_asked_again_and_each_is_on_record(place: Callable[
     here = place(fails(), fails(after=7), fails(after=1e6), says())
     assert asyncio.run(ask(here)).text == "hello"
     assert here.kinds() == ["model_asked", "model_failed"] * 3 + ["model_asked", "model_answered"]
-    assert [entry.data["attempt"] for entry in here.journal.kind("model_asked")] == [0, 1, 2, 3]
+    assert [entry.data.attempt for entry in here.journal.all(ModelAsked)] == [0, 1, 2, 3]
     assert [query.attempt for query in here.provider.asked] == [0, 1, 2, 3]
     assert here.clock.slept == [1.0, 7, 60.0]
-    assert here.journal.kind("model_failed")[0].data["transient"] is True
+    assert here.journal.all(ModelCallFailed)[0].data.transient is True
 
 
 def test_it_gives_up_after_the_fourth(place: Callable[..., Place]) -> None:
@@ -208,10 +217,10 @@ def test_a_lasting_failure_is_not_asked_again(place: Callable[..., Place]) -> No
 def test_a_call_is_reserved_before_it_is_made_and_its_answer_bounded(place: Callable[..., Place]) -> None:
     here = place(says(), max_budget_usd=0.01)
     asyncio.run(ask(here))
-    asked = here.journal.kind("model_asked")[0].data
-    assert 0 < asked["reserved_usd"] <= 0.01 + EXACT
-    assert OUTPUT_FLOOR <= asked["max_tokens"] < OUTPUT_CEILING
-    assert here.provider.asked[0].settings["max_tokens"] == asked["max_tokens"]
+    asked = here.journal.all(ModelAsked)[0].data
+    assert 0 < asked.reserved_usd <= 0.01 + EXACT
+    assert OUTPUT_FLOOR <= asked.max_tokens < OUTPUT_CEILING
+    assert here.provider.asked[0].settings["max_tokens"] == asked.max_tokens
 
 
 def test_where_nothing_is_counted_the_answer_may_be_as_long_as_it_likes(place: Callable[..., Place]) -> None:
@@ -223,7 +232,7 @@ def test_where_nothing_is_counted_the_answer_may_be_as_long_as_it_likes(place: C
 def test_a_model_without_a_price_is_not_counted_in_dollars(place: Callable[..., Place]) -> None:
     here = place(says(), price=None)
     asyncio.run(ask(here))
-    assert here.journal.kind("model_asked")[0].data["reserved_usd"] is None
+    assert here.journal.all(ModelAsked)[0].data.reserved_usd is None
     assert used(here.journal).cost_usd is None
 
 
@@ -241,17 +250,17 @@ def test_what_the_rest_does_not_pay_for_is_not_asked(place: Callable[..., Place]
 def test_two_calls_of_one_id_are_paid_for_and_asked_again(place: Callable[..., Place]) -> None:
     here = place(twins, says())
     assert asyncio.run(ask(here)).text == "hello"
-    failed = here.journal.kind("model_failed")[0]
-    assert "the same id" in failed.data["message"]
-    assert failed.data["cost_usd"] == pytest.approx(100 * 3e-6 + 10 * 15e-6)
+    failed = here.journal.all(ModelCallFailed)[0]
+    assert "the same id" in failed.data.message
+    assert failed.data.cost_usd == pytest.approx(100 * 3e-6 + 10 * 15e-6)
     assert used(here.journal).cost_usd == pytest.approx(2 * (100 * 3e-6 + 10 * 15e-6))
 
 
 def test_an_answer_that_counts_no_tokens_is_not_free(place: Callable[..., Place]) -> None:
     here = place(says(usage=RequestUsage()), max_budget_usd=0.01)
     asyncio.run(ask(here))
-    asked, answered = here.journal.kind("model_asked")[0], here.journal.kind("model_answered")[0]
-    assert answered.data["cost_usd"] == asked.data["reserved_usd"]
+    asked, answered = here.journal.all(ModelAsked)[0], here.journal.all(ModelAnswered)[0]
+    assert answered.data.cost_usd == asked.data.reserved_usd
 
 
 @pytest.mark.req("X-3")
@@ -324,8 +333,8 @@ def test_a_limit_in_dollars_is_never_passed(
     with suppress(LimitReached):
         asyncio.run(go())
     assert here.spent() <= limit + EXACT
-    for entry in here.journal.kind("model_asked"):
-        assert entry.data["reserved_usd"] <= limit + EXACT
+    for entry in here.journal.all(ModelAsked):
+        assert entry.data.reserved_usd <= limit + EXACT
 
 
 def test_an_estimate_counts_everything_that_is_sent() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.models.script import ScriptSource, load_script
+from guildhall.runs.record.entries import ModelAnswered, ModelAsked
 from tests.models.claudes import API, CALLED, HEADERS, MESSAGE, SAID, ask, asked, once, sse
 from tests.models.passages import KEY, TOOLS, Passage, events, played, read, streamed, whole
 from tests.models.scripts import script
@@ -41,7 +42,7 @@ def test_the_bytes_of_the_provider_are_passed_on_and_the_answer_is_on_record(sto
     usage = response.usage
     assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (130, 100, 20)
     assert (usage.output_tokens, response.finish_reason) == (7, "tool_call")
-    assert passage.journal.kind("model_answered")[0].data["cost_usd"] > 0
+    assert passage.journal.all(ModelAnswered)[0].data.cost_usd > 0
 
 
 @pytest.mark.req("X-14")
@@ -68,9 +69,9 @@ def test_the_model_is_shown_the_runs_prompt_and_tools_and_nothing_of_the_program
         "claude-sonnet-5",
         {"user_id": "u"},
     )
-    (record,) = passage.journal.kind("model_asked")
+    (record,) = passage.journal.all(ModelAsked)
     assert record.key == "m2"
-    assert [part["tool_name"] for part in record.data["message"]] == ["memory_read"]
+    assert [part["tool_name"] for part in record.data.message] == ["memory_read"]
 
 
 @pytest.mark.req("X-14")

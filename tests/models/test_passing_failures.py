@@ -19,6 +19,7 @@ from guildhall.core.errors import (
     RateLimited,
     UnknownModel,
 )
+from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
 from guildhall.runs.records import find_run
 from tests.models.claudes import MESSAGE, SAID, START, TEXT, ask, asked, once, sse
 from tests.models.passages import KEY, Passage, events, played, provider, streamed, whole
@@ -98,8 +99,8 @@ def test_an_answer_that_breaks_off_in_the_midst_ends_the_run_and_is_paid_for(sto
     assert events(got)[-1]["type"] == "error"
     assert got.startswith(b"".join(pieces))
     assert len(upstream.heard) == 1, "what was shown cannot be taken back"
-    (failed,) = passage.journal.kind("model_failed")
-    assert failed.data["cost_usd"] > 0
+    (failed,) = passage.journal.all(ModelCallFailed)
+    assert failed.data.cost_usd > 0
     assert "broke off" in str(passage.broken[0])
 
 
@@ -176,10 +177,10 @@ def test_a_call_is_reserved_and_its_answer_bounded(store: Store) -> None:
         await ask(passing, asked(thinking={"type": "enabled", "budget_tokens": 31999}))
 
     passage, upstream, _ = played(store, streamed(sse(*SAID)), then=go, max_budget_usd=0.1)
-    (record,) = passage.journal.kind("model_asked")
-    assert 0 < record.data["reserved_usd"] <= 0.1 + 1e-9
+    (record,) = passage.journal.all(ModelAsked)
+    assert 0 < record.data.reserved_usd <= 0.1 + 1e-9
     sent = upstream.heard[0].body
-    assert sent["max_tokens"] == record.data["max_tokens"] < 32000
+    assert sent["max_tokens"] == record.data.max_tokens < 32000
     assert sent["thinking"]["budget_tokens"] < sent["max_tokens"]
 
 
@@ -198,7 +199,7 @@ def test_what_was_charged_is_not_guessed_again(store: Store) -> None:
         await ask(passing, asked("x" * 50_000, answered, {"role": "user", "content": "go on"}))
 
     passage, _, _ = played(store, streamed(sse(*SAID)), then=go, max_budget_usd=5.0)
-    first, second = (entry.data["reserved_usd"] for entry in passage.journal.kind("model_asked"))
+    first, second = (entry.data.reserved_usd for entry in passage.journal.all(ModelAsked))
     assert second < first / 1.2
 
 
@@ -218,8 +219,8 @@ def test_what_a_program_wants_to_be_cached_is_reserved_at_the_price_of_writing_i
         await ask(passing, asked("Say hello.", *more, system=system, stream=False))  # all of it is written again
 
     passage, _, _ = played(store, whole(200, answer), then=go)
-    asks, answers = passage.journal.kind("model_asked"), passage.journal.kind("model_answered")
-    assert answers[1].data["cost_usd"] <= asks[1].data["reserved_usd"]
+    asks, answers = passage.journal.all(ModelAsked), passage.journal.all(ModelAnswered)
+    assert answers[1].data.cost_usd <= asks[1].data.reserved_usd
 
 
 @pytest.mark.req("X-14")
@@ -229,7 +230,7 @@ def test_answers_that_come_side_by_side_are_all_in_the_sum(store: Store) -> None
         return store.read(lambda connection: find_run(connection, passage.run))
 
     passage, _, run = played(store, whole(200, MESSAGE), then=go)
-    spent = [entry.data["cost_usd"] for entry in passage.journal.kind("model_answered")]
+    spent = [entry.data.cost_usd for entry in passage.journal.all(ModelAnswered)]
     assert (run.usage.turns, len(spent)) == (8, 8)
     assert run.usage.cost_usd == pytest.approx(sum(spent))
 

@@ -11,6 +11,7 @@ import pytest
 from guildhall.core.errors import ContextTooLong, KeyRefused, ModelFailed, NoCredit, Overloaded, RateLimited
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
+from guildhall.runs.record.entries import ModelAsked
 from tests.models.passages import KEY, Passage, Upstream, events, played, provider, read, streamed, whole
 
 if TYPE_CHECKING:
@@ -249,8 +250,8 @@ def test_codex_shows_its_model_nothing_but_the_runs_own(store: Store) -> None:
     (space,) = sent["tools"]
     assert (space["name"], [tool["name"] for tool in space["tools"]]) == ("mcp__tools", ["memory_read"])
     assert (sent["include"], sent["store"]) == (["reasoning.encrypted_content"], False)
-    (asked,) = passage.journal.kind("model_asked")
-    assert (asked.key, asked.data["message"][0]["content"]) == ("m2", "blue")
+    (asked,) = passage.journal.all(ModelAsked)
+    assert (asked.key, asked.data.message[0]["content"]) == ("m2", "blue")
 
 
 def test_what_looks_like_codex_s_own_words_and_is_the_persons_is_kept(store: Store) -> None:
@@ -431,7 +432,7 @@ def test_the_answer_is_bounded(store: Store, dialect: Dialect) -> None:
     passage, upstream, _ = asked_in(
         store, dialect, streamed(ANSWERS[dialect.api]), then=once(dialect), max_budget_usd=0.05
     )
-    most = passage.journal.kind("model_asked")[0].data["max_tokens"]
+    most = passage.journal.all(ModelAsked)[0].data.max_tokens
     sent = upstream.heard[0].body
     assert sent["max_output_tokens" if dialect is RESPONSES else "max_tokens"] == most
 

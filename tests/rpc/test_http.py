@@ -11,7 +11,7 @@ import pytest
 from guildhall.hall.llm import LlmEndpoint
 from guildhall.hall.mcp import McpEndpoint
 from guildhall.rpc.endpoint import Endpoint, Offer
-from guildhall.rpc.http import Headers, HttpError, check_local, is_token, read_body
+from guildhall.rpc.http import Headers, HttpError, check_local, is_token, read_body, send_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -162,3 +162,16 @@ def test_every_endpoint_refuses_bad_bodies_and_callers(
     asyncio.run(called(scope, receiving(*messages), send))
     assert sent[0]["status"] == status
     assert (b"connection", b"close") in sent[0]["headers"]
+
+
+@pytest.mark.parametrize(("payload", "body"), [({"a": "x\ny"}, b'{"a":"x\\ny"}\n'), ([], b"[]\n"), (None, b"")])
+def test_a_json_response_is_one_line(payload: Any, body: bytes) -> None:
+    """Clients of streams read lines, and get this in the place of a stream that did not begin."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(send_json(send, 404, payload))
+    assert sent[1]["body"] == body
+    assert (b"content-length", str(len(body)).encode()) in sent[0]["headers"]

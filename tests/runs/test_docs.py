@@ -13,8 +13,8 @@ import pytest
 import guildhall
 from guildhall.core.events import EventType
 from guildhall.hall.library import RunResult, Worker
-from guildhall.runs.journal import Kind
 from guildhall.runs.model import AskKind, AskStatus, Bounds
+from guildhall.runs.record.entries import Kind
 from guildhall.workers.definition import AttachmentPolicy, Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs"

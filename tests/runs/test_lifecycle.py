@@ -65,7 +65,7 @@ def test_a_killed_run_is_lost_and_goes_on_where_its_record_ends(guild: Guild, pr
     again = guild("resume", run)
     assert (again.code, again.out) == (0, "done\n")
     entries = journal(guild, run)
-    assert [entry["data"]["from"] for entry in entries if entry["kind"] == "resumed"] == ["lost"]
+    assert [entry["data"]["was"] for entry in entries if entry["kind"] == "resumed"] == ["lost"]
     assert kinds(entries).count("tool_started") == 1
     assert status(guild, run) == "completed"
 

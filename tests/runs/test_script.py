@@ -25,9 +25,11 @@ from guildhall.core.frame import RecordedFrame
 from guildhall.models.model import Query
 from guildhall.models.script import Script, ScriptSource
 from guildhall.runs import shown
-from guildhall.runs.model import Entry, Run, RunRequest, Usage
+from guildhall.runs.model import Run, RunRequest, Usage
+from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, Tokens
 from guildhall.runs.script import script_of
 from guildhall.runtimes.judge import OUTPUT_TOOL, arguments_of
+from tests.entries import assembly
 from tests.runs.places import (
     DONE,
     OTHER,
@@ -294,26 +296,28 @@ def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = 
     from guildhall.core.clock import SystemClock
     from guildhall.runs.journal import Journal
 
-    frozen = {
-        "system_prompt": "Be.",
-        "tools": [],
-        "output_schema": schema,
-        "mode": "ask",
-        "model": "none:known",
-        "worker": {"scope": "project", "definition": {"sandboxes": {}}},
-    }
-    entries = [("assembled", None, frozen)]
+    entries: list[tuple[str | None, Payload]] = [(None, assembly(output_schema=schema, model="none:known"))]
     for number, response in enumerate(responses, 1):
-        asked = {"message": [{"part": "user-prompt", "content": f"question {number}"}]}
-        entries.append(("model_asked", f"m{number}", asked))
-        entries.append(("model_answered", f"m{number}", {"response": shown.dump([response])[0]}))
+        message = [{"part": "user-prompt", "content": f"question {number}"}]
+        asked = ModelAsked(
+            message=message,
+            tools="",
+            answers="",
+            attempt=0,
+            reserved_usd=None,
+            reserved_tokens=0,
+            max_tokens=None,
+        )
+        usage = Tokens(input_tokens=1, output_tokens=1)
+        answer = ModelAnswered(response=shown.dump([response])[0], usage=usage, cost_usd=None)
+        entries += [(f"m{number}", asked), (f"m{number}", answer)]
     record: dict[str, Any] = dict.fromkeys(field.name for field in fields(Run))
     record |= {"id": "r-2222222222", "root": "r-2222222222", "worker": "scribe", "model": "none:known"}
     record |= {"status": "completed", "output": "done", "created_at": "2026-01-01T00:00:00.000Z", "usage": Usage()}
     record["request"] = RunRequest(worker="scribe", input="go")
     record["frame"] = RecordedFrame(cwd=Path("/nowhere"), root=Path("/nowhere"))
     run = Run(**record)
-    made = [Entry(run=run.id, seq=s, kind=k, key=key, data=data, at="") for s, (k, key, data) in enumerate(entries)]
+    made = [Entry(run=run.id, seq=seq, key=key, data=data, at="") for seq, (key, data) in enumerate(entries)]
     store: Any = None
     return [(run, Journal(run.id, store, SystemClock(), made))]
 

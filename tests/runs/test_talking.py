@@ -183,7 +183,7 @@ def test_a_turn_that_fails_is_gone_on_with(tmp_path: Path, status: int, code: st
         await table.go_on()
         await table.turn()
         assert (table.state.status, table.state.reason, bench.notes) == ("waiting", "person", {"a.md": "x"})
-        assert [entry.data["words"] for entry in table.record("said")] == ["Write."]
+        assert [entry.data.words for entry in table.record("said")] == ["Write."]
         assert await table.is_replayed()
 
     talk(tmp_path, scene, HELLO, {"fail": status})
@@ -220,7 +220,7 @@ def test_answers_that_are_not_usable_end_the_turn_and_not_the_conversation(tmp_p
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         last = await table.say("Shorter.")
         assert types(last, "error", "turn_end", "listening") == ["turn_end", "listening"]
-        asked = table.record("model_asked")[-1].data["message"]
+        asked = table.record("model_asked")[-1].data.message
         assert [part["part"] for part in asked] == ["tool-return", "user-prompt"], "the call has its answer"
         assert bench.notes == {}
         assert await table.is_replayed()

@@ -23,7 +23,7 @@ def test_agents_without_a_room_run_once_and_their_outputs_are_the_result(team: T
     async def look(team: Team) -> None:
         (root,) = team.hall.history.recent()
         for run in team.runs(root.id):
-            tools = [tool["name"] for tool in team.hall.history.journal(run.id).entries[0].data["tools"]]
+            tools = [tool["name"] for tool in team.hall.history.journal(run.id).entries[0].data.tools]
             assert not [name for name in tools if name.startswith(("channel_", "inbox_", "document_", "proposal_"))]
 
     team.inside(look)

@@ -55,7 +55,7 @@ def test_who_fails_by_what_it_does_begins_again_and_is_told_what_was_done(team: 
         assert run.status == "completed", run.error
         runs = team.runs(run.id, "ann")
         assert [one.status for one in runs] == ["failed", "failed", "completed"]
-        last = team.hall.history.journal(runs[-1].id).entries[0].data["first_message"]
+        last = team.hall.history.journal(runs[-1].id).entries[0].data.first_message
         assert "channel_read {" not in last
         assert "document_write" not in last  # it was refused
         assert len(last) < 3_000

@@ -91,7 +91,7 @@ def test_each_works_from_where_it_was_started_with_the_model_asked_for_there(tea
         for name, file in (("alice", "a.txt"), ("bob", "b.txt")):
             run = team.runs(first.run, name)[0]
             results = [entry for entry in team.hall.history.entries(run.id) if entry.kind == "tool_ended"]
-            assert file in json.dumps(results[0].data)
+            assert file in json.dumps(results[0].data.to_record())
             assert run.frame.cwd == (team.project if name == "alice" else other)
 
     team.inside(work)

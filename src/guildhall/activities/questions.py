@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from guildhall.activities.model import Asked
 from guildhall.runs import records
+from guildhall.runs.journal import entries_with
 from guildhall.runs.model import RELAYED, WORDS, Question
+from guildhall.runs.record.entries import Answered, QuestionAsked
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,13 +43,13 @@ class QuestionChannel:
         ledger = self.ledger()
         shown = Question(title=self.title, body=question, choices=(WORDS,))
         ask = await ledger.opened(
-            "question", key, [question], shown, "question_asked", {"question": question, "wait": wait}
+            "question", key, [question], shown, lambda ask: QuestionAsked(question=question, wait=wait, ask=ask)
         )
         await self.keep(Asked(ask=ask.id, at=ask.created_at, question=question))
         if not wait:
             return None
         ask = await ledger.closed(ask)
-        await ledger.apply(ask, key, {})
+        await ledger.apply(ask, key)
         return answer_text(ask) if ask.answer is not None else None
 
     async def new_answers(self, key: str) -> Sequence[Asked]:
@@ -56,18 +58,18 @@ class QuestionChannel:
         async with self.lock:
             asks = self.store.read(lambda connection: records.list_asks(connection, run=ledger.run))
             others = [ask for ask in asks if ask.kind == "question" and not _is_awaited(ledger, ask)]
-            received = {entry.data["ask"] for entry in ledger.journal.of(key) if entry.kind == "answered"}
+            received = {entry.data.ask for entry in entries_with(ledger.journal.of(key), Answered)}
             for ask in others:
                 if ask.status == "answered":
-                    await ledger.apply(ask, key, {})
+                    await ledger.apply(ask, key)
                     received.add(ask.id)
         return [_asked(ask) for ask in others if ask.id in received]
 
 
 def _is_awaited(ledger: LiveLedger, ask: Ask) -> bool:
     """Return True if the call that asked waits for the answer itself."""
-    asked = ledger.journal.last(ask.key, "question_asked")
-    return asked is not None and bool(asked.data["wait"])
+    asked = ledger.journal.last(ask.key, QuestionAsked)
+    return asked is not None and asked.data.wait
 
 
 def _asked(ask: Ask) -> Asked:

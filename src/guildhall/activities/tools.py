@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import UsageError
 from guildhall.runs.model import is_text
+from guildhall.runs.record.entries import Entry, Payload, ToolEnded, ToolRefused, ToolStarted
 from guildhall.tools.define import call_method
 from guildhall.tools.model import Text
 
@@ -74,12 +75,12 @@ def _has_other_references(*parts: Any) -> bool:
     return False
 
 
-def is_result_accepted(entries: Sequence[Any]) -> bool:
+def is_result_accepted(entries: Sequence[Entry[Payload]]) -> bool:
     """Return True if a call of `submit_result` succeeded, by the entries of the run's journal."""
     return any(not result["is_error"] for result in _submit_results(entries))
 
 
-def rejection_reason(entries: Sequence[Any]) -> str | None:
+def rejection_reason(entries: Sequence[Entry[Payload]]) -> str | None:
     """Return why the last call of `submit_result` failed, or None if there was none or it succeeded."""
     last = (_submit_results(entries) or [None])[-1]
     if last is None or not last["is_error"]:
@@ -87,9 +88,8 @@ def rejection_reason(entries: Sequence[Any]) -> str | None:
     return str(last["content"][0].get("text", "")) if last["content"] else ""
 
 
-def _submit_results(entries: Sequence[Any]) -> list[Mapping[str, Any]]:
+def _submit_results(entries: Sequence[Entry[Payload]]) -> list[Mapping[str, Any]]:
     """Return the results of all calls of `submit_result` in order, including refused ones."""
-    begun = ("tool_started", "tool_refused")
-    tools: Mapping[str, str] = {e.key: e.data["tool"] for e in entries if e.kind in begun and e.key}
-    ends = ("tool_ended", "tool_refused")
-    return [e.data["result"] for e in entries if e.kind in ends and tools.get(e.key) == SUBMIT]
+    tools = {e.key: e.data.tool for e in entries if isinstance(e.data, ToolStarted | ToolRefused)}
+    ends = ((e.key, e.data.result) for e in entries if isinstance(e.data, ToolEnded | ToolRefused))
+    return [result for key, result in ends if tools.get(key) == SUBMIT]

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment
+from guildhall.runs.record.entries import QuestionAsked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,8 +50,8 @@ class ResumeTimers:
 
     def _is_blocking(self, ask: Ask) -> bool:
         """Return True if the run cannot resume without the answer. A question blocks if its call waits."""
-        asked = self._history.journal(ask.run).last(ask.key, "question_asked") if ask.kind == "question" else None
-        return asked is None or bool(asked.data["wait"])
+        asked = self._history.journal(ask.run).last(ask.key, QuestionAsked) if ask.kind == "question" else None
+        return asked is None or asked.data.wait
 
     async def _wait(self, run: str, until: str | None) -> None:
         if until is not None:

@@ -140,7 +140,7 @@ class Command:
         self.function = function
         self._arguments = arguments
         self._epilog = epilog
-        self._event_loop = event_loop
+        self.event_loop = event_loop
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         for add_to in self._arguments:
@@ -150,7 +150,7 @@ class Command:
 
     def run(self, args: argparse.Namespace, screen: Screen) -> int:
         """Run the command to its end and return the exit code."""
-        if not self._event_loop:
+        if not self.event_loop:
             with suppress(_NeedsEventLoop, HallGone):  # nothing is printed yet
                 return self._run_blocking(_BlockingContext(args, screen))
         ctx = Context(args, screen)

@@ -48,36 +48,36 @@ Every command: guild help all    One command: guild help COMMAND    New here: gu
 
 
 def find(words: list[str]) -> tuple[Row | None, int]:
-    """The command that the words begin with, and how many words its name has."""
+    """Return the command that the words begin with, and the number of words in its name."""
     for length in (2, 1):
         name = " ".join(words[:length])
-        for command in COMMANDS:
-            if command.name == name and len(words) >= length:
-                return command, length
+        for row in COMMANDS:
+            if row.name == name and len(words) >= length:
+                return row, length
     return None, 0
 
 
 def family(name: str) -> list[Row]:
-    """The commands whose name begins with this word: `worker ls`, `worker show` and so on."""
-    return [command for command in COMMANDS if command.name.startswith(f"{name} ")]
+    """Return the subcommands of a command, such as `worker ls` and `worker show`."""
+    return [row for row in COMMANDS if row.name.startswith(f"{name} ")]
 
 
 def first_page() -> str:
-    """What `guild` alone prints."""
-    return _HEAD + "\n" + _lines([command for command in COMMANDS if command.is_first]) + _FOOT
+    """Return the page that `guild` prints."""
+    return _HEAD + "\n" + _lines([row for row in COMMANDS if row.is_first]) + _FOOT
 
 
 def all_pages() -> str:
-    """What `guild help all` prints."""
-    return _HEAD + "\n" + _lines([c for c in COMMANDS if not family(c.name)]) + _FOOT
+    """Return the page that `guild help all` prints."""
+    return _HEAD + "\n" + _lines([row for row in COMMANDS if not family(row.name)]) + _FOOT
 
 
 def family_page(name: str) -> str:
-    """What `guild worker` prints."""
+    """Return the page of a command with subcommands, such as `guild worker`."""
     return f"usage: guild {name} VERB [...]\n\n" + _lines(family(name)) + f"\nOne verb: guild help {name} VERB\n"
 
 
-def _lines(commands: list[Row]) -> str:
-    heads = [f"{command.name} {command.usage}".rstrip() for command in commands]
+def _lines(rows: list[Row]) -> str:
+    heads = [f"{row.name} {row.usage}".rstrip() for row in rows]
     width = max(map(len, heads))
-    return "".join(f"  {head:<{width}}  {command.summary}\n" for head, command in zip(heads, commands, strict=True))
+    return "".join(f"  {head:<{width}}  {row.summary}\n" for head, row in zip(heads, rows, strict=True))

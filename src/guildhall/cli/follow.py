@@ -1,4 +1,4 @@
-"""Following a run: its events as they come, its asks answered at the terminal, its result at the end."""
+"""Following a run: prints its events, asks the user for answers, and prints the result at the end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.format.jobs import by_job, id_of
-from guildhall.cli.format.rooms import TOLD, line_of
-from guildhall.cli.format.runs import how_to_go_on, result_of, text_of, used
+from guildhall.cli.format.jobs import id_of
+from guildhall.cli.format.rooms import SHOWN_AS_EVENTS, event_line
+from guildhall.cli.format.runs import next_steps, print_error, result_data, text_of, used
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted
-from guildhall.core.events import Event
+from guildhall.core.events import (
+    AskOpenedData,
+    ErrorData,
+    Event,
+    MessageData,
+    RunStartedData,
+    TextDeltaData,
+    ToolUseData,
+)
+from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -23,8 +32,8 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.hall.client import HallClient, Shown
 
-_WHOLE = 1_000_000  # characters of a line that no terminal cuts
-_LOOKS, _BETWEEN = 20, 0.05  # how often it is looked whether a run was ended, and seconds between
+_NO_LIMIT = 1_000_000  # characters of a line that is not cut
+_MAX_POLLS, _POLL_S = 20, 0.05  # until a parked run that someone else cancels has ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,25 +59,25 @@ class Follower:
         self._client = client
         self._screen = screen
         self._run: str | None = None
-        self._held: dict[str, HeldBack] = {}  # by run
+        self._held: dict[str, WordBuffer] = {}  # by run
         self._called: dict[str, _CalledRun] = {}  # by run: those that other runs have called
-        self._error: Mapping[str, Any] = {}  # what the events said last, for a run whose record could not be kept
-        self._calls: dict[tuple[str, str], str] = {}  # those of the last answers, by run and id, with their arguments
+        self._error: ErrorData | None = None  # of the last error event, for a run that could not be recorded
+        self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last answer, by run and call id
         self._turn_over = False
-        self._streamed = ""  # the text of the last answer, as it was shown while it was written
-        self._said = ""  # the last message of the room
+        self._streamed = ""  # the text of the last answer, as it was printed while it was written
+        self._last_message = ""  # of the room
 
     async def follow(self, stream: AsyncIterator[Event]) -> int:
-        """Follow to the end, or until the person stops it; the exit code."""
+        """Follow until the run ends or the user stops it, and return the exit code."""
         stopped: int | None = None
         self._screen.last_words = "Whether a run has begun, `guild ls` shows."
         try:
             async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
                 async for event in events:
-                    await self.tell(event)
+                    await self.handle(event)
         except (asyncio.CancelledError, ReaderGone):
             stopped = exit_codes.INTERRUPTED
-            calm()
+            clear_cancellation()
         except NoAnswer:
             stopped = exit_codes.NEEDS_YOU
         if self._run is None:
@@ -77,77 +86,76 @@ class Follower:
 
     # while it runs
 
-    async def tell(self, event: Event) -> None:
-        """Shows an event; a person who is there is asked what it asks."""
-        self._learn(event)
-        self._tell(event)
-        if event.type == "ask_opened" and self._screen.interactive:
-            await self._ask(event.data["ask"])
+    async def handle(self, event: Event) -> None:
+        """Print an event. If it is an ask and a user is there, ask for the answer."""
+        self._remember(event)
+        self._print_event(event)
+        if self._screen.interactive and (opened := event.read(AskOpenedData)) is not None:
+            await self._ask(opened["ask"])
 
-    def _learn(self, event: Event) -> None:
-        """Keeps what later lines need to know."""
+    def _remember(self, event: Event) -> None:
+        """Keep what later lines need."""
         if self._run is None:
             self._run = event.run
             self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
-        if event.type == "run_started" and event.run != self._run:
-            self._called[event.run] = self._called_run(event)
+        if event.run != self._run and (started := event.read(RunStartedData)) is not None:
+            self._called[event.run] = self._called_run(started)
         if event.type == "turn_end":
-            self._calls = {call: told for call, told in self._calls.items() if call[0] != event.run}
-        if event.type == "tool_use":
-            said = _arguments(self._screen.scrubbed(event.data.get("arguments")))
-            self._calls[event.run, str(event.data.get("id"))] = said
+            self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
+        if (use := event.read(ToolUseData)) is not None:
+            self._calls[event.run, use["id"]] = _arguments(self._screen.scrubbed(use["arguments"]))
         if event.run != self._run:
             return
-        if event.type == "message":
-            self._said = str(event.data.get("content"))
+        if event.type == "message" and (message := event.read(MessageData)) is not None:
+            self._last_message = message["content"]
         if event.type == "turn_end":
             self._turn_over = True
-        elif event.type == "text_delta":
-            self._streamed = ("" if self._turn_over else self._streamed) + event.data.get("text", "")
+        elif (piece := event.read(TextDeltaData)) is not None:
+            self._streamed = ("" if self._turn_over else self._streamed) + piece["text"]
             self._turn_over = False
-        elif event.type == "error" and not event.data.get("transient"):
-            self._error = event.data
+        elif (error := event.read(ErrorData)) is not None and not error.get("transient"):
+            self._error = error
 
-    def _called_run(self, event: Event) -> _CalledRun:
+    def _called_run(self, started: RunStartedData) -> _CalledRun:
         """Return the depth of a run that another run has called, and its number among the runs of its worker."""
-        parent, worker = self._called.get(str(event.data.get("parent"))), str(event.data.get("worker"))
+        parent, worker = self._called.get(started["parent"] or ""), started["worker"]
         number = 1 + sum(run.worker == worker for run in self._called.values())
         return _CalledRun(worker=worker, number=number, depth=parent.depth + 1 if parent else 1)
 
-    def _tell(self, event: Event) -> None:
-        held = self._held.setdefault(event.run, HeldBack())
-        if event.type == "text_delta":
-            self._piece(event, held.add(event.data.get("text", "")))
+    def _print_event(self, event: Event) -> None:
+        held = self._held.setdefault(event.run, WordBuffer())
+        if (piece := event.read(TextDeltaData)) is not None:
+            self._print_piece(event, held.add(piece["text"]))
             return
-        self._piece(event, held.rest())
+        self._print_piece(event, held.rest())
         if self._screen.wanted.form == "stream-json":
             self._screen.json(event.as_dict())
             return
-        data = self._screen.scrubbed(event.data)  # before anything of it is cut
+        data = self._screen.scrubbed(event.data)  # before it is cut
         if (
             event.type == "tool_result"
-            and data.get("tool") not in TOLD
+            and data.get("tool") not in SHOWN_AS_EVENTS
             and sum(call[0] == event.run for call in self._calls) > 1
         ):
             said = self._calls.get((event.run, str(data.get("id"))), "")
             data["tool"] = f"{data.get('tool')} {one_line(said, 40)}"
         called = self._called.get(event.run)
         before = called.prefix if called else ""
-        if (told := line_of(event.type, data)) is not None:
-            self._screen.note(told, None if event.type in ("message", "held") else "dim")
+        if (text := event_line(event.type, data)) is not None:
+            self._screen.note(text, None if event.type in ("message", "held") else "dim")
             return
-        width = self._screen.width - len(before) if self._screen.err.isatty() else _WHOLE
+        width = self._screen.width - len(before) if self._screen.err.isatty() else _NO_LIMIT
         if (line := _line(event, data, width)) is not None:
             failed = bool(data.get("is_error") or data.get("refused"))
             self._screen.note(before + line, "red" if failed else None if event.type == "run_started" else "dim")
 
-    def _piece(self, event: Event, text: str) -> None:
+    def _print_piece(self, event: Event, text: str) -> None:
         if not text:
             return
         if self._screen.wanted.form == "stream-json":
-            piece = Event(type="text_delta", run=event.run, root=event.root, at=event.at, data={"text": text})
+            piece = Event.of(TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
             self._screen.json(piece.as_dict())
-        elif event.run == self._run:  # texts that are written side by side cannot be read
+        elif event.run == self._run:  # two texts at the same time would be mixed
             self._screen.delta(text)
 
     async def _ask(self, ask: Mapping[str, Any]) -> None:
@@ -162,67 +170,64 @@ class Follower:
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
         shown = await self._client.show(run)
-        for _ in range(_LOOKS):  # parked, and not from here: somebody is ending it for good
+        for _ in range(_MAX_POLLS):  # parked, but not by this command: someone cancels it
             if stopped is not None or shown.run.pause != "user":
                 break
-            await asyncio.sleep(_BETWEEN)
+            await asyncio.sleep(_POLL_S)
             shown = await self._client.show(run)
         self._screen.end_line()
-        self._say_how_it_stands(shown)
+        self._print_status(shown)
         if shown.run.status == "parked":
-            await self._say_what_was_cut_off(run)
+            await self._print_interrupted_calls(run)
         with suppress(ReaderGone) if stopped else nullcontext():
             await self._print(shown)
         if stopped is not None and shown.run.status != "completed":
             return stopped
-        return exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
+        return exit_codes.of_run(shown.run.status, shown.run.error_code)
 
     async def _print(self, shown: Shown) -> None:
         if self._screen.wanted.form != "text":
-            self._screen.last(await result_of(shown, self._client))
-        elif shown.run.status == "completed" and (text := text_of(shown.run.output)) and not self._stands_there(text):
+            self._screen.last(await result_data(shown, self._client))
+        elif shown.run.status == "completed" and (text := text_of(shown.run.output)) and not self._is_on_screen(text):
             self._screen.result(text)
 
-    def _stands_there(self, text: str) -> bool:
-        """Whether the person has seen the text on this very screen while it was written."""
-        return self._screen.one_terminal and text in (self._streamed, self._said)
+    def _is_on_screen(self, text: str) -> bool:
+        """Return True if the user has seen the text while it was written."""
+        return self._screen.one_terminal and text in (self._streamed, self._last_message)
 
-    def _say_how_it_stands(self, shown: Shown) -> None:
+    def _print_status(self, shown: Shown) -> None:
         run = shown.run
         self._screen.note(f"{id_of(run)} {run.status}: {used(shown)}", "dim")
         if error := run.error or self._error:
-            said = error.get("message") or run.reason or "no reason given"
-            where = f"{error['where']}: " if error.get("where") else ""
-            self._screen.note(f"guild: {id_of(run)} {run.status}: {where}{said}", "red")
-            if hint := error.get("hint"):
-                self._screen.note(by_job(str(hint), run))
-        for line in how_to_go_on(shown, self._screen):
+            print_error(run, error, self._screen)
+        for line in next_steps(shown, self._screen):
             self._screen.note(line)
 
-    async def _say_what_was_cut_off(self, run: str) -> None:
+    async def _print_interrupted_calls(self, run: str) -> None:
         shown = await self._client.show(run)
         for one in (shown.run, *shown.below):
             entries = await self._client.journal(one.id)
-            harmless = {"worker_call", *(entries[0].data.get("repeatable", ()) if entries else ())}
-            calls = {entry.key: entry for entry in entries if entry.kind.startswith("tool_")}
-            for entry in calls.values():
-                if entry.kind != "tool_started" or entry.data.get("tool") in harmless:
+            first = entries[0].data if entries else None
+            harmless = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
+            calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
+            for call in calls.values():
+                if not isinstance(call, ToolStarted) or call.tool in harmless:
                     continue
                 self._screen.note(
-                    f"{entry.data.get('tool')} was cut off before its end; "
+                    f"{call.tool} was cut off before its end; "
                     "when the run goes on you may be asked whether it took effect.",
                     "yellow",
                 )
 
 
-def calm() -> None:
-    """What comes after a cancellation that was heeded is not cancelled itself."""
+def clear_cancellation() -> None:
+    """Reset the cancellation of this task, so that it can await the end of the run."""
     if (task := asyncio.current_task()) is not None and task.cancelling():
         task.uncancel()
 
 
-class HeldBack:
-    """Text that comes in pieces, handed on by whole words: a secret cut in two would not be recognised."""
+class WordBuffer:
+    """Joins pieces of text to whole words. A secret that is cut in two could not be redacted."""
 
     def __init__(self) -> None:
         self._kept = ""
@@ -239,14 +244,14 @@ class HeldBack:
 
 
 def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
-    """An event in one line; None where there is nothing to say yet."""
+    """Return an event as one line, or None if it is not printed."""
     match event.type:
         case "run_started":
             plan = data.get("plan") or f"{data.get('worker')} on {data.get('model')}"
             return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {plain(str(plan))}"
-        case "tool_use" if data.get("tool") in TOLD and not data.get("refused"):
+        case "tool_use" if data.get("tool") in SHOWN_AS_EVENTS and not data.get("refused"):
             return None
-        case "tool_result" if data.get("tool") in TOLD and not data.get("is_error"):
+        case "tool_result" if data.get("tool") in SHOWN_AS_EVENTS and not data.get("is_error"):
             return None
         case "tool_use":
             call = f"{data.get('tool')} {_arguments(data.get('arguments'))}"
@@ -268,7 +273,7 @@ def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
 
 
 def _retrying(data: Mapping[str, Any]) -> str:
-    """That it is tried again, when, and for which time, as far as that is known."""
+    """Return that a model call is retried, with the pause and the attempt if they are known."""
     pause, attempt = data.get("pause"), data.get("attempt")
     said = "retrying" if pause is None else f"retrying in {pause:g} s"
     return said if attempt is None else f"{said} ({attempt} of {data.get('attempts')})"

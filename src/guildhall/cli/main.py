@@ -1,4 +1,4 @@
-"""`guild`: finds the command, lets it do its work, and turns whatever went wrong into words and an exit code."""
+"""`guild`: finds the command, runs it, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def entry() -> int:
-    """What the installed `guild` calls."""
+    """Run `guild` with the arguments of the process. The entry point of the installed command."""
     return main(sys.argv[1:])
 
 
 def main(words: list[str]) -> int:
-    """Do what the words say; the exit code."""
+    """Run a command line and return the exit code."""
     debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
     while words and words[0] == "--debug":
         words = words[1:]
@@ -29,11 +29,11 @@ def main(words: list[str]) -> int:
     from guildhall.cli.screen import Screen
 
     screen = Screen.of_process(words)
-    return _leave(screen, _dispatch(words, screen, debug=debug))
+    return _flush(screen, _dispatch(words, screen, debug=debug))
 
 
 def _page(words: list[str]) -> str | None:
-    """The page of help that needs nothing but the table, if that is what is wanted."""
+    """Return a page of help that needs only the table, or None if the words ask for something else."""
     if words and words[0] in ("--version", "-V"):
         from guildhall import __version__
 
@@ -53,7 +53,7 @@ def _print(page: str) -> int:
             sys.stdout.write(page)
             sys.stdout.flush()
     except OSError:
-        _forget_stdout()
+        _discard_stdout()
     return exit_codes.DONE
 
 
@@ -69,15 +69,15 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
         screen.note(f"guild: {gone}", "red")
         return exit_codes.FAILED
     except KeyboardInterrupt:
-        return _told(screen, Interrupted("interrupted"))
-    except Exception as error:  # noqa: BLE001 - the edge: a person is told in words, whatever it was
+        return _report(screen, Interrupted("interrupted"))
+    except Exception as error:  # noqa: BLE001 - the edge: every error becomes a message
         if debug:
-            _trace(screen)
+            _print_traceback(screen)
         known = error if isinstance(error, GuildError) else _unexpected(error)
-        return _told(screen, known)
+        return _report(screen, known)
 
 
-def _told(screen: Screen, error: GuildError) -> int:
+def _report(screen: Screen, error: GuildError) -> int:
     from guildhall.cli.screen import ReaderGone
 
     with suppress(ReaderGone):
@@ -85,7 +85,7 @@ def _told(screen: Screen, error: GuildError) -> int:
     return error.exit_code
 
 
-def _trace(screen: Screen) -> None:
+def _print_traceback(screen: Screen) -> None:
     import traceback
 
     screen.note(traceback.format_exc().rstrip())
@@ -140,16 +140,16 @@ def _unexpected(error: Exception) -> GuildError:
     )
 
 
-def _leave(screen: Screen, code: int) -> int:
-    """Python flushes once more at its end; what cannot be written must not become a traceback there."""
+def _flush(screen: Screen, code: int) -> int:
+    """Flush standard output. Python does it at exit too, and would print a traceback if it failed there."""
     try:
         screen.out.flush()
     except (OSError, ValueError):
-        _forget_stdout()
+        _discard_stdout()
     return code
 
 
-def _forget_stdout() -> None:
+def _discard_stdout() -> None:
     import os
 
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -18,7 +18,7 @@ _MAX_TEXT_BYTES = 1_000_000
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse that raises our errors and names the nearest option."""
+    """A parser that raises UsageError and suggests the nearest option."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self._name}: {message}", hint=f"`{self.prog} --help` shows how it is used.")
@@ -29,12 +29,12 @@ class CommandParser(argparse.ArgumentParser):
 
     @property
     def options(self) -> list[str]:
-        """The long options that it knows."""
+        """The long options."""
         return sorted(option for option in self._option_string_actions if option.startswith("--"))
 
     def read(self, words: list[str]) -> argparse.Namespace:
-        """The arguments; positions and options may stand in any order."""
-        self.usage = self.prog  # argparse would lay out the whole of it, and nobody reads it here
+        """Parse the arguments. Positional arguments and options can be in any order."""
+        self.usage = self.prog  # argparse would format it for errors, which do not print it
         args, unknown = self.parse_known_intermixed_args(words)
         if not unknown:
             return args
@@ -66,21 +66,21 @@ def parser_of(row: Row, command: Command) -> CommandParser:
 
 
 def positive_int(text: str) -> int:
-    """A whole number above zero."""
+    """Read a whole number above zero."""
     if text.isascii() and text.isdigit() and 0 < (number := int(text[:12])) < 10**9:
         return number
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
 
 
 def entry_number(text: str) -> int:
-    """The number of an entry of a journal: 0, 1, 2."""
+    """Read the number of a journal entry, starting at 0."""
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not the number of an entry")
 
 
 def dollars(text: str) -> float:
-    """An amount above zero; a leading dollar sign is fine."""
+    """Read an amount above zero, with or without a dollar sign."""
     try:
         amount = float(text.removeprefix("$"))
     except ValueError:
@@ -91,7 +91,7 @@ def dollars(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A time such as 30s or 10m, in seconds."""
+    """Read a duration such as 30s or 10m."""
     from guildhall.core.config import duration
 
     try:

@@ -1,4 +1,4 @@
-"""Asking the person at the terminal: an ask is shown whole, and one of its answers is taken."""
+"""Questions to the user at the terminal."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _QUESTIONS: Mapping[str, str] = {
     "unknown_effect": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
     "limit": "Allow more? yes (as much again), an amount to add, no:",
 }
-_LINE = 100_000  # bytes; nobody types more
+_MAX_LINE_BYTES = 100_000
 
 
 class NoAnswer(Exception):
-    """The person left the question open: end of input, or its time ran out."""
+    """The user closed the input instead of answering."""
 
 
 async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
-    """Show the ask and take an answer. Raises NoAnswer when none comes."""
+    """Print an ask in full and read an answer. Raise NoAnswer at the end of input, TimeoutError when it expires."""
     screen.note(f"{ask['ask']}: {screen.exactly(ask['title']).replace(chr(10), ' ')}", "yellow")
     if ask["body"]:
         screen.note(screen.barred(ask["body"], wrapped=True))
     async with asyncio.timeout(_seconds_left(ask)):
         while True:
-            typed = await _line(
+            typed = await _ask_line(
                 screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({choices_in_words(ask['choices'])}):"
             )
             try:
@@ -51,15 +51,15 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
 
 
 async def agrees(question: str, screen: Screen) -> bool:
-    """Whether the person says yes, in so many letters. Anything else, and silence, is a no."""
+    """Return True if the user types yes. Everything else, and the end of input, is a no."""
     try:
-        return (await _line(screen, question)).strip().lower() in ("y", "yes")
+        return (await _ask_line(screen, question)).strip().lower() in ("y", "yes")
     except NoAnswer:
         return False
 
 
 def read_choice(ask: Mapping[str, Any], typed: str) -> str:
-    """The choice that was meant."""
+    """Return the choice that the user means. Raise UsageError if it is none of the choices."""
     if (choice := choice_of(ask["choices"], typed)) is not None:
         return choice
     named = choices_in_words(ask["choices"])
@@ -67,7 +67,7 @@ def read_choice(ask: Mapping[str, Any], typed: str) -> str:
 
 
 async def _reason(screen: Screen) -> str | None:
-    return (await _line(screen, "Why not? (the worker reads it; Enter for no reason):")).strip() or None
+    return (await _ask_line(screen, "Why not? (the worker reads it; Enter for no reason):")).strip() or None
 
 
 def _seconds_left(ask: Mapping[str, Any]) -> float | None:
@@ -76,15 +76,15 @@ def _seconds_left(ask: Mapping[str, Any]) -> float | None:
     return max((moment(ask["expires_at"]) - SystemClock().now()).total_seconds(), 0)
 
 
-async def _line(screen: Screen, question: str) -> str:
-    """One line from the terminal, while the loop goes on. What was typed before the question does not count."""
+async def _ask_line(screen: Screen, question: str) -> str:
+    """Read a line without blocking the event loop. Input typed before the question is discarded."""
     descriptor = sys.stdin.fileno()
     with suppress(termios.error):
         termios.tcflush(descriptor, termios.TCIFLUSH)
     screen.prompt(question)
     loop = asyncio.get_running_loop()
     typed: asyncio.Future[bytes] = loop.create_future()
-    loop.add_reader(descriptor, _take, descriptor, typed)
+    loop.add_reader(descriptor, _read_line, descriptor, typed)
     try:
         line = await typed
     finally:
@@ -95,9 +95,9 @@ async def _line(screen: Screen, question: str) -> str:
     return line.decode(errors="replace").rstrip("\n")
 
 
-def _take(descriptor: int, typed: asyncio.Future[bytes]) -> None:
+def _read_line(descriptor: int, typed: asyncio.Future[bytes]) -> None:
     try:
-        line = os.read(descriptor, _LINE)
+        line = os.read(descriptor, _MAX_LINE_BYTES)
     except OSError:
         line = b""
     if not typed.done():

@@ -1,7 +1,11 @@
-"""Where a command writes: results on standard output, everything else on standard error.
+"""The output of a command: results on standard output, everything else on standard error.
 
-Known secrets are replaced in both. What a terminal would obey is spelled out when the reader is a terminal; a pipe
-gets the text as it is. Colour only on a terminal and without NO_COLOR.
+Known secrets are redacted in both. Control characters are escaped on a terminal; a pipe gets the text unchanged.
+Colour is used only on a terminal and without NO_COLOR.
+
+There are two ways to make the text of others safe to look at. `plain` is for output and progress: it escapes what a
+terminal would obey and leaves what languages need. `exact` is for what a user approves: it escapes every character
+that is not plainly visible.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ RESULT_FIELDS = ("run", "status", "output", "error", "usage", "cost_usd", "asks"
 
 
 class ReaderGone(Exception):
-    """Standard output takes no more: its reader has left, or there is no room."""
+    """Standard output cannot be written: its reader has gone, or the disk is full."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"cannot write the result: {error.strerror or error}")
@@ -41,14 +45,14 @@ class ReaderGone(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the caller wants to read: text or JSON, and whether it is the result of a run."""
+    """The format that the caller wants: text or JSON, and whether it is the result of a run."""
 
     form: Form = "text"
     of_run: bool = False
 
     @staticmethod
     def by(words: Sequence[str]) -> Wanted:
-        """Read from the bare words of the command, so that errors in those very words also come as JSON."""
+        """Read the format from unparsed arguments, so that errors in the arguments are also printed as JSON."""
         words = words[: words.index("--")] if "--" in words else words
         if "--json" in words:
             return Wanted(form="json")
@@ -68,7 +72,7 @@ class Screen:
     err: TextIO
     environ: Mapping[str, str]
     wanted: Wanted = field(default_factory=Wanted)
-    last_words: str | None = None  # for whoever ends the process where it is
+    last_words: str | None = None  # printed if a second signal ends the process
     _mute: bool = False
     _mid_line: bool = False
 
@@ -78,26 +82,26 @@ class Screen:
 
     @staticmethod
     def of_process(words: Sequence[str]) -> Screen:
-        """The streams of this process; a closed one is replaced by nothing."""
+        """Return a screen for the streams of this process. A closed stream is replaced by /dev/null."""
         return Screen(out=_writable(sys.stdout), err=_writable(sys.stderr), environ=os.environ, wanted=Wanted.by(words))
 
     @property
     def interactive(self) -> bool:
-        """Whether a person is there who can be asked."""
+        """True if a user can be asked."""
         return bool(sys.stdin) and sys.stdin.isatty() and self.err.isatty()
 
     @property
     def one_terminal(self) -> bool:
-        """Whether results and everything else are read by the same eyes."""
+        """True if standard output and standard error are the same terminal."""
         return self.out.isatty() and self.err.isatty()
 
     @property
     def width(self) -> int:
-        import shutil  # here, for the sake of commands that need not know
+        import shutil  # not needed by most commands
 
         return max(shutil.get_terminal_size().columns, 40)
 
-    # text of others: secrets go first, then it is cut, wrapped and spelled out, so that no half of one is left over
+    # Text of others. Secrets are redacted before the text is cut, wrapped or escaped, so that no part of one is left.
 
     def one_line(self, text: str, limit: int) -> str:
         return one_line(self.redact(text), limit)
@@ -106,11 +110,11 @@ class Screen:
         return exact(self.redact(text))
 
     def barred(self, text: str, *, wrapped: bool) -> str:
-        """The text behind a bar; wrapped for a terminal, whole lines for anything else."""
+        """Return the text behind bars, wrapped to the width of the terminal or with whole lines."""
         return barred(self.redact(text), self.width if wrapped else None)
 
     def scrubbed(self, value: Any) -> Any:
-        """The same value without secrets in any text in it."""
+        """Return a copy of the value with the secrets in all its texts redacted."""
         if isinstance(value, str):
             return self.redact(value)
         if isinstance(value, Mapping):
@@ -123,22 +127,22 @@ class Screen:
     # results
 
     def result(self, text: str) -> None:
-        """A piece of the result, with a newline at its end."""
+        """Print a piece of the result, with a newline at its end."""
         text = self.redact(text)
         if self.out.isatty():
             text = plain(text)
         self._write(text if text.endswith("\n") else text + "\n")
 
     def json(self, value: Any) -> None:
-        """An object as one line of JSON."""
+        """Print a value as one line of JSON."""
         self._write(json.dumps(self.scrubbed(value), ensure_ascii=False, default=str) + "\n")
 
-    def last(self, told: Mapping[str, Any]) -> None:
-        """What has come of a command, for a program; in a stream it says that it is that."""
-        self.json({"type": "result", **told} if self.wanted.form == "stream-json" else told)
+    def last(self, data: Mapping[str, Any]) -> None:
+        """Print the final result as JSON. In stream-json mode, tag it with `"type": "result"`."""
+        self.json({"type": "result", **data} if self.wanted.form == "stream-json" else data)
 
     def table(self, rows: Sequence[Sequence[str]], *, indent: str = "") -> None:
-        """Rows with their columns under each other."""
+        """Print rows with aligned columns."""
         rows = [[self.one_line(cell, 400) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
@@ -146,18 +150,18 @@ class Screen:
             self.result(indent + line.rstrip())
 
     def heading(self, text: str) -> None:
-        """A line of our own above a part of the result."""
+        """Print a heading above a part of the result."""
         self._write(self._painted(text, "bold", self.out) + "\n")
 
     # everything else
 
     def note(self, text: str, style: Style | None = None) -> None:
-        """A line about what goes on."""
+        """Print a line about the progress."""
         self.end_line()
         self._say(plain(self.redact(text)), style, "\n")
 
     def delta(self, text: str) -> None:
-        """A piece of text that is still being written; only a terminal is shown it."""
+        """Print a piece of an answer that is still being written, on a terminal only."""
         if not self.err.isatty() or not text:
             return
         self._say(plain(self.redact(text)), None if self.out.isatty() else "dim", "")
@@ -169,27 +173,27 @@ class Screen:
             self._say("", None, "\n")
 
     def prompt(self, text: str) -> None:
-        """A question; the answer is typed behind it."""
+        """Print a question. The user types the answer behind it."""
         self.end_line()
         self._say(plain(self.redact(text)), "bold", " ")
         self._mid_line = True
 
     def entered(self) -> None:
-        """The person ended the line."""
+        """Note that the user has ended the line."""
         self._mid_line = False
 
     def error(self, error: GuildError) -> None:
-        """What went wrong and what to do next; for programs also as JSON."""
+        """Print an error and its hint; for programs also as JSON."""
         where = f"{error.where}: " if error.where else ""
         self.note(f"guild: {where}{error.message}", "red")
         if error.hint:
             self.note(error.hint)
         if self.wanted.form == "text":
             return
-        told: dict[str, Any] = {"error": error.as_dict()}
+        data: dict[str, Any] = {"error": error.as_dict()}
         if self.wanted.of_run:
-            told = {**dict.fromkeys(RESULT_FIELDS), "asks": (), **told}
-        self.last(told)
+            data = {**dict.fromkeys(RESULT_FIELDS), "asks": (), **data}
+        self.last(data)
 
     def _write(self, text: str) -> None:
         try:
@@ -199,7 +203,7 @@ class Screen:
             raise ReaderGone(error) from None
 
     def _say(self, text: str, style: Style | None, end: str) -> None:
-        """Progress is for eyes: when nobody reads it any more, the work goes on."""
+        """Write to standard error. If it cannot be written, the command continues without it."""
         if self._mute:
             return
         try:
@@ -215,7 +219,7 @@ class Screen:
 
 
 def _writable(stream: TextIO | None) -> TextIO:
-    """The stream, so set that no text can break it; one that was closed swallows what it is given."""
+    """Return the stream, able to write any text, or /dev/null if it is closed."""
     if stream is None:
         return Path(os.devnull).open("w", encoding="utf-8")
     cast("TextIOWrapper", stream).reconfigure(errors="backslashreplace")
@@ -223,36 +227,36 @@ def _writable(stream: TextIO | None) -> TextIO:
 
 
 def money(dollars: float | None) -> str:
-    """An amount as people read it."""
+    """Format an amount in dollars."""
     if dollars is None:
         return "no price"
     return f"${dollars:.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
 
 
-# Control characters but for tab and newline, marks that turn the reading direction, line separators, half characters.
+# Control characters except tab and newline, marks of the reading direction, line separators, lone surrogates.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
-    """The text with everything spelled out that a terminal or a reader's eye would obey."""
-    return _OBEYED.sub(lambda found: _spelled(found[0]), text.replace("\r\n", "\n"))
+    """Escape everything that a terminal would obey or that changes the reading direction."""
+    return _OBEYED.sub(lambda found: _escaped(found[0]), text.replace("\r\n", "\n"))
 
 
 def exact(text: str) -> str:
-    """The text with every character spelled out that is not plainly visible; newlines stay."""
-    return "".join(char if char == "\n" or char.isprintable() else _spelled(char) for char in text)
+    """Escape every character that is not plainly visible, except newlines."""
+    return "".join(char if char == "\n" or char.isprintable() else _escaped(char) for char in text)
 
 
 def one_line(text: str, limit: int) -> str:
-    """The text on one line, at most `limit` characters of it."""
+    """Return the text on one line with at most `limit` characters."""
     joined = " ".join(plain(text[: limit * 4]).split())
     return joined if len(joined) <= limit and len(text) <= limit * 4 else joined[: max(limit - 1, 0)] + "…"
 
 
 def barred(text: str, width: int | None) -> str:
-    """The text exactly, each row behind a bar, so that none of it can pass for something that we say.
+    """Return the exact text with a bar before each row, so that it cannot pass for output of guild.
 
-    Without a width rows are as long as the lines: a pipe wraps nothing.
+    Without a width, lines are not wrapped.
     """
     rows: list[str] = []
     for line in exact(text).split("\n"):
@@ -260,7 +264,7 @@ def barred(text: str, width: int | None) -> str:
     return "\n".join(f"  │ {row}" for row in rows)
 
 
-def _spelled(char: str) -> str:
+def _escaped(char: str) -> str:
     point = ord(char)
     if point < 0x100:
         return {"\t": "\\t", "\r": "\\r"}.get(char, f"\\x{point:02x}")

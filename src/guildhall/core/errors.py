@@ -30,6 +30,7 @@
     │   ├── ScriptMismatch    the scripted model was asked something else than the script expects
     │   └── ScriptExhausted   the script has no answer for this call
     ├── ModelUnusable         no model, no key, no price
+    │   └── NoModel           nobody names a model for the worker
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     │   └── ServerGone        a server of tools is there no more, and it is needed
     ├── MemberFailed          a guild member did not do what it was asked
@@ -53,7 +54,7 @@ Each class has a stable `code` of its own, and an `exit_code` and an `http_statu
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,6 +63,22 @@ if TYPE_CHECKING:
 class _Place(TypedDict, total=False):
     hint: str | None
     where: str | None
+
+
+class ErrorInfo(TypedDict):
+    """An error as it is stored and as JSON shows it."""
+
+    code: str
+    message: str
+    hint: NotRequired[str]
+    where: NotRequired[str]
+    limit: NotRequired[str]  # of LimitReached: the name of the limit
+    run: NotRequired[str]  # of LimitReached: the run whose limit it is
+    others: NotRequired[Sequence[str]]  # of InvalidFile: what else is wrong
+    job: NotRequired[str]  # of NotFinished
+    status: NotRequired[str]  # of NotFinished
+    files: NotRequired[Sequence[str]]  # of MergeConflict
+    agents: NotRequired[Sequence[str]]  # of a workflow: the agents that failed
 
 
 class GuildError(Exception):
@@ -82,10 +99,10 @@ class GuildError(Exception):
         head = f"{self.where}: {self.message}" if self.where else self.message
         return f"{head}\n{self.hint}" if self.hint else head
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> ErrorInfo:
         """The error as JSON shows it: code and message always, the rest when there is something to say."""
         names = ("code", "message", "hint", "where", *self.more)
-        return {name: value for name in names if (value := getattr(self, name))}
+        return cast("ErrorInfo", {name: value for name in names if (value := getattr(self, name))})
 
 
 class UsageError(GuildError):
@@ -322,6 +339,12 @@ class ModelUnusable(GuildError):
 
     code = "model_unusable"
     exit_code = 2
+
+
+class NoModel(ModelUnusable):
+    """Neither the worker nor its caller, the user or the settings name a model. The hint says how to name one."""
+
+    code = "no_model"
 
 
 class ToolUnavailable(GuildError):

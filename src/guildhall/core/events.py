@@ -10,38 +10,242 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
-from guildhall.core.errors import Conflict
+from guildhall.core.errors import Conflict, ErrorInfo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
 EventType = Literal[
-    "run_started",  # worker, runtime, model, plan, attachments (as described), resumed; parent: who called it
-    "text_delta",  # text
-    "tool_use",  # id, tool, arguments; refused: it is not made
-    "tool_output",  # id, tool, text: a piece of what a command writes while it runs
-    "tool_result",  # id, tool, text, is_error
-    "turn_end",  # turn, input_tokens, output_tokens, cost_usd
-    # number: of the words that a conversation waits for now, from 1. The n-th are answered when it listens for a later
-    # one. Of words that are there already when a turn is over it does not say that it waits for them.
+    "run_started",
+    "text_delta",
+    "tool_use",
+    "tool_output",
+    "tool_result",
+    "turn_end",
     "listening",
-    "workflow",  # phase, reason, steps (of its setup): of the workflow that the run is
-    "message",  # id, kind, content, reached: something was said in the room, by the actor
-    "held",  # the same, but it has come too far to be delivered
-    "proposal",  # proposal: one that was made, or has ended
-    "vote",  # id, choice, reason
-    "document",  # file, action
-    "status",  # task, state
-    "no_action",  # reason
-    "trouble",  # message: something of the room could not be done
-    "ask_opened",  # ask (as `guild show` prints it)
-    "ask_closed",  # id, status
-    "memory_condensed",  # text, scope, done, reason, sources, archive, before, after, by (the run that did it)
-    "error",  # code, message, hint; transient: it is tried again; attempt, attempts, pause: for which time, and when
-    "run_ended",  # status, reason
+    "workflow",
+    "message",
+    "held",
+    "proposal",
+    "vote",
+    "document",
+    "status",
+    "no_action",
+    "trouble",
+    "ask_opened",
+    "ask_closed",
+    "memory_condensed",
+    "error",
+    "run_ended",
 ]
+
+# The data of each type of event. TypedDicts, because events are made for every piece of text, and because every command
+# imports this module: a dataclass costs half a millisecond to define.
+
+
+class RunStartedData(TypedDict):
+    """A run was started or resumed."""
+
+    worker: str
+    runtime: str
+    model: str
+    plan: str
+    attachments: list[dict[str, Any]]  # as described
+    resumed: bool
+    parent: str | None  # the run that called it
+
+
+class TextDeltaData(TypedDict):
+    """A piece of what the model writes."""
+
+    text: str
+
+
+class ToolUseData(TypedDict):
+    """A tool call, before it is made."""
+
+    id: str
+    tool: str
+    arguments: Mapping[str, Any] | None
+    refused: NotRequired[bool]  # the call is not made
+
+
+class ToolOutputData(TypedDict):
+    """A piece of what a command writes while it runs."""
+
+    id: str
+    tool: str
+    text: str
+
+
+class ToolResultData(TypedDict):
+    """The result of a tool call."""
+
+    id: str  # of the call
+    tool: str
+    text: str
+    is_error: bool
+
+
+class TurnEndData(TypedDict):
+    """The model has answered."""
+
+    turn: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+
+
+class ListeningData(TypedDict):
+    """A conversation waits for the user's message with this number, from 1.
+
+    The n-th message is answered when the conversation listens for a later one. For messages that exist already when a
+    turn is over it does not say that it waits for them.
+    """
+
+    number: int
+
+
+class WorkflowData(TypedDict):
+    """The workflow that the run is has entered a phase."""
+
+    phase: str
+    reason: str | None
+    steps: int  # of its setup
+
+
+class MessageData(TypedDict):
+    """A message was sent in the room and delivered, or held back (`held`)."""
+
+    actor: str
+    id: int
+    kind: str
+    content: str
+    reached: list[str]
+    missed: list[str]
+    overlooked: list[str]
+    held: bool
+    resource: str | None
+
+
+class ProposalData(TypedDict):
+    """A proposal was made or has ended."""
+
+    actor: str
+    proposal: Mapping[str, Any]
+
+
+class VoteData(TypedDict):
+    """An agent has voted."""
+
+    actor: str
+    id: str
+    choice: str
+    reason: str | None
+
+
+class DocumentData(TypedDict):
+    """A document was created or changed."""
+
+    actor: str
+    path: str
+    new: bool
+    size: int  # bytes
+
+
+class StatusData(TypedDict):
+    """An agent has said what it works on."""
+
+    actor: str
+    task: NotRequired[str | None]
+    state: NotRequired[str | None]
+
+
+class NoActionData(TypedDict):
+    """An agent has nothing to do."""
+
+    actor: str
+    reason: str | None
+
+
+class TroubleData(TypedDict):
+    """The room could not do something."""
+
+    actor: NotRequired[str]
+    message: str
+
+
+class AskOpenedData(TypedDict):
+    """A person is asked."""
+
+    ask: dict[str, Any]  # as `guild show` prints it
+
+
+class AskClosedData(TypedDict):
+    """An ask was answered, has expired or was withdrawn."""
+
+    id: str
+    status: str
+
+
+class MemoryCondensedData(TypedDict):
+    """A memory folder was compacted, or could not be."""
+
+    text: str
+    scope: str
+    done: bool
+    reason: str | None
+    sources: list[str]
+    archive: str | None
+    before: int  # characters
+    after: int
+    by: str | None  # the run of the compactor
+
+
+class ErrorData(ErrorInfo):
+    """An error. If it is `transient`, attempt number `attempt` of `attempts` follows after `pause` seconds."""
+
+    transient: NotRequired[bool]
+    attempt: NotRequired[int]
+    attempts: NotRequired[int]
+    pause: NotRequired[float]
+    renewed: NotRequired[bool]  # the session of a meeting was renewed
+
+
+class RunEndedData(TypedDict):
+    """A run segment ended."""
+
+    status: str
+    reason: str | None
+
+
+EVENT_DATA: Mapping[EventType, Any] = {
+    "run_started": RunStartedData,
+    "text_delta": TextDeltaData,
+    "tool_use": ToolUseData,
+    "tool_output": ToolOutputData,
+    "tool_result": ToolResultData,
+    "turn_end": TurnEndData,
+    "listening": ListeningData,
+    "workflow": WorkflowData,
+    "message": MessageData,
+    "held": MessageData,
+    "proposal": ProposalData,
+    "vote": VoteData,
+    "document": DocumentData,
+    "status": StatusData,
+    "no_action": NoActionData,
+    "trouble": TroubleData,
+    "ask_opened": AskOpenedData,
+    "ask_closed": AskClosedData,
+    "memory_condensed": MemoryCondensedData,
+    "error": ErrorData,
+    "run_ended": RunEndedData,
+}
+_TYPES: Mapping[Any, EventType] = {data: type for type, data in EVENT_DATA.items() if type != "held"}
+DataT = TypeVar("DataT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +257,15 @@ class Event:
     root: str  # the run at the top of its tree
     at: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @staticmethod
+    def of(kind: type[DataT], data: DataT, *, run: str, root: str, at: str) -> Event:
+        """Return the event with data of this type: `Event.of(TextDeltaData, {"text": "x"}, ...)`."""
+        return Event(type=_TYPES[kind], run=run, root=root, at=at, data=cast("Mapping[str, Any]", data))
+
+    def read(self, data: type[DataT]) -> DataT | None:
+        """Return the data of the event if it is of this type, or None."""
+        return cast("DataT", self.data) if EVENT_DATA[self.type] is data else None
 
     def as_dict(self) -> dict[str, Any]:
         return {"type": self.type, "run": self.run, "root": self.root, "at": self.at, **self.data}

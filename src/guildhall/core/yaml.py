@@ -183,7 +183,7 @@ def _parse_yaml(path: Path, text: str) -> Source:
     except MarkedYAMLError as error:
         raise _marked(path, error) from None
     except Exception as error:  # noqa: BLE001 - on broken text ruamel lets errors of every kind out
-        problem = str(error).split("\n")[0][:_MAX_SHOWN] or "it cannot be read"
+        problem = next(iter(str(error).splitlines()), "")[:_MAX_SHOWN] or "it cannot be read"
         raise InvalidFile(f"not YAML: {problem}", where=str(path)) from None
     reader = _Reader(path, {(): 1})
     data = reader.plain(tree, ())

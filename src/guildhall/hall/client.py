@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.runs.fork import Forked
-    from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan import Executes, Plan
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
@@ -156,7 +157,7 @@ class HallClient(
 
     async def runs(self, *, everything: bool = False, called: bool = False) -> list[Run]: ...
 
-    async def journal(self, run: str, after: int = -1) -> list[Entry]: ...
+    async def journal(self, run: str, after: int = -1) -> list[Entry[Payload]]: ...
 
     # asks
     async def asks(self) -> list[Ask]: ...

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
 
-from guildhall.core.errors import GuildError, UsageError, error_class
+from guildhall.core.errors import GuildError, InvalidFile, UsageError, error_class
 from guildhall.core.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ _HOMES = {
     "Dispatch": "guildhall.jobs.model",
     "Document": "guildhall.hall.team_client",
     "Draft": "guildhall.projects.commissions.model",
-    "Entry": "guildhall.runs.model",
+    "Entry": "guildhall.runs.record.entries",
     "EntryHistory": "guildhall.memory.model",
+    "ErrorInfo": "guildhall.core.errors",
     "Event": "guildhall.core.events",
     "Exchange": "guildhall.projects.meetings.model",
     "Executes": "guildhall.runs.plan",
@@ -68,8 +69,9 @@ _HOMES = {
     "Manifest": "guildhall.members.manifest",
     "McpServer": "guildhall.workers.definition",
     "Meeting": "guildhall.projects.meetings.model",
-    "MeetingShown": "guildhall.projects.meetings.model",
-    "MeetingStatus": "guildhall.projects.meetings.model",
+    "MeetingDetails": "guildhall.projects.meetings.model",
+    "MeetingStatus": "guildhall.projects.meetings.states",
+    "Closing": "guildhall.projects.meetings.states",
     "Member": "guildhall.members.model",
     "MemberShown": "guildhall.members.model",
     "MemoryEntry": "guildhall.memory.model",
@@ -81,6 +83,7 @@ _HOMES = {
     "PackageShown": "guildhall.workers.package_text",
     "PackageTool": "guildhall.workers.package_text",
     "Page": "guildhall.jobs.model",
+    "Payload": "guildhall.runs.record.entries",
     "Pin": "guildhall.workers.trust",
     "Plan": "guildhall.runs.plan",
     "Posted": "guildhall.room.model",
@@ -204,6 +207,8 @@ def encode(value: Any) -> Any:
         return sorted(cast("set[str]", value))
     if isinstance(value, collections.abc.Sequence):
         return [encode(part) for part in cast("list[Any]", value)]
+    if hasattr(value, "to_wire"):
+        return value.to_wire()
     if is_dataclass(value):
         return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
     return value.model_dump(mode="json", exclude_unset=True)
@@ -219,6 +224,8 @@ def decode(kind: Any, data: Any, place: str = "") -> Any:
         return data
     if origin in (Union, types.UnionType):
         return _one_of(get_args(kind), data, place)
+    if hasattr(origin, "from_wire"):
+        return _self_decoded(origin, data, place)
     if origin is Literal:
         if data in get_args(kind):
             return data
@@ -241,6 +248,8 @@ def _plain(kind: Any, data: Any, place: str) -> Any:
         return Path(data) if _is_path(data) else _checked(False, None, place, "a path", data)
     if kind is bytes:
         return _bytes(data, place)
+    if typing.is_typeddict(kind):
+        return _checked(isinstance(data, dict), data, place, "an object", data)
     if is_dataclass(kind):
         return _record(cast("type", kind), data, place)
     if issubclass(kind, GuildError):
@@ -293,6 +302,15 @@ def _whole(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> object
     else:
         each = [decode(parts[0], part, f"{place}[{index}]") for index, part in enumerate(data)]
     return each if origin in _LISTS else cast("Any", origin)(each)
+
+
+def _self_decoded(kind: Any, data: Any, place: str) -> Any:
+    """Decode a value whose class knows its wire form: it defines `to_wire` and `from_wire`."""
+    _checked(isinstance(data, dict), None, place, "an object", data)
+    try:
+        return kind.from_wire(data)
+    except InvalidFile as error:
+        raise UsageError(f"{f'{place}: ' if place else ''}{error.message}") from None
 
 
 def _bytes(data: Any, place: str) -> bytes:

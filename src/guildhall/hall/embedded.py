@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.runs.asks import Asks
     from guildhall.runs.fork import Forked
-    from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan import Plan
     from guildhall.runs.prepare import Prepared
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runs.replay import Replayed
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
@@ -196,14 +197,14 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         part = self._hall.where(run)
         found = part.history.get(run)
         journal = part.history.journal(run)
-        first = journal.entries[0].data
+        first = journal.assembly
         return Shown(
             run=found,
             below=part.history.below(run),
             asks=part.asks.of_run(run),
             messages=conversation(journal),
-            attachments=first.get("attachments", ()),
-            runtime=first["worker"]["definition"].get("runtime", "pydantic"),
+            attachments=first.attachments,
+            runtime=first.worker["definition"].get("runtime", "pydantic"),
         )
 
     async def runs(self, *, everything: bool = False, called: bool = False) -> list[Run]:
@@ -211,7 +212,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         found = [part.history.recent(most, called=called) for part in self._everywhere()]
         return list(merge(*found, key=lambda run: run.created_at, reverse=True))[:most]
 
-    async def journal(self, run: str, after: int = -1) -> list[Entry]:
+    async def journal(self, run: str, after: int = -1) -> list[Entry[Payload]]:
         return self._hall.where(run).history.shown(run, after)
 
     # asks

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from guildhall.core.config import load_settings
-from guildhall.core.errors import Conflict, HallGone, HallUnavailable, UsageError
+from guildhall.core.errors import Conflict, ErrorInfo, HallGone, HallUnavailable, UsageError
+from guildhall.core.events import AskOpenedData
 from guildhall.core.frame import Frame
 from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import Home
@@ -51,7 +52,7 @@ class RunResult:
     run: str
     status: str
     output: Any
-    error: Mapping[str, Any] | None
+    error: ErrorInfo | None
     messages: Sequence[Mapping[str, Any]]
     usage: Usage
     cost_usd: float | None
@@ -66,7 +67,7 @@ class RunResult:
         from pydantic import TypeAdapter, ValidationError
 
         if not self.completed:
-            said = (self.error or {}).get("message")
+            said = self.error["message"] if self.error else None
             raise Conflict(f"the run {self.run} is {self.status}: it has no output", hint=str(said) if said else None)
         try:
             return TypeAdapter[T](kind).validate_json(json.dumps(self.output))
@@ -346,8 +347,8 @@ async def _answering(
 ) -> AsyncGenerator[Event]:
     async for event in events:
         yield event
-        if event.type == "ask_opened" and approver is not None:
-            ask = event.data["ask"]
+        if approver is not None and (opened := event.read(AskOpenedData)) is not None:
+            ask = opened["ask"]
             said = approver(ask)
             said = await said if inspect.isawaitable(said) else said
             with suppress(Conflict):  # too late: the run has been told that nobody answered in time

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.projects.meetings.model import Meeting, MeetingShown, MeetingStatus
+    from guildhall.projects.meetings.model import Meeting, MeetingDetails
+    from guildhall.projects.meetings.states import MeetingStatus
 
 
 class MeetingClient(Protocol):
@@ -18,7 +19,7 @@ class MeetingClient(Protocol):
     # newest first
     async def meetings(self, *, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]: ...
 
-    async def meeting(self, id: str) -> MeetingShown: ...
+    async def meeting(self, id: str) -> MeetingDetails: ...
 
     # a new one, in which the person has said this; it is answered when somebody comes
     async def meeting_open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting: ...

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.projects.meetings.model import Meeting, MeetingShown, MeetingStatus
+    from guildhall.projects.meetings.model import Meeting, MeetingDetails
+    from guildhall.projects.meetings.states import MeetingStatus
 
 
 class RemoteMeetings(ABC):
@@ -25,7 +26,7 @@ class RemoteMeetings(ABC):
     async def meetings(self, *, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
         return await self._call("meetings", project=project, status=status)
 
-    async def meeting(self, id: str) -> MeetingShown:
+    async def meeting(self, id: str) -> MeetingDetails:
         return await self._call("meeting", id=id)
 
     async def meeting_open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:

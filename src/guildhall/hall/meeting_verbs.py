@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
-    from guildhall.projects.meetings.model import Meeting, MeetingShown, MeetingStatus
+    from guildhall.projects.meetings.model import Meeting, MeetingDetails
+    from guildhall.projects.meetings.states import MeetingStatus
 
 
 class MeetingVerbs:
@@ -21,14 +22,14 @@ class MeetingVerbs:
     _stays: bool
 
     async def meetings(self, *, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
-        register = self._hall.meetings.register
-        found = register.all(project, status)
-        if project is not None and not found and not register.all(project):
+        meetings = self._hall.meetings
+        found = meetings.all(project, status)
+        if project is not None and not found and not meetings.all(project):
             self._hall.projects.get(project)  # there may be some of one that is registered no more
         return found
 
-    async def meeting(self, id: str) -> MeetingShown:
-        return await self._hall.meetings.shown(id)
+    async def meeting(self, id: str) -> MeetingDetails:
+        return await self._hall.meetings.details(id)
 
     async def meeting_open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
         return await self._hall.meetings.open(worker, words, frame, project=project)

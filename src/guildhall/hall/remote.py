@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from guildhall.hall.wire import Wire
     from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.runs.fork import Forked
-    from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan import Plan
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
@@ -180,7 +181,7 @@ class RemoteHall(
     async def runs(self, *, everything: bool = False, called: bool = False) -> list[Run]:
         return await self._call("runs", everything=everything, called=called)
 
-    async def journal(self, run: str, after: int = -1) -> list[Entry]:
+    async def journal(self, run: str, after: int = -1) -> list[Entry[Payload]]:
         return await self._call("journal", run=run, after=after)
 
     # asks

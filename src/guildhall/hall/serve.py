@@ -155,7 +155,7 @@ class Process:
     def _log_compactions(self) -> None:
         compactor = Hall.memory_compactor.of(self._hall).peek()
         for event in compactor.take_unreported() if compactor is not None else ():
-            _log.info("%s: %s", event.run, event.data.get("text"))
+            _log.info("%s: %s", event.run, event.data["text"])
 
     def _busy(self) -> bool:
         return self._listener.clients > 0 or self._recovery.under_way or self._hall.busy()

@@ -144,9 +144,9 @@ class Register:
             ended = run.ended_at or now
             return replace(job, status="completed", completed_at=ended, error=None, late_error=run.reason)
         if run.status == "failed":
-            error = run.error or {}
-            message = error.get("message") or run.reason or "no reason given"
-            message = f"{error['where']}: {message}" if error.get("where") else message
+            message = (run.error["message"] if run.error else run.reason) or "no reason given"
+            where = run.error.get("where") if run.error else None
+            message = f"{where}: {message}" if where else message
             return replace(job, status="failed", completed_at=run.ended_at or now, error=message)
         if run.status == "cancelled":
             return replace(job, status="cancelled", completed_at=run.ended_at or now, error=None)
@@ -180,9 +180,9 @@ class Register:
 
 
 def _hint(run: Run) -> str | None:
-    """What to do about a job that failed: as its run's error has it, by the id that people know."""
-    said, purpose = (run.error or {}).get("hint"), run.purpose_as(JobPurpose)
-    return str(said).replace(run.id, purpose.id) if said and purpose is not None else None
+    """Return the hint of a failed run, with the id of the job in place of the run's."""
+    hint, purpose = run.error.get("hint", "") if run.error else "", run.purpose_as(JobPurpose)
+    return hint.replace(run.id, purpose.id) if hint and purpose is not None else None
 
 
 def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:

@@ -11,10 +11,10 @@ from guildhall.runs.toolbox import record_decision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.runs.model import Entry
+    from guildhall.runs.record.entries import Entry, Payload
 
 
-def decided(entries: Sequence[Entry]) -> list[Decided]:
+def decided(entries: Sequence[Entry[Payload]]) -> list[Decided]:
     """Those of one run, in their order."""
     names = ("question", "decision", "reasoning")
     calls = calls_made(entries, record_decision.name)

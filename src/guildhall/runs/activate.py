@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from guildhall.runs.model import RunRequest
+    from guildhall.runs.record.entries import Assembly
     from guildhall.tools.model import Tool
     from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
@@ -76,9 +77,9 @@ class Activation:
 DEFAULT = Activation()
 
 
-def on_record(frozen: Mapping[str, Any]) -> Activation:
+def on_record(frozen: Assembly) -> Activation:
     """How a run began that is on record: nothing is called again."""
-    return Activation.from_dict(frozen["activation"]) if frozen.get("activation") else DEFAULT
+    return Activation.from_dict(frozen.activation) if frozen.activation else DEFAULT
 
 
 def context_of(request: RunRequest, project: str | None) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import RuntimeFailed
-from guildhall.core.events import Event
+from guildhall.core.events import AskClosedData, AskOpenedData, DataT, Event
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.runs import records
 from guildhall.runs.model import Ask
+from guildhall.runs.record.entries import Answered, Payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
-    from guildhall.core.events import EventBus, EventType
+    from guildhall.core.events import EventBus
     from guildhall.runs.asks import Asks
-    from guildhall.runs.journal import Journal, Kind
+    from guildhall.runs.journal import Journal
     from guildhall.runs.model import AskKind, Question
     from guildhall.runs.patience import Patience
     from guildhall.store.engine import Store
@@ -45,8 +46,9 @@ class Asking:
     def run(self) -> str:
         return self.journal.run
 
-    def publish(self, type: EventType, **data: Any) -> None:
-        self._bus.publish(Event(type=type, run=self.run, root=self.root, at=stamp(self._clock.now()), data=data))
+    def publish(self, kind: type[DataT], data: DataT) -> None:
+        """Publish an event of this run: `publish(TextDeltaData, {"text": "x"})`."""
+        self._bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self._clock.now())))
 
     async def _ask(
         self,
@@ -54,13 +56,12 @@ class Asking:
         key: str,
         subject: Any,
         question: Question,
-        entry: Kind,
-        data: Mapping[str, Any],
+        entry: Callable[[str], Payload],
         seconds: float | None = None,
         patience: Patience | None = None,
     ) -> Ask:
         """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
-        ask = await self.opened(kind, key, subject, question, entry, data, seconds)
+        ask = await self.opened(kind, key, subject, question, entry, seconds)
         return await self.closed(ask, patience)
 
     async def opened(
@@ -69,11 +70,13 @@ class Asking:
         key: str,
         subject: Any,
         question: Question,
-        entry: Kind,
-        data: Mapping[str, Any],
+        entry: Callable[[str], Payload],
         seconds: float | None = None,
     ) -> Ask:
-        """The ask about exactly this: an earlier one, open or closed, if there is one, else a new one."""
+        """Return the ask about exactly this: an earlier one, open or closed, or else a new one.
+
+        `entry` makes the payload of the journal entry from the id of a new ask.
+        """
         mark = fingerprint(subject)
         ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
         # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.
@@ -95,9 +98,9 @@ class Asking:
             def also(connection: Connection) -> None:
                 records.add_ask(connection, made)
 
-            await self.journal.append(entry, {**data, "ask": ask.id}, key=key, also=also)
+            await self.journal.append(entry(ask.id), key=key, also=also)
         if ask.status == "open":
-            self.publish("ask_opened", ask=ask.as_dict())
+            self.publish(AskOpenedData, {"ask": ask.as_dict()})
         return ask
 
     async def closed(self, ask: Ask, patience: Patience | None = None) -> Ask:
@@ -105,11 +108,16 @@ class Asking:
         if ask.status == "open":
             with (patience or self._patience).waiting():
                 ask = await self._asks.wait(ask)
-            self.publish("ask_closed", id=ask.id, status=ask.status)
+            self.publish(AskClosedData, {"id": ask.id, "status": ask.status})
         return ask
 
     async def apply(
-        self, ask: Ask, key: str, data: Mapping[str, Any], then: Callable[[Connection], None] | None = None
+        self,
+        ask: Ask,
+        key: str,
+        *,
+        bounds: Mapping[str, Any] | None = None,
+        then: Callable[[Connection], None] | None = None,
     ) -> None:
         """Puts an answer into the journal, exactly once, and makes what follows from it in the same transaction."""
         if ask.status != "answered" or ask.answer is None:
@@ -120,7 +128,7 @@ class Asking:
             if then is not None:
                 then(connection)
 
-        await self.journal.append("answered", {"ask": ask.id, **asdict(ask.answer), **data}, key=key, also=also)
+        await self.journal.append(Answered(ask=ask.id, **asdict(ask.answer), bounds=bounds), key=key, also=also)
 
 
 def _expect(applied: bool) -> None:

@@ -15,7 +15,6 @@ from guildhall.runs.assembled import (
     as_recorded,
     files_of,
     from_snapshot,
-    recorded_memory,
     tightened,
     told_as_then,
 )
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.runs.assembly.memory import RunMemory
+    from guildhall.runs.record.entries import Assembly
     from guildhall.runs.seat import Seat
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Attachment
@@ -160,7 +160,7 @@ class Assembler:
 
     async def revive(
         self,
-        frozen: Mapping[str, Any],
+        frozen: Assembly,
         frame: Frame,
         given: Sequence[Toolbox] = (),
         *,
@@ -173,15 +173,15 @@ class Assembler:
         async with ended_if_not_used(built.servers):
             return await self._revived(built, recipe, frozen)
 
-    async def _revived(self, built: Assembled, recipe: Recipe, frozen: Mapping[str, Any]) -> Assembled:
+    async def _revived(self, built: Assembled, recipe: Recipe, frozen: Assembly) -> Assembled:
         frame = recipe.frame
-        built = replace(built, tools=told_as_then(built.tools, frozen["tools"]))
-        _refuse_other_tools(built.tools, frozen["tools"])
-        names = {tool["name"] for tool in frozen["tools"]}
+        built = replace(built, tools=told_as_then(built.tools, frozen.tools))
+        _refuse_other_tools(built.tools, frozen.tools)
+        names = {tool["name"] for tool in frozen.tools}
         revived = replace(
             built,
-            system_prompt=frozen["system_prompt"],
-            memory=recorded_memory(frozen),
+            system_prompt=frozen.system_prompt,
+            memory=frozen.memory,
             attachments=files_of(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
@@ -197,7 +197,7 @@ class Assembler:
     async def again(
         self,
         request: RunRequest,
-        frozen: Mapping[str, Any],
+        frozen: Assembly,
         frame: Frame,
         *,
         run: str,
@@ -208,7 +208,7 @@ class Assembler:
 
         What the worker remembered is what it remembered then. Says also whether it is there no more.
         """
-        given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
+        given = [as_recorded(name, tools) for name, tools in frozen.given.items()]
         recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
             worker = worker or _in_seat(self.find(request.worker, frame), seat)
@@ -216,14 +216,14 @@ class Assembler:
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
-        listed = {name: as_recorded(name, tools).tools for name, tools in frozen.get("servers", {}).items()}
-        then_worker = from_snapshot(frozen["worker"])
+        listed = {name: as_recorded(name, tools).tools for name, tools in frozen.servers.items()}
+        then_worker = from_snapshot(frozen.worker)
         served = still_served(worker, then_worker, listed)
         recipe = replace(recipe, served=served, outsiders=on_record(frozen, then_worker, worker))
         recipe = recipe if worker.activate else replace(recipe, activation=DEFAULT)
         assembled = await self._build(recipe)
         assembled = replace(assembled, attachments=files_of(frozen))
-        then = told_as_then(assembled.tools, frozen["tools"])
+        then = told_as_then(assembled.tools, frozen.tools)
         if then != assembled.tools and self._lacks_one_to_call(worker, frame):
             return replace(assembled, tools=then), True
         return assembled, gone

@@ -12,6 +12,7 @@ from guildhall.policy.model import Rule
 from guildhall.runs.activate import DEFAULT, Activation
 from guildhall.runs.arrange import permitted
 from guildhall.runs.outsiders import NOBODY, Outsiders
+from guildhall.runs.record.entries import Assembly
 from guildhall.runtimes.model import Assignment, Attachment
 from guildhall.tools.mcp_client import Servers
 from guildhall.tools.model import Tool, Toolbox
@@ -81,27 +82,27 @@ class Assembled:
             "output_schema": self.output_schema,
         }
 
-    def frozen(self) -> dict[str, Any]:
-        """The journal's first entry."""
+    def frozen(self) -> Assembly:
+        """Return the payload of the journal's first entry."""
         shown = self.shown()
-        return {
+        return Assembly(
             **shown,
-            "files": [file.as_dict() for file in self.attachments],
-            "memory": self.memory,
-            "above": sorted(self.above),
-            "repeatable": [tool.name for tool in self.tools if tool.repeatable],
-            **({"called": True} if self.called else {}),
-            "hash": fingerprint(shown),
-            "worker": snapshot(self.worker),
-            "model": self.model,
-            "mode": self.mode,
-            "bounds": self.bounds.as_dict(),
-            "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
-            "servers": {name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
-            **({"outsiders": self.outsiders.as_dict()} if self.outsiders != NOBODY else {}),
-            **({"activation": self.activation.as_dict()} if self.activation != DEFAULT else {}),
-            **({"converses": True} if self.converses else {}),
-        }
+            hash=fingerprint(shown),
+            files=[file.as_dict() for file in self.attachments],
+            memory=self.memory,
+            above=sorted(self.above),
+            repeatable=[tool.name for tool in self.tools if tool.repeatable],
+            called=self.called,
+            worker=snapshot(self.worker),
+            model=self.model,
+            mode=self.mode,
+            bounds=self.bounds.as_dict(),
+            given={toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
+            servers={name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
+            outsiders=self.outsiders.as_dict() if self.outsiders != NOBODY else None,
+            activation=self.activation.as_dict() if self.activation != DEFAULT else None,
+            converses=self.converses,
+        )
 
 
 def tightened(then: Assembled, today: Assembled) -> Assembled:
@@ -161,14 +162,9 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
-def files_of(frozen: Mapping[str, Any]) -> tuple[Attachment, ...]:
+def files_of(frozen: Assembly) -> tuple[Attachment, ...]:
     """The attachments as they were read then."""
-    return tuple(Attachment.from_dict(file) for file in frozen.get("files", ()))
-
-
-def recorded_memory(frozen: Mapping[str, Any]) -> str:
-    """Return the memory block of a recorded run. Runs recorded before there was memory have none."""
-    return frozen.get("memory", "")
+    return tuple(Attachment.from_dict(file) for file in frozen.files)
 
 
 def as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guildhall.runs.record.entries import Assembly, ToolEnded, ToolStarted, WorkerCreated
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
@@ -47,28 +48,28 @@ def files_before(tree: Sequence[tuple[Run, Journal]]) -> tuple[dict[str, str | N
 def _calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, str]]:
     """The successful calls that read or changed a file of the project: the tool, the path, what it said."""
     root, cwd = run.frame.root, run.frame.cwd
-    for end in journal.kind("tool_ended"):
-        began = journal.last(end.key or "", "tool_started")
-        result = ToolResult.from_dict(end.data["result"])
+    for end in journal.all(ToolEnded):
+        began = journal.last(end.key or "", ToolStarted)
+        result = ToolResult.from_dict(end.data.result)
         if began is None or result.is_error:
             continue
-        place = _place(began.data["tool"], began.data["arguments"] or {}, journal.entries[0].data, root, cwd)
+        place = _place(began.data.tool, began.data.arguments or {}, journal.assembly, root, cwd)
         if place is not None and (path := _inside(place, root)) is not None:
-            yield began.data["tool"], path, result.text
+            yield began.data.tool, path, result.text
 
 
 def _made(run: Run, journal: Journal) -> Iterator[str]:
     """The files of workers that the run has made."""
-    for entry in journal.kind("worker_created"):
-        for file in entry.data["files"]:
+    for entry in journal.all(WorkerCreated):
+        for file in entry.data.files:
             if (path := _inside(Path(file), run.frame.root)) is not None:
                 yield path
 
 
-def _place(tool: str, arguments: Mapping[str, Any], frozen: Mapping[str, Any], root: Path, cwd: Path) -> Path | None:
+def _place(tool: str, arguments: Mapping[str, Any], frozen: Assembly, root: Path, cwd: Path) -> Path | None:
     if tool in {"Read", "Write", "Edit"} and arguments.get("offset") is None and arguments.get("limit") is None:
         return cwd / str(arguments.get("file_path"))
-    sandbox = frozen["worker"]["definition"]["sandboxes"].get(arguments.get("sandbox"))
+    sandbox = frozen.worker["definition"]["sandboxes"].get(arguments.get("sandbox"))
     if tool in {"sandbox_read_text", "sandbox_write_text"} and sandbox is not None:
         return root / sandbox["path"] / str(arguments.get("path"))
     return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from guildhall.core.events import Event
+from guildhall.core.events import Event, RunStartedData
 from guildhall.runs.grants import has_price
 from guildhall.runs.planning import plan_of_run
 
@@ -18,13 +18,13 @@ def started(prepared: Prepared, parent: str | None, at: str) -> Event:
     plan = prepared.seat.plan if prepared.seat else None
     if plan is None:
         plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None).line()
-    data: dict[str, Any] = {
-        "worker": assembled.worker.name,
-        "runtime": assembled.worker.definition.runtime,
-        "model": source.name,
-        "plan": plan,
-        "attachments": [file.as_described() for file in assembled.attachments],
-        "resumed": prepared.resumed,
-        "parent": parent,
-    }
-    return Event(type="run_started", run=prepared.run, root=prepared.root, at=at, data=data)
+    data = RunStartedData(
+        worker=assembled.worker.name,
+        runtime=assembled.worker.definition.runtime,
+        model=source.name,
+        plan=plan,
+        attachments=[file.as_described() for file in assembled.attachments],
+        resumed=prepared.resumed,
+        parent=parent,
+    )
+    return Event.of(RunStartedData, data, run=prepared.run, root=prepared.root, at=at)

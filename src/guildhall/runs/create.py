@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, Refused
 from guildhall.core.ids import fingerprint
+from guildhall.runs.record.entries import WorkerCreated
 from guildhall.tools.define import tool
 from guildhall.tools.model import ToolResult
 from guildhall.workers.create import draft, spec_of
@@ -53,8 +54,8 @@ def may_create(worker: Worker) -> bool:
 
 def created(journals: Iterable[Journal]) -> dict[str, str]:
     """The workers that the runs of these journals have made: names, with the text that was approved as a digest."""
-    entries = [entry for journal in journals for entry in journal.kind("worker_created")]
-    return {entry.data["name"]: entry.data["digest"] for entry in entries}
+    entries = [entry for journal in journals for entry in journal.all(WorkerCreated)]
+    return {entry.data.name: entry.data.digest for entry in entries}
 
 
 def identity_of(worker: Worker) -> str:
@@ -92,16 +93,13 @@ async def create(
             creator=assembled.worker,
             by=f"the worker {assembled.worker.name} in {prepared.run}",
         )
-        if ledger.journal.last(call.key, "worker_created") is None:
+        if ledger.journal.last(call.key, WorkerCreated) is None:
             if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, planned)) is not None:
                 return refused
             new.save()
-            data = {
-                "name": new.worker.name,
-                "digest": identity_of(new.worker),
-                "files": [str(path) for path in new.files],
-            }
-            await ledger.journal.append("worker_created", data, key=call.key, durable=True)
+            files = [str(path) for path in new.files]
+            made = WorkerCreated(name=new.worker.name, digest=identity_of(new.worker), files=files)
+            await ledger.journal.append(made, key=call.key, durable=True)
     except GuildError as error:
         return ToolResult.error(f"{TOOL}: {error}")
     return ToolResult.of(f"The worker {new.worker.name} is made, as a draft. Call it with worker_call.")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from guildhall.models.door import OUTPUT_CEILING
 from guildhall.runs import limits, records, shown
+from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed, Tokens
 
 if TYPE_CHECKING:
     from guildhall.runs.journal import Journal
-    from guildhall.runs.model import Entry
+    from guildhall.runs.record.entries import Entry
 
 CUT_OFF = "[The person interrupted here.]"
 
@@ -22,7 +23,7 @@ async def cut_short(journal: Journal, text: str) -> bool:
     """
     from pydantic_ai.messages import ModelResponse, TextPart
 
-    open_ones = [asked for asked in journal.kind("model_asked") if not journal.last(asked.key or "", "model_answered")]
+    open_ones = [asked for asked in journal.all(ModelAsked) if not journal.last(asked.key or "", ModelAnswered)]
     if not open_ones:
         return False
     said = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
@@ -30,22 +31,21 @@ async def cut_short(journal: Journal, text: str) -> bool:
     usage, cost = _taken(journal, open_ones[-1])
     total = limits.used_with(journal, **usage, cost=cost)
     await journal.append(
-        "model_answered",
-        {"response": response, "usage": usage, "cost_usd": cost, "cut_off": True},
+        ModelAnswered(response=response, usage=usage, cost_usd=cost, cut_off=True),
         key=open_ones[-1].key,
         also=lambda connection: records.change_run(connection, journal.run, **asdict(total)),
     )
     return True
 
 
-def _taken(journal: Journal, asked: Entry) -> tuple[dict[str, int], float | None]:
+def _taken(journal: Journal, asked: Entry[ModelAsked]) -> tuple[Tokens, float | None]:
     """The tokens and dollars of a call whose end nobody has seen: the most that it can have taken.
 
     That is what counts after a crash too, so that no limit is passed by interrupting. One that had failed is paid for
     already, by what is on record of that.
     """
-    if journal.last(asked.key or "", "model_asked", "model_failed") is not asked:
+    if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None
-    held, most = asked.data["reserved_tokens"], asked.data["max_tokens"]
+    held, most = asked.data.reserved_tokens, asked.data.max_tokens
     answer = min(held, OUTPUT_CEILING if most is None else most)
-    return {"input_tokens": held - answer, "output_tokens": answer}, asked.data["reserved_usd"]
+    return {"input_tokens": held - answer, "output_tokens": answer}, asked.data.reserved_usd

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, LimitReached, Refused, RuntimeFailed
+from guildhall.core.errors import ErrorInfo, GuildError, LimitReached, Refused, RuntimeFailed
 from guildhall.core.nearest import did_you_mean
 from guildhall.runs.create import create_tool, may_create
 from guildhall.runtimes.model import Outcome
@@ -143,8 +143,8 @@ def result_of(run: Run) -> ToolResult:
     """What the caller is told of a run that has ended. A limit that is not the run's own is the caller's too."""
     if run.status == "completed":
         return ToolResult.of(as_input(run.output))
-    error = run.error or {}
-    said = error.get("message") or run.reason or "no reason given"
+    error = run.error or ErrorInfo(code="error", message=run.reason or "no reason given")
+    said = error["message"]
     if limit_above(run):
         raise LimitReached(said, limit=error.get("limit"), run=error.get("run"), hint=error.get("hint"))
     return ToolResult.error(f"The worker {run.worker} did not finish ({run.id} {run.status}): {said}")
@@ -152,5 +152,6 @@ def result_of(run: Run) -> ToolResult:
 
 def limit_above(run: Run) -> bool:
     """Whether a run stopped at a limit of one that called it, so that with more it can go on."""
-    error = run.error or {}
-    return error.get("code") == LimitReached.code and error.get("run") not in (None, run.id)
+    if run.error is None or run.error["code"] != LimitReached.code:
+        return False
+    return run.error.get("run") not in (None, run.id)

@@ -17,8 +17,10 @@ from guildhall.core.errors import (
     RuntimeFailed,
     RuntimeToolless,
 )
+from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.runs import records, talking
 from guildhall.runs.model import ParkCause, Stretch
+from guildhall.runs.record.entries import Crashed, Ended, Paused, Payload, Unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
 _CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
 # What can be done about a run that failed by what may be over by now.
-_HINTS: Mapping[type[GuildError], str] = {
+RESUME_HINTS: Mapping[type[GuildError], str] = {
     RateLimited: "Wait a while, then: guild resume {root}",
     Overloaded: "Wait a while, then: guild resume {root}",
     NotReachable: "Is the network there, and the address right? Then: guild resume {root}",
@@ -263,8 +265,8 @@ class Execution:
             except RuntimeCrashed as error:
                 if crash == _CRASHES:
                     raise
-                await self._ledger.journal.append("crashed", error.as_dict())
-                self._ledger.publish("error", **error.as_dict(), transient=True, attempt=crash + 1, attempts=_CRASHES)
+                await self._ledger.journal.append(_crash(error))
+                self._ledger.publish(ErrorData, _transient(error, crash + 1))
         raise AssertionError
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
@@ -298,7 +300,7 @@ class Execution:
         if isinstance(error, Stops):
             return error.stretch
         if isinstance(error, GuildError):
-            return _failed(error, _HINTS.get(type(error), "").format(root=self._ledger.root))
+            return _failed(error, RESUME_HINTS.get(type(error), "").format(root=self._ledger.root))
         return _failed(
             RuntimeFailed(
                 f"the runtime broke: {type(error).__name__}: {error}",
@@ -362,25 +364,35 @@ class Execution:
             if self._seat is not None:
                 self._seat.ended(connection, self._ledger.run, stretch)
 
-        data: dict[str, Any] = dict(vars(stretch))
-        if unjudged is not None:
-            data["unjudged"] = dict(vars(unjudged))
-        await self._ledger.journal.append(
-            "ended" if ended else "paused",
-            data,
-            also=also,
-        )
+        await self._ledger.journal.append(_stop(stretch, unjudged), also=also)
         if self._seat is not None and self._seat.settled is not None:
             await self._seat.settled(self._ledger.run, stretch)
         if stretch.error is not None:
-            self._ledger.publish("error", **stretch.error)
-        self._ledger.publish("run_ended", status=stretch.status, reason=stretch.reason)
+            self._ledger.publish(ErrorData, {**stretch.error})
+        self._ledger.publish(RunEndedData, {"status": stretch.status, "reason": stretch.reason})
+
+
+def _transient(error: RuntimeCrashed, attempt: int) -> ErrorData:
+    return {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": _CRASHES}
+
+
+def _crash(error: RuntimeCrashed) -> Crashed:
+    return Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
+
+
+def _stop(stretch: Stretch, unjudged: Stretch | None) -> Payload:
+    """Return the journal entry of the end of a run segment."""
+    status, reason = stretch.status, stretch.reason
+    by_itself = None if unjudged is None else Unjudged.of(unjudged)
+    if status in {"completed", "failed"}:
+        return Ended(status=status, reason=reason, error=stretch.error, output=stretch.output, unjudged=by_itself)
+    return Paused(status=status, reason=reason, pause=stretch.pause, unjudged=by_itself)
 
 
 def _failed(error: GuildError, hint: str = "") -> Stretch:
-    """Return the end of a run that failed. `hint` is for an error without one."""
+    """Return the end of a run that failed. `hint` follows the hint of the error itself."""
     reason = "limit" if isinstance(error, LimitReached) else error.code
     data = error.as_dict()
     if hint:
-        data.setdefault("hint", hint)
+        data["hint"] = f"{error.hint} {hint}" if error.hint else hint
     return Stretch(status="failed", reason=reason, error=data)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, ModelUnusable, Refused, ToolUnavailable
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
 from guildhall.policy.risk import judge_risk
+from guildhall.runs.record.entries import ToolStarted
 from guildhall.runtimes.catalog import ROWS
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def refuse_from_the_beginning(worker: Worker, tools: Iterable[Tool], journal: Jo
     if row.routed:
         return
     harmless = {tool.name for tool in tools if tool.repeatable and all(c.endswith(".read") for c in tool.capabilities)}
-    called = [entry.data["tool"] for entry in journal.kind("tool_started")]
+    called = [entry.data.tool for entry in journal.all(ToolStarted)]
     if done := dict.fromkeys(name for name in called if name not in harmless):
         said = f"{journal.run} cannot go on: {row.title} would begin anew, and do again what it has done"
         hint = f"See what it did: guild log {journal.run}. Hand the rest to a new run: guild run {worker.name} ..."

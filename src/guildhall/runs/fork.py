@@ -19,6 +19,7 @@ from guildhall.models.catalog import AUTO
 from guildhall.models.login import WITH_LOGIN
 from guildhall.runs import records
 from guildhall.runs.purpose import JobPurpose
+from guildhall.runs.record.entries import Assembly, ModelAnswered, ModelAsked, ModelCallFailed, ToolEnded, ToolRefused
 from guildhall.runs.talking import refuse_conversation
 from guildhall.workers.choose import normal
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.history import History
     from guildhall.runs.journal import Journal
-    from guildhall.runs.model import Entry, Run
+    from guildhall.runs.model import Run
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.store.engine import Store
 
     SourceOf = Callable[[str, Frame, bool], Source]
@@ -80,11 +82,11 @@ class Forks:
         end = cut(journal, at)
         new = new_id(RUN)
         first, source_name, priced = self._first(_as_top(run, journal, self._budget_of(frame)), frame, model)
-        copied = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
-        entries = [replace(entry, run=new, data=_marked(entry)) for entry in copied]
+        copied: list[Entry[Payload]] = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
+        entries = [replace(entry, run=new, data=_marked(entry.data)) for entry in copied]
         row = self._row(run, new, end, source_name or run.model, priced=priced)
         if model is not None:
-            row["request"]["override_model"] = first.data["model"]
+            row["request"]["override_model"] = first.data.model
 
         def write(connection: Connection) -> None:
             records.add_run(connection, **row)
@@ -94,15 +96,17 @@ class Forks:
         await self._store.write(write)
         return Forked(run=new, of=run_id, at=end, kind=journal.entries[end].kind)
 
-    def _first(self, first: Entry, frame: Frame, model: str | None) -> tuple[Entry, str | None, bool | None]:
+    def _first(
+        self, first: Entry[Assembly], frame: Frame, model: str | None
+    ) -> tuple[Entry[Assembly], str | None, bool | None]:
         """The first entry, with another model where one is wanted; the model's name, and whether it has a price."""
         if model is None:
             return first, None, None
         wanted = anchored(normal(model), frame.cwd)
-        login = first.data["worker"]["definition"].get("runtime") == WITH_LOGIN
+        login = first.data.worker["definition"].get("runtime") == WITH_LOGIN
         source = self._source_of(wanted, frame, login)  # one that cannot be used is refused, before anything is made
         priced = source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
-        bounds = dict(first.data["bounds"])
+        bounds = dict(first.data.bounds)
         if not priced:
             if bounds["max_budget_usd"] is not None:
                 raise UsageError(
@@ -111,7 +115,7 @@ class Forks:
                 )
             bounds["budget"] = None
         named = source.name if wanted == AUTO else wanted
-        return replace(first, data={**first.data, "model": named, "bounds": bounds}), source.name, priced
+        return replace(first, data=replace(first.data, model=named, bounds=bounds)), source.name, priced
 
     def _row(self, run: Run, new: str, end: int, source_name: str, *, priced: bool | None) -> dict[str, Any]:
         known = run.usage.cost_usd is not None if priced is None else priced
@@ -158,18 +162,18 @@ def _refuse_job(run: Run) -> None:
         )
 
 
-def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry:
+def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry[Assembly]:
     """The first entry. A run that another one had called spent of that one's budget: alone it has the command's."""
-    first = journal.entries[0]
+    first = journal.all(Assembly)[0]
     if run.parent is None or run.usage.cost_usd is None:
         return first
-    return replace(first, data={**first.data, "bounds": {**first.data["bounds"], "budget": budget}})
+    return replace(first, data=replace(first.data, bounds={**first.data.bounds, "budget": budget}))
 
 
 def cut(journal: Journal, at: int) -> int:
     """The last entry at or before `at` after which the run can go on."""
     end = 0
-    for answer in journal.kind("model_answered"):
+    for answer in journal.all(ModelAnswered):
         closed = _closed(journal, answer)
         if closed is None or closed > at:
             break
@@ -177,19 +181,18 @@ def cut(journal: Journal, at: int) -> int:
     return end
 
 
-def _closed(journal: Journal, answer: Entry) -> int | None:
+def _closed(journal: Journal, answer: Entry[ModelAnswered]) -> int | None:
     """The entry with which all of an answer was done; None: the run did not, or would not, go on after it."""
     key = answer.key or ""
-    calls = [part for part in answer.data["response"]["parts"] if part["part_kind"] == "tool-call"]
-    ends = [journal.last(f"{key}/{call['tool_call_id']}", "tool_ended", "tool_refused") for call in calls]
+    calls = [part for part in answer.data.response["parts"] if part["part_kind"] == "tool-call"]
+    ends = [journal.last(f"{key}/{call['tool_call_id']}", ToolEnded, ToolRefused) for call in calls]
     done = [end.seq for end in ends if end is not None]
-    went_on = journal.last(f"m{int(key[1:]) + 1}", "model_asked") is not None
+    went_on = journal.last(f"m{int(key[1:]) + 1}", ModelAsked) is not None
     if not went_on and (not calls or len(done) < len(calls)):
         return None
     return max([answer.seq, *done])
 
 
-def _marked(entry: Entry) -> dict[str, Any]:
-    """A copied entry. What it says was used was used by the other run."""
-    counted = entry.kind in {"model_asked", "model_failed", "model_answered"}
-    return {**entry.data, "copied": True} if counted else dict(entry.data)
+def _marked(data: Payload) -> Payload:
+    """Return the payload of a copied entry. The other run paid for its model calls."""
+    return replace(data, copied=True) if isinstance(data, ModelAsked | ModelCallFailed | ModelAnswered) else data

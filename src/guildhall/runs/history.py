@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound
 from guildhall.core.nearest import nearest_or
 from guildhall.runs import records
 from guildhall.runs.journal import Journal
+from guildhall.runs.record.entries import Assembly
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.core.clock import Clock
-    from guildhall.runs.model import Entry, Run
+    from guildhall.runs.model import Run
     from guildhall.runs.purpose import PurposeT
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.store.engine import Store
 
 _NEAR = 200  # runs among which the nearest name is looked for
@@ -62,15 +62,15 @@ class History:
     def journal(self, run: str) -> Journal:
         return Journal(run, self._store, self._clock, self.entries(run))
 
-    def entries(self, run: str, after: int = -1) -> list[Entry]:
+    def entries(self, run: str, after: int = -1) -> list[Entry[Payload]]:
         """The entries of a run's journal, or those after a number."""
         self.get(run)
         return self._store.read(lambda connection: records.entries(connection, run, after))
 
-    def shown(self, run: str, after: int = -1) -> list[Entry]:
+    def shown(self, run: str, after: int = -1) -> list[Entry[Payload]]:
         """The entries as people and programs see them: what is attached is named there, and not in them once more."""
-        return [replace(entry, data=_without_files(entry.data)) for entry in self.entries(run, after)]
+        return [_without_files(entry) for entry in self.entries(run, after)]
 
 
-def _without_files(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name != "files"}
+def _without_files(entry: Entry[Payload]) -> Entry[Payload]:
+    return replace(entry, data=replace(entry.data, files=())) if isinstance(entry.data, Assembly) else entry

@@ -8,12 +8,28 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import LimitReached, RuntimeFailed
+from guildhall.core.events import ErrorData, ListeningData, TextDeltaData, ToolResultData, ToolUseData, TurnEndData
 from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR
 from guildhall.runs import limits, records, shown, talking
 from guildhall.runs.asking import Asking
 from guildhall.runs.budget import Purse, Short
+from guildhall.runs.journal import entries_with
 from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
+from guildhall.runs.record.entries import (
+    LimitAsked,
+    Listening,
+    ModelAnswered,
+    ModelAsked,
+    ModelCallFailed,
+    Said,
+    Tokens,
+    ToolAsked,
+    ToolDoubted,
+    ToolEnded,
+    ToolRefused,
+    ToolStarted,
+)
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
@@ -79,20 +95,20 @@ class LiveLedger(Asking):
     def answered(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse | None:
-        answer = self.journal.last(key, "model_answered")
+        answer = self.journal.last(key, ModelAnswered)
         if answer is None:
             return None
-        if self.journal.last(key, "model_asked") is None or self.asked_another(key, messages):
+        if self.journal.last(key, ModelAsked) is None or self.asked_another(key, messages):
             raise _diverged(key)
-        return shown.load_response(answer.data["response"])
+        return shown.load_response(answer.data.response)
 
     def asked_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Whether something else was asked under this key."""
-        asked = self.journal.last(key, "model_asked")
-        return asked is not None and asked.data["message"] != shown.request(messages[-1])
+        asked = self.journal.last(key, ModelAsked)
+        return asked is not None and asked.data.message != shown.request(messages[-1])
 
     def failures(self, key: str) -> int:
-        return sum(1 for entry in self.journal.of(key) if entry.kind == "model_failed")
+        return len(entries_with(self.journal.of(key), ModelCallFailed))
 
     async def permit(
         self, key: str, sent: int, price: Callable[[int], float | None]
@@ -117,24 +133,32 @@ class LiveLedger(Asking):
         return self if self.run == run or self._above is None else self._above.owner(run)
 
     async def asked(self, call: ModelCall) -> None:
-        data = {
-            "message": shown.request(call.messages[-1]),
-            "tools": shown.tools(call.parameters),
-            "answers": self.journal.answers(),  # those that the message follows, so that a replay knows them again
-            "attempt": call.attempt,
-            "reserved_usd": call.reserved_usd,
-            "reserved_tokens": self.purse.held(call.key),
-            "max_tokens": call.max_tokens,
-        }
-        await self.journal.append("model_asked", data, key=call.key)
-        spoken = bool(self.journal.kind("said")) and not limits.turns(self.journal)  # the question is the person's
+        asked = ModelAsked(
+            message=shown.request(call.messages[-1]),
+            tools=shown.tools(call.parameters),
+            answers=self.journal.answers(),  # those that the message follows, so that a replay knows them again
+            attempt=call.attempt,
+            reserved_usd=call.reserved_usd,
+            reserved_tokens=self.purse.held(call.key),
+            max_tokens=call.max_tokens,
+        )
+        await self.journal.append(asked, key=call.key)
+        spoken = bool(self.journal.all(Said)) and not limits.turns(self.journal)  # the question is the person's
         if call.attempt == 0 and not spoken and (problem := shown.not_usable(call.messages)) is not None:
             said = f"the answer was not usable, the model is told why: {problem}"
-            self.publish("error", code=RuntimeFailed.code, message=said, transient=True)
+            self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.purse.settle(call.key, cost or 0.0, 0)
-        data = {**error.as_dict(), "transient": error.transient, "cost_usd": cost}
+        failure = ModelCallFailed(
+            code=error.code,
+            message=error.message,
+            hint=error.hint,
+            where=error.where,
+            status=error.status,
+            transient=error.transient,
+            cost_usd=cost,
+        )
 
         def also(connection: Connection) -> None:
             if cost is not None:
@@ -142,46 +166,47 @@ class LiveLedger(Asking):
                 records.change_run(connection, self.run, cost_usd=spent)
 
         async with self._adding:
-            await self.journal.append("model_failed", data, key=call.key, also=also)
+            await self.journal.append(failure, key=call.key, also=also)
 
     def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
-        self.publish("error", **error.as_dict(), transient=True, attempt=attempt, attempts=ATTEMPTS, pause=pause)
+        self.publish(
+            ErrorData, {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": ATTEMPTS, "pause": pause}
+        )
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
-        usage = {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens}
-        data = {"response": shown.dump([response])[0], "usage": usage, "cost_usd": cost}
+        usage = Tokens(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
+        answer = ModelAnswered(response=shown.dump([response])[0], usage=usage, cost_usd=cost)
         async with self._adding:
             total = limits.used_with(self.journal, **usage, cost=cost)
             await self.journal.append(
-                "model_answered",
-                data,
+                answer,
                 key=call.key,
                 also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
             )
         self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
-        self.publish("turn_end", turn=total.turns, **usage, cost_usd=cost)
+        self.publish(TurnEndData, {"turn": total.turns, **usage, "cost_usd": cost})
 
     def on_text(self, text: str) -> None:
-        self.publish("text_delta", text=text)
+        self.publish(TextDeltaData, {"text": text})
 
     # what a person says
 
     def heard(self, key: str) -> str | None:
         """What was said under this key, if it was heard before."""
-        said = self.journal.last(key, "said")
-        return None if said is None else said.data["words"]
+        said = self.journal.last(key, Said)
+        return None if said is None else said.data.words
 
     async def listens(self, number: int) -> None:
         """A turn is over: what is said next is waited for."""
         key = talking.key_of(number)
-        first = self.journal.last(key, "listening") is None
-        await self.journal.append("listening", {}, key=key)
+        first = self.journal.last(key, Listening) is None
+        await self.journal.append(Listening(), key=key)
         if first and (problem := talking.unusable(self.journal)) is not None:
-            self.publish("error", code=RuntimeFailed.code, message=f"the turn is over: {problem}")
-        self.publish("listening", number=number)
+            self.publish(ErrorData, {"code": RuntimeFailed.code, "message": f"the turn is over: {problem}"})
+        self.publish(ListeningData, {"number": number})
 
     async def hears(self, number: int, words: str) -> None:
-        await self.journal.append("said", {"words": words}, key=talking.key_of(number))
+        await self.journal.append(Said(words=words), key=talking.key_of(number))
 
     async def more_time(self) -> bool:
         """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""
@@ -230,15 +255,14 @@ class LiveLedger(Asking):
                 body=f"{error.message}.\nSpent so far: {self.purse.dollars.spent:.4f} USD. 'yes' allows as much again.",
                 choices=("yes", "no", AMOUNT),
             ),
-            "limit_asked",
-            {"limit": name, "value": value},
+            lambda ask: LimitAsked(limit=name, value=value, ask=ask),
             patience=patience,
         )
         choice = ask.answer.choice if ask.answer else "no"
         more = value if choice == "yes" else amount_of(choice) or 0
         raised = value + (math.ceil(more) if isinstance(value, int) else more)
         granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
-        await self.apply(ask, name, {"bounds": granted})
+        await self.apply(ask, name, bounds=granted)
         if not granted:
             self._denied.add(name)
             raise error
@@ -248,17 +272,17 @@ class LiveLedger(Asking):
     # the tool door
 
     def finished(self, call: ToolCall) -> ToolResult | None:
-        end = self.journal.last(call.key, "tool_ended", "tool_refused")
+        end = self.journal.last(call.key, ToolEnded, ToolRefused)
         if end is None:
             return None
-        began = self.journal.last(call.key, "tool_started", "tool_refused", "tool_asked")
-        if began is None or (began.data["tool"], began.data["arguments"]) != (call.tool, call.arguments):
+        began = self.journal.last(call.key, ToolStarted, ToolRefused, ToolAsked)
+        if began is None or (began.data.tool, began.data.arguments) != (call.tool, call.arguments):
             raise _diverged(call.key)
-        return ToolResult.from_dict(end.data["result"])
+        return ToolResult.from_dict(end.data.result)
 
     def interrupted(self, call: ToolCall) -> bool:
-        last = self.journal.last(call.key, "tool_started", "tool_ended")
-        return last is not None and last.kind == "tool_started"
+        last = self.journal.last(call.key, ToolStarted, ToolEnded)
+        return last is not None and isinstance(last.data, ToolStarted)
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         body = shown.arguments(call.arguments or {})
@@ -285,17 +309,16 @@ class LiveLedger(Asking):
                 body=body,
                 choices=("yes", "no", "session"),
             ),
-            "tool_asked",
-            {"tool": call.tool, "arguments": call.arguments, "reason": reason},
+            lambda ask: ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
             seconds=seconds,
         )
         if ask.status == "expired" or ask.answer is None:
             return "timed_out", None
-        await self.apply(ask, call.key, {})
+        await self.apply(ask, call.key)
         return ("denied" if ask.answer.choice == "no" else "approved"), ask.answer.note
 
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
-        starts = sum(1 for entry in self.journal.of(call.key) if entry.kind == "tool_started")
+        starts = len(entries_with(self.journal.of(call.key), ToolStarted))
         ask = await self._ask(
             "unknown_effect",
             call.key,
@@ -308,36 +331,44 @@ class LiveLedger(Asking):
                 ),
                 choices=("done", "again", "fail"),
             ),
-            "tool_doubted",
-            {"tool": call.tool, "arguments": call.arguments},
+            lambda ask: ToolDoubted(tool=call.tool, arguments=call.arguments, ask=ask),
         )
         if ask.answer is None:
             return "fail", "nobody answered in time"
-        await self.apply(ask, call.key, {})
+        await self.apply(ask, call.key)
         return cast("Doubt", ask.answer.choice), ask.answer.note
 
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
-        data = {**_call(call), "reason": verdict.reason, "rule": verdict.rule, "result": result.as_dict()}
-        await self.journal.append("tool_refused", data, key=call.key)
-        self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments, refused=True)
+        refused = ToolRefused(
+            tool=call.tool,
+            arguments=call.arguments,
+            reason=verdict.reason,
+            rule=verdict.rule,
+            result=result.as_dict(),
+        )
+        await self.journal.append(refused, key=call.key)
+        self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments, "refused": True})
         self._publish_result(call, result)
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         # An effect must never come to be without its announcement on disk, whatever happens to the machine.
-        data = {**_call(call), "decision": verdict.decision, "rule": verdict.rule, "reason": verdict.reason}
-        await self.journal.append("tool_started", data, key=call.key, durable=not tool.repeatable)
-        self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments)
+        started = ToolStarted(
+            tool=call.tool,
+            arguments=call.arguments,
+            decision=verdict.decision,
+            rule=verdict.rule,
+            reason=verdict.reason,
+        )
+        await self.journal.append(started, key=call.key, durable=not tool.repeatable)
+        self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments})
 
     async def ended(self, call: ToolCall, result: ToolResult) -> None:
-        await self.journal.append("tool_ended", {"result": result.as_dict()}, key=call.key)
+        await self.journal.append(ToolEnded(result=result.as_dict()), key=call.key)
         self._publish_result(call, result)
 
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
-        self.publish("tool_result", id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"tool": call.tool, "arguments": call.arguments}
+        told = ToolResultData(id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
+        self.publish(ToolResultData, told)
 
 
 def _diverged(key: str) -> RuntimeFailed:

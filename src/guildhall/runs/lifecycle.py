@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, LimitReached, NotTrusted, Refused
+from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.paths import project_root
 from guildhall.models.door import ModelDoor
 from guildhall.runs import create, delegate, records
@@ -179,8 +180,8 @@ class Runs:
         try:
             await live.execution.run()
         except Exception as error:  # noqa: BLE001 - the disk is full, the database gone: whoever follows must hear it
-            live.ledger.publish("error", code="error", message=f"the record cannot be kept: {error}")
-            live.ledger.publish("run_ended", status="lost", reason="the record cannot be kept")
+            live.ledger.publish(ErrorData, {"code": "error", "message": f"the record cannot be kept: {error}"})
+            live.ledger.publish(RunEndedData, {"status": "lost", "reason": "the record cannot be kept"})
         finally:
             self._gone(live)
             del self._tasks[live.prepared.run]

@@ -8,46 +8,60 @@ from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.clock import moment
 from guildhall.core.errors import LimitReached
+from guildhall.runs.journal import entries_with
 from guildhall.runs.model import Bounds, Usage
+from guildhall.runs.record.entries import (
+    Answered,
+    Assembly,
+    LimitAsked,
+    Listening,
+    LoopAsked,
+    ModelAnswered,
+    ModelAsked,
+    ModelCallFailed,
+    QuestionAsked,
+    Resumed,
+    ToolAsked,
+    ToolDoubted,
+)
 from guildhall.runs.talking import since_said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from guildhall.runs.journal import Journal
-    from guildhall.runs.model import Entry
 
 LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
 _UNITS: dict[LimitName, str] = {"max_turns": "turns", "max_tokens": "tokens", "timeout": "seconds"}  # others: USD
 
 # What a run waits after, for a person.
-_WAITS = {"tool_asked", "tool_doubted", "limit_asked", "loop_asked", "question_asked", "listening"}
+_WAITS = (ToolAsked, ToolDoubted, LimitAsked, LoopAsked, QuestionAsked, Listening)
 
 
 def in_force(journal: Journal) -> Bounds:
     """The bounds that were frozen at the start, with all that has been granted since."""
-    bounds = Bounds(**journal.entries[0].data["bounds"])
+    bounds = Bounds(**journal.assembly.bounds)
     for entry in journal.entries:
-        if entry.kind in {"resumed", "answered"} and (granted := entry.data.get("bounds")):
+        if isinstance(entry.data, Resumed | Answered) and (granted := entry.data.bounds):
             bounds = replace(bounds, **granted)
     return bounds
 
 
 def turns(journal: Journal) -> int:
     """The answers that count for the limit of turns: in a conversation those since something was said."""
-    return sum(1 for entry in since_said(journal) if entry.kind == "model_answered" and not _copied(entry))
+    return sum(1 for entry in entries_with(since_said(journal), ModelAnswered) if not entry.data.copied)
 
 
 def used(journal: Journal) -> Usage:
     """What the answers of this very run have used up, those that were no good included."""
-    answers = [entry for entry in journal.kind("model_answered") if not _copied(entry)]
-    failed = [entry for entry in journal.kind("model_failed") if not _copied(entry)]
-    costs = [entry.data["cost_usd"] for entry in (*answers, *failed)]
+    answers = [entry.data for entry in journal.all(ModelAnswered) if not entry.data.copied]
+    failed = [entry.data for entry in journal.all(ModelCallFailed) if not entry.data.copied]
+    costs = [call.cost_usd for call in (*answers, *failed)]
     known = [cost for cost in costs if cost is not None]
     return Usage(
         turns=len(answers),
-        input_tokens=sum(entry.data["usage"]["input_tokens"] for entry in answers),
-        output_tokens=sum(entry.data["usage"]["output_tokens"] for entry in answers),
+        input_tokens=sum(answer.usage["input_tokens"] for answer in answers),
+        output_tokens=sum(answer.usage["output_tokens"] for answer in answers),
         cost_usd=round(sum(known), 9) if known else None,  # without the dust of adding
     )
 
@@ -90,21 +104,17 @@ class Spent:
         return Spent(dollars=(total.cost_usd or 0.0) + lost.dollars, tokens=tokens)
 
 
-def _copied(entry: Entry) -> bool:
-    """Whether another run was asked this, and paid for it."""
-    return bool(entry.data.get("copied"))
-
-
 def cut_off(journal: Journal, what: Literal["reserved_usd", "reserved_tokens"]) -> float:
     """What was reserved for calls whose answer was never seen."""
     open_calls: dict[str, float] = {}
     lost = 0.0
     for entry in journal.entries:
-        key = entry.key or ""
-        if entry.kind == "model_asked" and not _copied(entry):
+        key, call = entry.key or "", entry.data
+        if isinstance(call, ModelAsked) and not call.copied:
             lost += open_calls.pop(key, 0.0)
-            open_calls[key] = entry.data.get(what) or 0.0
-        elif entry.kind in {"model_answered", "model_failed"}:
+            reserved = call.reserved_usd if what == "reserved_usd" else call.reserved_tokens
+            open_calls[key] = reserved or 0.0
+        elif isinstance(call, ModelAnswered | ModelCallFailed):
             open_calls.pop(key, None)
     return lost + sum(open_calls.values())
 
@@ -146,10 +156,10 @@ def reached(
 
 def seconds_since_start(journal: Journal) -> float:
     """How long a stretch that was never ended had been running, by what it put on record; waiting is not counted."""
-    began = max(place for place, entry in enumerate(journal.entries) if entry.kind in {"assembled", "resumed"})
+    began = max(place for place, entry in enumerate(journal.entries) if isinstance(entry.data, Assembly | Resumed))
     stretch = journal.entries[began:]
     return sum(
         (moment(after.at) - moment(before.at)).total_seconds()
         for before, after in pairwise(stretch)
-        if before.kind not in _WAITS
+        if not isinstance(before.data, _WAITS)
     )

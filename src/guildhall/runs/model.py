@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import LimitReached, UsageError
+from guildhall.core.errors import ErrorInfo, LimitReached, UsageError
 from guildhall.runs.purpose import (
     PLAIN,
     CallPurpose,
@@ -192,7 +192,7 @@ class Stretch:
     status: RunStatus
     pause: PauseCause | None = None  # why the run is parked or waits
     reason: str | None = None  # for people; no code reads it
-    error: Mapping[str, Any] | None = None
+    error: ErrorInfo | None = None
     output: Any = None
 
     @staticmethod
@@ -249,7 +249,7 @@ class Run:
     reason: str | None  # for people; no code reads it
     request: RunRequest
     frame: RecordedFrame
-    error: Mapping[str, Any] | None
+    error: ErrorInfo | None
     output: Any
     created_at: str
     ended_at: str | None
@@ -268,6 +268,10 @@ class Run:
     def purpose_as(self, purpose: type[PurposeT]) -> PurposeT | None:
         """Return the purpose of the run if it is of this type, or None."""
         return self.request.purpose if isinstance(self.request.purpose, purpose) else None
+
+    @property
+    def error_code(self) -> str | None:
+        return self.error["code"] if self.error is not None else None
 
     @property
     def needs_person(self) -> bool:
@@ -295,21 +299,6 @@ class Run:
             "created_at": self.created_at,
             "ended_at": self.ended_at,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One line of a run's journal."""
-
-    run: str
-    seq: int
-    kind: str
-    key: str | None
-    data: Mapping[str, Any]
-    at: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"run": self.run, "seq": self.seq, "kind": self.kind, "key": self.key, "at": self.at, "data": self.data}
 
 
 @dataclass(frozen=True, kw_only=True)

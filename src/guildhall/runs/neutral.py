@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from guildhall.runs.record.entries import Assembly
+
 _LONG = 4_000  # characters of a text that are kept; the rest is compared by its digest
 _RUN = re.compile(r"\br-[23456789abcdefghjkmnpqrstvwxyz]{10}\b")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -94,15 +96,14 @@ def _shortened(text: str) -> str:
     return f"{text[:_LONG]}\n... ({len(text):,} characters, {digest(text.encode())[:12]})"
 
 
-def system_of(frozen: Mapping[str, Any], neutral: Neutral) -> str:
+def system_of(frozen: Assembly, neutral: Neutral) -> str:
     """Return the recorded system prompt without its memory block, because a test starts with an empty memory."""
-    prompt: str = frozen["system_prompt"]
-    return neutral.text(prompt.removesuffix(frozen.get("memory") or "").rstrip())
+    return neutral.text(frozen.system_prompt.removesuffix(frozen.memory).rstrip())
 
 
-def tools_of(frozen: Mapping[str, Any], answer_tool: str) -> dict[str, str]:
+def tools_of(frozen: Assembly, answer_tool: str) -> dict[str, str]:
     """The tools that the model was shown, each with a fingerprint of its words."""
-    shown: dict[str, Any] = {tool["name"]: tool for tool in frozen["tools"]}
-    if frozen["output_schema"] is not None:
-        shown[answer_tool] = frozen["output_schema"]
+    shown: dict[str, Any] = {tool["name"]: tool for tool in frozen.tools}
+    if frozen.output_schema is not None:
+        shown[answer_tool] = frozen.output_schema
     return {name: fingerprint(tool)[:8] for name, tool in sorted(shown.items())}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.errors import GuildError
+    from guildhall.runs.record.entries import Assembly
     from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
 
@@ -43,9 +44,9 @@ class Outsiders:
 NOBODY = Outsiders()
 
 
-def on_record(frozen: Mapping[str, Any], then: Worker, today: Worker) -> Outsiders | None:
+def on_record(frozen: Assembly, then: Worker, today: Worker) -> Outsiders | None:
     """Those of a recorded run, for a replay, which executes nothing. None: the worker names others today."""
-    told = frozen.get("outsiders")
+    told = frozen.outsiders
     if then.definition.members != today.definition.members:
         return None
     if told is None:

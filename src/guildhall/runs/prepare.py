@@ -17,8 +17,9 @@ from guildhall.runs.fit import refuse_from_the_beginning
 from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.limits import in_force, seconds_since_start
-from guildhall.runs.model import ENDED, Entry
+from guildhall.runs.model import ENDED
 from guildhall.runs.purpose import CallPurpose
+from guildhall.runs.record.entries import Entry, Listening, Resumed
 from guildhall.runs.talking import refuse_conversation
 from guildhall.tools.mcp_client import ended_if_not_used
 
@@ -139,7 +140,7 @@ class Preparation:
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
         now = stamp(self._clock.now())
-        first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
+        first = Entry(run=run, seq=0, key=None, data=assembled.frozen(), at=now)
 
         row = {
             "id": run,
@@ -195,7 +196,7 @@ class Preparation:
         if seat is None or seat.hear is None:
             refuse_conversation(journal, "goes on where it is held", hint=f"guild show {run_id}")
         frame = frame_then(run.frame, frame)
-        assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id, seat=seat)
+        assembled = await self._assembler.revive(journal.assembly, frame, given, run=run_id, seat=seat)
         async with ended_if_not_used(assembled.servers):
             refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
             prepared = await self._take_up(run, journal, assembled, frame, grant, caller)
@@ -222,7 +223,7 @@ class Preparation:
         below = tuple(self._history.journal(one.id) for one in self._history.below(run.id))
         granted = (grant or Grant()).bounds(journal, below, source)
         _make_folders(assembled)
-        await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
+        await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
         bounds = in_force(journal)
         explicit = run.request.budget is not None or bool(caller and caller.limited)
         return Prepared(
@@ -249,10 +250,10 @@ class Preparation:
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """How long a run has been running so far. One whose time was over gets the same time again."""
-        if (run.error or {}).get("limit") == "timeout":
+        if run.error is not None and run.error.get("limit") == "timeout":
             return 0.0
         recorded = self._store.read(lambda connection: records.running_seconds(connection, run.id))
-        cut_off = run.status == "lost" or journal.entries[-1].kind == "listening"
+        cut_off = run.status == "lost" or isinstance(journal.entries[-1].data, Listening)
         return recorded + (seconds_since_start(journal) if cut_off else 0.0)
 
     def _refuse_resuming(self, run: Run, caller: Prepared | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.activate import on_record
 from guildhall.runs.arrange import permitted
-from guildhall.runs.assembled import from_snapshot, recorded_memory
+from guildhall.runs.assembled import from_snapshot
 from guildhall.runs.create import RULES
 from guildhall.runs.model import Bounds
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from guildhall.policy.model import Mode, Rule
     from guildhall.runs.activate import Activation
     from guildhall.runs.outsiders import Outsiders
+    from guildhall.runs.record.entries import Assembly
     from guildhall.runs.seat import Seat
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.model import Worker
@@ -56,21 +57,21 @@ class Recipe:
         return self.seat.server if self.seat else "called" if self.called else "run"
 
 
-def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
+def recorded(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
     """What a run that is on record was assembled from."""
     return Recipe(
         run=run,
-        worker=from_snapshot(frozen["worker"]),
+        worker=from_snapshot(frozen.worker),
         frame=frame,
-        input=frozen["first_message"],
-        model=frozen["model"],
-        mode=frozen["mode"],
-        bounds=Bounds(**frozen["bounds"]),
-        output_schema=frozen["output_schema"],
+        input=frozen.first_message,
+        model=frozen.model,
+        mode=frozen.mode,
+        bounds=Bounds(**frozen.bounds),
+        output_schema=frozen.output_schema,
         given=given,
-        memory=recorded_memory(frozen),
-        above=frozenset(frozen.get("above", ())),
-        called=bool(frozen.get("called")),
+        memory=frozen.memory,
+        above=frozenset(frozen.above),
+        called=frozen.called,
         activation=on_record(frozen),
     )
 

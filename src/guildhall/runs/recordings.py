@@ -12,6 +12,7 @@ from guildhall.runs.fit import refuse_unrecorded
 from guildhall.runs.lobby import Lobby
 from guildhall.runs.prepare import frame_then
 from guildhall.runs.purpose import CallPurpose
+from guildhall.runs.record.entries import Ended, ModelAnswered
 from guildhall.runs.replay import Replayed, replay
 from guildhall.runs.tokens import servers_of
 
@@ -60,7 +61,7 @@ class Recordings:
         return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
 
     def _answers(self, run: str) -> list[ModelResponse]:
-        return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
+        return [shown.load_response(e.data.response) for e in self._history.journal(run).all(ModelAnswered)]
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
         """Plays a run and all that it has called again on their records, up to the first difference."""
@@ -91,7 +92,7 @@ class Recordings:
         then = frame_then(run.frame, frame)
         seat = seat or self._seat_of(run)
         assembled, gone = await self._assembler.again(
-            run.request, journal.entries[0].data, then, run=run.id, worker=worker, seat=seat
+            run.request, journal.assembly, then, run=run.id, worker=worker, seat=seat
         )
         call = run.purpose_as(CallPurpose)
         if runtime is None:
@@ -107,8 +108,8 @@ class Recordings:
     def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
         """The run that a call has made, and what it gave by its own record, if it came to that."""
         made = self._store.read(lambda connection: records.run_of_call(connection, caller, call))
-        end = self._history.entries(made.id)[-1] if made else None
-        if made is None or end is None or end.kind != "ended":
+        end = self._history.entries(made.id)[-1].data if made else None
+        if made is None or not isinstance(end, Ended):
             return None
-        ended = replace(made, **{name: end.data[name] for name in ("status", "reason", "error", "output")})
+        ended = replace(made, status=end.status, reason=end.reason, error=end.error, output=end.output)
         return None if delegate.limit_above(ended) else (made.id, delegate.result_of(ended))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import (
     CTE,
@@ -25,7 +25,6 @@ from guildhall.runs.model import (
     HALL,
     Answer,
     Ask,
-    Entry,
     ForkOrigin,
     Question,
     Run,
@@ -34,11 +33,13 @@ from guildhall.runs.model import (
     Usage,
     request_from_record,
 )
+from guildhall.runs.record.entries import Ended, Entry, Payload, Unjudged
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from guildhall.core.errors import ErrorInfo
     from guildhall.runs.model import AskKind
 
 # runs
@@ -126,21 +127,20 @@ def unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any]
     return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
 
 
-def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str) -> None:
+def give_up(connection: Connection, run: str, error: ErrorInfo, now: str) -> None:
     """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
     withdraw_asks(connection, run, now, questions=False)
-    data = {"status": "failed", "reason": error["code"], "error": dict(error), "output": None}
-    change_run(connection, run, **data, pause=None, owner=None, ended_at=now)
-    _append(connection, run, data, now)
+    end = Ended(status="failed", reason=error["code"], error=error, output=None)
+    _end(connection, run, end, now)
 
 
 def conclude(connection: Connection, run: str, output: Any, now: str) -> None:
     """Completes a run that was stopped for good, because what it was to give is there. What it called is over."""
     _cancel_each(connection, _unfinished_below(connection, run), now)
     withdraw_asks(connection, run, now, questions=False)
-    data = {"status": "completed", "reason": None, "error": None, "output": output}
-    change_run(connection, run, **data, pause=None, owner=None, ended_at=now)
-    _append(connection, run, {**data, "unjudged": {"status": "cancelled"}}, now)
+    by_itself = Unjudged(status="cancelled")
+    end = Ended(status="completed", reason=None, error=None, output=output, unjudged=by_itself)
+    _end(connection, run, end, now)
 
 
 def cancel(connection: Connection, run: str, now: str) -> None:
@@ -157,8 +157,7 @@ def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
 
 def _cancel_each(connection: Connection, ids: Sequence[str], now: str) -> None:
     for one in ids:
-        change_run(connection, one, status="cancelled", pause=None, reason="by the user", owner=None, ended_at=now)
-        _append(connection, one, {"status": "cancelled", "reason": "by the user", "error": None, "output": None}, now)
+        _end(connection, one, Ended(status="cancelled", reason="by the user", error=None, output=None), now)
 
 
 def _unfinished_below(connection: Connection, run: str) -> Sequence[str]:
@@ -166,10 +165,14 @@ def _unfinished_below(connection: Connection, run: str) -> Sequence[str]:
     return connection.execute(select(runs.c.id).where(below).order_by(_PLACE)).scalars().all()
 
 
-def _append(connection: Connection, run: str, end: Mapping[str, Any], now: str) -> None:
-    """The end of a run that nobody executes, as its journal's last entry."""
+def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
+    """End a run that nobody executes, and append the end to its journal."""
+    columns: dict[str, Any] = {"status": end.status, "reason": end.reason}
+    if end.status != "cancelled":  # a run that failed before keeps its error
+        columns |= {"error": end.error, "output": end.output}
+    change_run(connection, run, **columns, pause=None, owner=None, ended_at=now)
     last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == run)).scalar_one()
-    add_entry(connection, Entry(run=run, seq=last + 1, kind="ended", key=None, data=dict(end), at=now))
+    add_entry(connection, Entry(run=run, seq=last + 1, key=None, data=end, at=now))
 
 
 def park_below(connection: Connection, run: str) -> None:
@@ -244,13 +247,13 @@ def _rounded(dollars: float | None) -> float | None:
 # journal
 
 
-def add_entry(connection: Connection, entry: Entry) -> None:
-    connection.execute(_ADD_ENTRY, vars(entry))
+def add_entry(connection: Connection, entry: Entry[Payload]) -> None:
+    connection.execute(_ADD_ENTRY, entry.as_dict())
 
 
-def entries(connection: Connection, run: str, after: int = -1) -> list[Entry]:
+def entries(connection: Connection, run: str, after: int = -1) -> list[Entry[Payload]]:
     query = select(journal).where(journal.c.run == run, journal.c.seq > after).order_by(journal.c.seq)
-    return [Entry(**row) for row in connection.execute(query).mappings()]
+    return [Entry.from_dict(cast("Mapping[str, Any]", row)) for row in connection.execute(query).mappings()]
 
 
 # asks

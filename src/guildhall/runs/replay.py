@@ -21,6 +21,18 @@ from guildhall.core.errors import (
     RuntimeUnusable,
 )
 from guildhall.runs import shown
+from guildhall.runs.record.entries import (
+    Answered,
+    Ended,
+    ModelAnswered,
+    ModelAsked,
+    Said,
+    ToolAsked,
+    ToolBegan,
+    ToolEnded,
+    ToolRefused,
+    ToolStarted,
+)
 from guildhall.tools.gate import CLOSED, Gate
 from guildhall.tools.model import ToolResult
 
@@ -36,7 +48,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembled import Assembled
     from guildhall.runs.journal import Journal
     from guildhall.runs.lobby import Lobby
-    from guildhall.runs.model import Entry
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runtimes.model import Entry as Entrance
     from guildhall.runtimes.model import Guest, Outcome, Runtime
     from guildhall.tools.gate import Approval, Doubt
@@ -52,7 +64,7 @@ _SHOWN = {
     "output_schema": "the output schema",
 }
 _SAID = {"model": "the worker's model", "sandboxes": "the worker's sandboxes", "limits": "the worker's limits"}
-_CALLS = {"model_answered", "tool_asked", "tool_started", "tool_refused", "said"}
+_CALLS = (ModelAnswered, ToolAsked, ToolStarted, ToolRefused, Said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,34 +130,37 @@ class _Record:
         self._found: list[Difference] = []
 
     @property
-    def end(self) -> Entry:
+    def end(self) -> Entry[Payload]:
         """The last entry; the end as the runtime brought it about, before anybody else had a word in it."""
         last = self.journal.entries[-1]
-        return replace(last, data={**last.data, **last.data.get("unjudged", {})})
+        if not isinstance(last.data, Ended) or last.data.unjudged is None:
+            return last
+        return replace(last, data=replace(last.data, **vars(last.data.unjudged)))
 
     def meet(self, key: str) -> None:
         self._met.add(key)
 
-    def before(self, said: Entry) -> None:
+    def before(self, said: Entry[Said]) -> None:
         """All that was answered and said before these words has come before them now too."""
-        kinds = ("model_answered", "said")
-        earlier = (entry for entry in self.journal.entries if entry.seq < said.seq and entry.kind in kinds)
+        spoken = (entry for entry in self.journal.entries if isinstance(entry.data, ModelAnswered | Said))
+        earlier = (entry for entry in spoken if entry.seq < said.seq)
         if missing := next((entry for entry in earlier if entry.key not in self._met), None):
             text = f"here is {_what(missing)}; now what was said later is waited for instead"
             raise self.differs(missing, text)
 
-    def differs(self, entry: Entry, text: str) -> ReplayDiffers:
+    def differs(self, entry: Entry[Payload], text: str) -> ReplayDiffers:
         self._found.append(Difference(step=entry.seq, text=text))
         return ReplayDiffers(text, where=f"step {entry.seq}")
 
-    def over(self, entry: Entry, what: str) -> Exception:
+    def over(self, entry: Entry[Payload], what: str) -> Exception:
         """Nothing more is on record: of a run that stopped here that is as it should be, of one that went on not."""
-        completed = self.end.kind == "ended" and self.end.data["status"] == "completed"
-        if completed or any(answer.key not in self._met for answer in self.journal.kind("model_answered")):
+        end = self.end.data
+        completed = isinstance(end, Ended) and end.status == "completed"
+        if completed or any(answer.key not in self._met for answer in self.journal.all(ModelAnswered)):
             return self.differs(entry, f"the run went on from here; now {what}, of which nothing is on record")
         return Over()
 
-    def compare(self, entry: Entry, label: str, recorded: Any, now: Any) -> None:
+    def compare(self, entry: Entry[Payload], label: str, recorded: Any, now: Any) -> None:
         if recorded != now:
             raise self.differs(entry, difference_of(label, recorded, now))
 
@@ -155,33 +170,35 @@ class _Record:
         Rules are not compared here: what they come to is seen at each call.
         """
         first = self.journal.entries[0]
+        then_shown = self.journal.assembly
         now = assembled.shown()
         for name, label in _SHOWN.items():
-            self.compare(first, label, first.data.get(name) or None, now[name] or None)
-        then = first.data["worker"]["definition"]
+            self.compare(first, label, getattr(then_shown, name) or None, now[name] or None)
+        then = then_shown.worker["definition"]
         today = assembled.worker.definition.model_dump(mode="json")
         said = {**_SAID, "attachment_policy": "the worker's attachment policy"} if assembled.attachments else _SAID
         for name, label in said.items():
             self.compare(first, label, then.get(name), today.get(name))
 
     def compare_end(self, output: Any) -> None:
-        if self.end.kind != "ended":
+        end = self.end.data
+        if not isinstance(end, Ended):
             return
-        if self.end.data["status"] != "completed":
-            if self.end.data["reason"] == RuntimeCrashed.code:
+        if end.status != "completed":
+            if end.error is not None and end.error["code"] == RuntimeCrashed.code:
                 return  # it came as far as its process lived
-            raise self.differs(self.end, f"the run was {self.end.data['status']}; now it is completed")
-        self.compare(self.end, "the output", self.end.data["output"], output)
+            raise self.differs(self.end, f"the run was {end.status}; now it is completed")
+        self.compare(self.end, "the output", end.output, output)
 
     def compare_failure(self, error: GuildError) -> None:
-        recorded: dict[str, Any] = self.end.data.get("error") or {}
-        if self.end.kind != "ended" or recorded.get("code") != error.code:
+        end = self.end.data
+        if not isinstance(end, Ended) or end.error is None or end.error["code"] != error.code:
             self.differs(self.end, f"now the run fails: {error}")
 
     def first_difference(self) -> Difference | None:
         """The first thing that was not as it was, a call on record that is not made any more included."""
         for entry in self.journal.entries:
-            if entry.kind in _CALLS and entry.key not in self._met:
+            if isinstance(entry.data, _CALLS) and entry.key not in self._met:
                 text = f"here is {_what(entry)}; now the run does not come to it"
                 self._found.append(Difference(step=entry.seq, text=text))
                 break
@@ -222,9 +239,9 @@ class _ReplayDoors:
     def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Only where a further question is on record at the same place; else it is a difference."""
         first, _, number = key.partition(".")
-        asked = self._record.journal.last(key, "model_asked")
+        asked = self._record.journal.last(key, ModelAsked)
         further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
-        return bool(further) and asked is not None and asked.data["message"] != shown.request(messages[-1])
+        return bool(further) and asked is not None and asked.data.message != shown.request(messages[-1])
 
     def expects(self, calls: int) -> None:
         return None  # nothing waits for a person here
@@ -246,19 +263,19 @@ class _ReplayDoors:
     ) -> ModelResponse:
         record = self._record
         record.meet(key)
-        asked = record.journal.last(key, "model_asked")
-        answer = record.journal.last(key, "model_answered")
+        asked = record.journal.last(key, ModelAsked)
+        answer = record.journal.last(key, ModelAnswered)
         if asked is None:
             raise record.over(record.end, "the model is asked once more")
-        record.compare(asked, "what the model is asked", asked.data["message"], shown.request(messages[-1]))
-        if asked.data["tools"] != shown.tools(parameters):
+        record.compare(asked, "what the model is asked", asked.data.message, shown.request(messages[-1]))
+        if asked.data.tools != shown.tools(parameters):
             raise record.differs(asked, "the tools that the model is shown are not the same")
-        if asked.data["answers"] != record.journal.answers(before=asked.seq):
+        if asked.data.answers != record.journal.answers(before=asked.seq):
             raise record.differs(asked, "an answer on record above is not the one that the model was reminded of here")
         if answer is None:
             raise record.over(asked, "an answer is waited for")
         try:
-            return shown.load_response(answer.data["response"])
+            return shown.load_response(answer.data.response)
         except ValueError:
             raise record.differs(answer, "the answer on record cannot be read") from None
 
@@ -269,20 +286,20 @@ class _ReplayDoors:
     async def said(self, key: str) -> str:
         """What the person said then, after the same answers."""
         record = self._record
-        said = record.journal.last(key, "said")
+        said = record.journal.last(key, Said)
         if said is None:
             raise record.over(record.end, "what the person says next is waited for")
         record.before(said)
         record.meet(key)
-        return said.data["words"]
+        return said.data.words
 
     async def _recorded(self, tool: Tool, call: ToolCall) -> ToolResult:
         """Takes the place of execution: what came of the call then."""
-        end = self._record.journal.last(call.key, "tool_ended")
+        end = self._record.journal.last(call.key, ToolEnded)
         if end is None:
             raise self._record.over(self._record.journal.of(call.key)[0], f"the result of {call.tool} is waited for")
         try:
-            result = ToolResult.from_dict(end.data["result"])
+            result = ToolResult.from_dict(end.data.result)
         except (ValueError, KeyError, TypeError):
             raise self._record.differs(end, f"the result of {call.tool} on record cannot be read") from None
         if (given := self._gave(call.key)) is not None:
@@ -305,35 +322,35 @@ class _ReplayLedger:
 
     def closed(self, call: ToolCall) -> str | None:
         """Why others kept the call from being made: what they did is not played again here."""
-        refused = self._record.journal.last(call.key, "tool_refused")
-        return refused.data["reason"] if refused is not None and refused.data.get("rule") == CLOSED else None
+        refused = self._record.journal.last(call.key, ToolRefused)
+        return refused.data.reason if refused is not None and refused.data.rule == CLOSED else None
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         began = self._began(call)
-        asked = self._record.journal.last(call.key, "tool_asked")
-        if asked is None and began.data.get("decision") != "ask":
+        asked = self._record.journal.last(call.key, ToolAsked)
+        if asked is None and not (isinstance(began.data, ToolStarted) and began.data.decision == "ask"):
             raise self._record.differs(began, f"{call.tool} {_said(began)}; now it needs approval: {verdict.reason}")
-        if began.kind == "tool_asked":
+        if isinstance(began.data, ToolAsked):
             raise self._record.over(began, f"{call.tool} waits for approval")
-        if began.kind != "tool_refused":
+        if not isinstance(began.data, ToolRefused):
             return "approved", None
-        answer = self._record.journal.last(call.key, "answered")
-        return ("timed_out", None) if answer is None else ("denied", answer.data["note"])
+        answer = self._record.journal.last(call.key, Answered)
+        return ("timed_out", None) if answer is None else ("denied", answer.data.note)
 
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
         raise AssertionError
 
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         began = self._began(call)
-        if began.kind != "tool_refused":
+        if not isinstance(began.data, ToolRefused):
             raise self._record.differs(began, f"{call.tool} {_said(began)}; now it is refused: {verdict.reason}")
-        self._record.compare(began, f"the refusal of {call.tool}", began.data["result"], result.as_dict())
+        self._record.compare(began, f"the refusal of {call.tool}", began.data.result, result.as_dict())
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         began = self._began(call)
-        if began.kind == "tool_refused":
+        if isinstance(began.data, ToolRefused):
             raise self._record.differs(began, f"{call.tool} {_said(began)}; now it is made")
-        demanded = began.kind == "tool_asked" or began.data["rule"] is not None
+        demanded = isinstance(began.data, ToolAsked) or began.data.rule is not None
         if demanded and verdict.rule is None:
             raise self._record.differs(began, f"{call.tool} needed approval; now it needs none")
         if verdict.rule is not None and not demanded:
@@ -342,28 +359,33 @@ class _ReplayLedger:
     async def ended(self, call: ToolCall, result: ToolResult) -> None:
         """Nothing to compare: the result is the recorded one."""
 
-    def _began(self, call: ToolCall) -> Entry:
+    def _began(self, call: ToolCall) -> Entry[ToolBegan]:
         """How far the call came; where it was only asked about, that."""
         journal = self._record.journal
-        began = journal.last(call.key, "tool_started", "tool_refused") or journal.last(call.key, "tool_asked")
+        began: Entry[ToolBegan] | None = journal.last(call.key, ToolStarted, ToolRefused)
+        began = began or journal.last(call.key, ToolAsked)
         if began is None:
-            answer = journal.last(call.key.partition("/")[0], "model_answered")
+            answer = journal.last(call.key.partition("/")[0], ModelAnswered)
             raise self._record.over(answer or self._record.end, f"{call.tool} is called")
-        recorded = {"tool": began.data["tool"], "arguments": began.data["arguments"]}
+        recorded = {"tool": began.data.tool, "arguments": began.data.arguments}
         self._record.compare(began, "the call", recorded, {"tool": call.tool, "arguments": call.arguments})
         return began
 
 
-def _what(entry: Entry) -> str:
-    if entry.kind == "said":
-        return "something that the person said"
-    return "an answer of the model" if entry.kind == "model_answered" else f"a call of {entry.data['tool']}"
+def _what(entry: Entry[Payload]) -> str:
+    match entry.data:
+        case Said():
+            return "something that the person said"
+        case ToolStarted(tool=tool) | ToolRefused(tool=tool) | ToolAsked(tool=tool):
+            return f"a call of {tool}"
+        case _:
+            return "an answer of the model"
 
 
-def _said(began: Entry) -> str:
-    if began.kind == "tool_refused":
-        return f"was refused ({began.data['reason']})"
-    return "waited for approval" if began.kind == "tool_asked" else "was allowed"
+def _said(began: Entry[ToolBegan]) -> str:
+    if isinstance(began.data, ToolRefused):
+        return f"was refused ({began.data.reason})"
+    return "waited for approval" if isinstance(began.data, ToolAsked) else "was allowed"
 
 
 def difference_of(label: str, recorded: Any, now: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,13 +15,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import yaml
-from guildhall.core.errors import Conflict, GuildError
+from guildhall.core.errors import Conflict, GuildError, ModelFailed, ScriptExhausted
 from guildhall.core.yaml_text import dump
 from guildhall.models.case import TIMED_OUT
 from guildhall.models.script import Script
 from guildhall.runs.before import files_before
+from guildhall.runs.journal import entries_with
 from guildhall.runs.model import is_text
 from guildhall.runs.neutral import Neutral, system_of, told, tools_of
+from guildhall.runs.record.entries import (
+    Answered,
+    LimitAsked,
+    LoopAsked,
+    ModelAnswered,
+    ModelAsked,
+    ModelCallFailed,
+    ToolAsked,
+    ToolDoubted,
+    ToolEnded,
+    ToolRefused,
+)
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.judge import OUTPUT_TOOL, arguments_of
 from guildhall.tools.builtin import BUILT_IN
@@ -35,13 +47,13 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ToolCallPart
 
     from guildhall.runs.journal import Journal
-    from guildhall.runs.model import Entry, Run
+    from guildhall.runs.model import Run
+    from guildhall.runs.record.entries import Entry
 
     Tree = Sequence[tuple[Run, Journal]]
 
 _RETRIED = 3  # failures in a row after which the model door still asks again
 _DEEPEST = 30  # levels of arguments that are written as YAML; deeper ones as the JSON text that they were
-_STATUS = re.compile(r"\bHTTP (\d{3})\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +94,14 @@ def script_of(tree: Tree, home: Path, redact: Callable[[str], str], team: TeamPa
 
 def _untestable(run: Run, journal: Journal) -> str | None:
     """Why `guild test` could not start such a run, if it could not."""
-    frozen = journal.entries[0].data
-    if frozen["worker"]["scope"] == "given" or frozen.get("given"):
+    frozen = journal.assembly
+    if frozen.worker["scope"] == "given" or frozen.given:
         return "the worker or its toolboxes were Python objects: run it from Python, with this as its model"
     if run.forked_from:
         return "it is a fork: its beginning is that of another run"
     if run.kind == "job":
         return "it did a job: dispatch its task, with this as the worker's model"
-    if frozen.get("converses"):
+    if frozen.converses:
         return "it is a conversation: hold another one, with this as the worker's model"
     if run.kind == "call":
         return "the run made a call of its own and asked no model"
@@ -136,7 +148,7 @@ class _Writer:
 
     def case(self) -> dict[str, Any]:
         run, journal = self._tree[0]
-        request, frozen = run.request, journal.entries[0].data
+        request, frozen = run.request, journal.assembly
         text = self._neutral.text
         case: dict[str, Any] = {"worker": text(request.worker), "input": text(request.input)}
         if self._team is not None:
@@ -147,8 +159,8 @@ class _Writer:
         with suppress(ValueError):
             if (inside := str(folder.relative_to(run.frame.root))) != ".":
                 case["folder"] = inside
-        if frozen["mode"] != "ask":
-            case["mode"] = frozen["mode"]
+        if frozen.mode != "ask":
+            case["mode"] = frozen.mode
         for limit in ("max_turns", "max_tokens", "max_budget_usd", "budget"):
             if (value := getattr(request, limit)) is not None:
                 case[limit] = value
@@ -157,7 +169,7 @@ class _Writer:
         if replies := list(self._replies()):
             case["answers"] = replies
         case["shown"] = self._shown()
-        if (run.error or {}).get("limit") == "timeout":
+        if run.error is not None and run.error.get("limit") == "timeout":
             self.note("the time that it took: a test is faster, and will not run out of it")
         return {**case, **ending(run, self._neutral)}
 
@@ -174,8 +186,8 @@ class _Writer:
     def _shown(self) -> dict[str, Any]:
         shown: dict[str, Any] = {}
         for run, journal in self._asking:
-            frozen = journal.entries[0].data
-            if frozen.get("memory"):
+            frozen = journal.assembly
+            if frozen.memory:
                 self.note("the memory of the worker; a test starts with an empty memory")
             tools = tools_of(frozen, OUTPUT_TOOL)
             shown.setdefault(run.worker, {"system": system_of(frozen, self._neutral), "tools": tools})
@@ -192,16 +204,21 @@ class _Writer:
             yield from self._replies_in(journal, who)
 
     def _replies_in(self, journal: Journal, who: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        said = {entry.data["ask"]: entry.data for entry in journal.kind("answered")}
+        said = {entry.data.ask: entry.data for entry in journal.all(Answered)}
         for entry in journal.entries:
-            if entry.kind not in {"tool_asked", "limit_asked", "loop_asked"}:
-                continue
-            about = entry.kind.removesuffix("_asked")
-            reply = {about: entry.data.get(about, True), **who}
-            if (answer := said.get(entry.data["ask"])) is not None:
-                note = {"note": self._neutral.text(answer["note"])} if answer["note"] else {}
-                yield {**reply, "answer": answer["choice"], **note}
-            elif journal.last(entry.key or "", "tool_refused") is not None:
+            match entry.data:
+                case ToolAsked(tool=tool, ask=ask):
+                    reply = {"tool": tool, **who}
+                case LimitAsked(limit=limit, ask=ask):
+                    reply = {"limit": limit, **who}
+                case LoopAsked(ask=ask):
+                    reply = {"loop": True, **who}
+                case _:
+                    continue
+            if (answer := said.get(ask)) is not None:
+                note = {"note": self._neutral.text(answer.note)} if answer.note else {}
+                yield {**reply, "answer": answer.choice, **note}
+            elif journal.last(entry.key or "", ToolRefused) is not None:
                 yield {**reply, "answer": TIMED_OUT}
 
     # the answers
@@ -216,28 +233,26 @@ class _Writer:
     def _answers(self, run: Run, journal: Journal, *, root: bool) -> Iterator[dict[str, Any]]:
         from guildhall.runs.shown import load_response
 
-        keys = dict.fromkeys(entry.key for entry in journal.kind("model_asked") if entry.key)
+        keys = dict.fromkeys(entry.key for entry in journal.all(ModelAsked) if entry.key)
         cut_off = False  # a call of the answer before
         for key in keys:
-            answer = journal.last(key, "model_answered")
-            yield from _failures([e for e in journal.of(key) if e.kind == "model_failed"], answered=answer is not None)
-            asked = journal.last(key, "model_asked")
+            answer = journal.last(key, ModelAnswered)
+            yield from _failures(entries_with(journal.of(key), ModelCallFailed), answered=answer is not None)
+            asked = journal.last(key, ModelAsked)
             if answer is None or asked is None:
                 continue
             try:
-                response = load_response(answer.data["response"])
+                response = load_response(answer.data.response)
             except ValueError:
                 raise Conflict(f"the answer on record at entry {answer.seq} of {run.id} cannot be read") from None
-            sent = told(asked.data["message"], self._neutral)
+            sent = told(asked.data.message, self._neutral)
             known = root and sent == self._neutral.text(run.request.input)  # it stands above, as the input
             yield {**({} if known or cut_off else {"sent": sent}), **self._answer(response, journal, key)}
             cut_off = self._cut_off(journal, key)
 
     def _cut_off(self, journal: Journal, key: str) -> bool:
         """Whether a call of this answer was cut off: what a person said came of it, no test can say again."""
-        tools = [
-            entry.data["tool"] for entry in journal.kind("tool_doubted") if (entry.key or "").startswith(f"{key}/")
-        ]
+        tools = [entry.data.tool for entry in journal.all(ToolDoubted) if (entry.key or "").startswith(f"{key}/")]
         for tool in tools:
             self.note(
                 f"what the model was told of a call of {self._neutral.text(tool)} that was cut off: a test makes it"
@@ -258,7 +273,7 @@ class _Writer:
         if texts or not calls:
             answer["say"] = self._neutral.text("".join(texts))
         output = None
-        if calls and calls[-1].tool_name == OUTPUT_TOOL and journal.entries[0].data["output_schema"] is not None:
+        if calls and calls[-1].tool_name == OUTPUT_TOOL and journal.assembly.output_schema is not None:
             output = self._arguments(calls[-1])
         if isinstance(output, dict):
             calls.pop()
@@ -289,10 +304,10 @@ class _Writer:
 
     def _result(self, tool: str, journal: Journal, key: str) -> dict[str, Any] | None:
         """What came of a call that a test is not to make again, or perhaps not: it reaches beyond the project."""
-        end = journal.last(key, "tool_ended")
+        end = journal.last(key, ToolEnded)
         if end is None or tool in _local_tools() or (self._team and tool in self._team.tools):
             return None
-        result = ToolResult.from_dict(end.data["result"])
+        result = ToolResult.from_dict(end.data.result)
         if not all(isinstance(block, Text) for block in result.content):
             self.note(f"pictures and documents that {tool} gave")
         text = self._neutral.text(result.text)
@@ -305,7 +320,8 @@ def ending(run: Run, neutral: Neutral) -> dict[str, Any]:
     if run.status == "completed":
         ended["output"] = neutral.value(run.output)
     elif run.error:
-        ended["error"] = run.error.get("code")
+        code = run.error["code"]  # a test plays a missing answer as a failure of the provider
+        ended["error"] = ModelFailed.code if code == ScriptExhausted.code else code
     return ended
 
 
@@ -316,14 +332,13 @@ def _local_tools() -> frozenset[str]:
     return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *base} - reaching)
 
 
-def _failures(failed: Sequence[Entry], *, answered: bool) -> Iterator[dict[str, Any]]:
+def _failures(failed: Sequence[Entry[ModelCallFailed]], *, answered: bool) -> Iterator[dict[str, Any]]:
     """Failures in the place of an answer: as many as the model door gets over, where an answer came in the end."""
     if answered:
-        failed = [entry for entry in failed if entry.data.get("transient")][:_RETRIED]
+        failed = [entry for entry in failed if entry.data.transient][:_RETRIED]
     for entry in failed[: _RETRIED + 1]:
-        named = _STATUS.search(str(entry.data.get("message")))
-        status = int(named[1]) if named else 0
-        otherwise = 529 if entry.data.get("transient") else 400
+        status = entry.data.status or 0
+        otherwise = 529 if entry.data.transient else 400
         yield {"fail": status if 400 <= status <= 599 else otherwise}
 
 
@@ -361,7 +376,7 @@ def _price(run: Run, journal: Journal) -> dict[str, float] | None:
     from guildhall.models.prices import cost
     from guildhall.models.script import load_script
 
-    model = str(journal.entries[0].data["model"])
+    model = journal.assembly.model
     with suppress(GuildError):
         if model.startswith("script:"):
             price = load_script(Path(model.removeprefix("script:"))).price

@@ -6,14 +6,15 @@ the run hears it, so that one that goes on hears the same again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, RuntimeFailed, UsageError
 from guildhall.runs.model import is_text
+from guildhall.runs.record.entries import ModelAnswered, Said
 
 if TYPE_CHECKING:
     from guildhall.runs.journal import Journal
-    from guildhall.runs.model import Entry
+    from guildhall.runs.record.entries import Entry, Payload
 
 
 def key_of(number: int) -> str:
@@ -23,7 +24,7 @@ def key_of(number: int) -> str:
 
 def number_of(key: str, journal: Journal) -> int:
     """The how-manieth words a key names: those on record, or the next ones."""
-    heard = len(journal.kind("said"))
+    heard = len(journal.all(Said))
     number = int(key[1:]) if key[:1] == "u" and key[1:].isascii() and key[1:].isdigit() else 0
     if not 1 <= number <= heard + 1 or key != key_of(number):
         raise RuntimeFailed(f"the run asked for words {key!r} of the person; the next ones are {key_of(heard + 1)}")
@@ -39,17 +40,17 @@ def check_words(words: object) -> str:
     return words
 
 
-def since_said(journal: Journal) -> list[Entry]:
+def since_said(journal: Journal) -> list[Entry[Payload]]:
     """The entries since the last time that something was said; all where nothing was."""
-    place = max((place for place, entry in enumerate(journal.entries) if entry.kind == "said"), default=-1)
+    place = max((place for place, entry in enumerate(journal.entries) if isinstance(entry.data, Said)), default=-1)
     return journal.entries[place + 1 :]
 
 
 def unusable(journal: Journal) -> str | None:
     """What is wrong with the answer that a turn ended with, if anything: it was given up then."""
-    if not (answers := journal.kind("model_answered")):
+    if not (answers := journal.all(ModelAnswered)):
         return None
-    response: dict[str, Any] = answers[-1].data["response"]
+    response = answers[-1].data.response
     if response.get("finish_reason") == "length":
         return "the answer was cut off at its maximum length"
     texts = [part["content"] for part in response["parts"] if part["part_kind"] == "text"]
@@ -58,5 +59,5 @@ def unusable(journal: Journal) -> str | None:
 
 def refuse_conversation(journal: Journal, what: str, hint: str) -> None:
     """Refuses what cannot be done with a conversation."""
-    if journal.entries[0].data.get("converses"):
+    if journal.assembly.converses:
         raise Conflict(f"the run {journal.run} is a conversation, and {what}", hint=hint)

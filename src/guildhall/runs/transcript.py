@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from guildhall.runs import limits
+from guildhall.runs.record.entries import ModelAnswered, ModelAsked, Said
 from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
 
 def conversation(journal: Journal) -> list[dict[str, Any]]:
     """What was said to the model and by it, as far as it is on record."""
-    frozen = journal.entries[0].data
-    messages: list[dict[str, Any]] = [{"role": "system", "content": frozen["system_prompt"]}]
-    asked_first = "\n".join([frozen["first_message"], *map(labelled, frozen.get("attachments", ()))])
-    for answer in journal.kind("model_answered"):
-        asked = journal.last(answer.key or "", "model_asked")
+    frozen = journal.assembly
+    messages: list[dict[str, Any]] = [{"role": "system", "content": frozen.system_prompt}]
+    asked_first = "\n".join([frozen.first_message, *map(labelled, frozen.attachments)])
+    for answer in journal.all(ModelAnswered):
+        asked = journal.last(answer.key or "", ModelAsked)
         if asked is not None:
-            messages += [_said_to_model(part, asked_first) for part in asked.data["message"]]
-        messages.append(_said_by_model(answer.data["response"]))
-    unanswered = [] if limits.turns(journal) else journal.kind("said")[-1:]
-    return messages + [{"role": "user", "content": said.data["words"]} for said in unanswered]
+            messages += [_said_to_model(part, asked_first) for part in asked.data.message]
+        messages.append(_said_by_model(answer.data.response))
+    unanswered = [] if limits.turns(journal) else journal.all(Said)[-1:]
+    return messages + [{"role": "user", "content": said.data.words} for said in unanswered]
 
 
 def _said_to_model(part: Mapping[str, Any], asked_first: str) -> dict[str, Any]:

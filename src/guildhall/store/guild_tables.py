@@ -49,7 +49,7 @@ meetings = Table(
     Column("worker", Text, nullable=False),
     Column("topic", Text, nullable=False),
     Column("status", Text, nullable=False),
-    Column("reason", Text),
+    Column("reason", Text),  # of the last event, for people; nothing depends on its wording
     Column("by", Text, nullable=False),  # person, worker, manager, hall, artifact
     Column("made_by", Text),  # the run that has asked for it
     Column("ask", Text),  # by which it was asked for
@@ -60,6 +60,8 @@ meetings = Table(
     Column("branch", Text),
     Column("summary", Text),
     Column("notes", Text),  # the path of what was written down when it closed
+    Column("closing", JSON),  # how the user wants to close it: summarise, leave_work; NULL: not at all
+    Column("cleaned_up_at", Text),  # when checkout, branch and transcript of a closed meeting were removed
     Column("created_at", Text, nullable=False),
     Column("changed_at", Text, nullable=False),
 )

@@ -187,7 +187,7 @@ def _form(function: Handler, bound: bool, name: str) -> Form:
         adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
         schema = adapter.json_schema()
     except PydanticUserError as error:
-        problem = str(error).split("\n")[0]
+        problem = next(iter(str(error).splitlines()), "")
         raise ToolUnavailable(f"the tool {name!r}: its input cannot be described as JSON: {problem}") from None
     return Form(_tidied(schema, parameters), adapter)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.config import anchored
-from guildhall.core.errors import ModelUnusable
+from guildhall.core.errors import NoModel
 
 if TYPE_CHECKING:
     from guildhall.core.config import Settings
@@ -53,7 +53,7 @@ def choose_model(
         if model:
             folder = worker.beside(frame) if by == "worker" else frame.cwd
             return Choice(model=anchored(normal(model), folder), by=by)
-    raise ModelUnusable(
+    raise NoModel(
         f"the worker {worker.name!r} names no model, and neither does anyone else",
         where=worker.place,
         hint=_FOR_DISPATCHED if frame.caller == "member" else f"Give one with {given_by}, {_ANYWHERE}",

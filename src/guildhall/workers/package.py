@@ -147,7 +147,7 @@ def _read(path: Path) -> Source:
     except RecursionError:
         raise InvalidFile("not TOML: nested too deeply", where=str(path)) from None
     except ValueError as error:  # also a whole number of thousands of digits
-        said = str(error).partition("\n")[0]
+        said = next(iter(str(error).splitlines()), "")
         place = _AT_LINE.search(said)
         where = f"{path}:{place[1]}" if place else str(path)
         raise InvalidFile(f"not TOML: {said[: place.start()] if place else said}", where=where) from None

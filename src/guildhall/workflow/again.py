@@ -14,6 +14,7 @@ from guildhall.core.errors import GuildError, NotFound, ReplayDiffers
 from guildhall.models.model import VOTER
 from guildhall.room.replay import mail_shown
 from guildhall.room.tools import room_tools
+from guildhall.runs.record.entries import Ended, ToolEnded, ToolStarted
 from guildhall.runs.replay import Difference, Over, Replayed, difference_of
 from guildhall.runs.seat import seat_on_record
 from guildhall.runtimes.model import Outcome
@@ -28,7 +29,7 @@ from guildhall.workflow.start import after_setup, kickoff
 from guildhall.workflow.turn import first_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -85,8 +86,8 @@ class TeamAgain:
         outputs = await run_steps(self.workflow, self.values, doors.tool)
         self.values = after_setup(self.workflow, self.values, outputs)
         await self._play_room()
-        end = self._journal(self.instance.id).entries[-1]
-        if self.found or end.kind != "ended" or end.data["status"] != "completed":
+        end = self._journal(self.instance.id).entries[-1].data
+        if self.found or not isinstance(end, Ended) or end.status != "completed":
             raise Over
         return Outcome(output=self._result(), messages=[])
 
@@ -174,23 +175,23 @@ class TeamAgain:
         started = self._started(then)
         if started is None or then.actor.key is None:
             return None
-        return ToolCall(key=then.actor.key, tool=started["tool"], arguments=started["arguments"])
+        return ToolCall(key=then.actor.key, tool=started.tool, arguments=started.arguments)
 
-    def _started(self, then: LogEntry) -> Mapping[str, Any] | None:
+    def _started(self, then: LogEntry) -> ToolStarted | None:
         run, key = then.actor.run, then.actor.key
         if run is None or key is None or not self._is_run(run):
             return None
-        entry = self._journal(run).last(key, "tool_started")
-        return entry.data if entry and entry.data["tool"] == then.op else None
+        entry = self._journal(run).last(key, ToolStarted)
+        return entry.data if entry and entry.data.tool == then.op else None
 
     def _compare(self, then: LogEntry, made: Repeated) -> None:
         self._equal(then, f"what {then.op} was asked", then.arguments, made.arguments)
         self._equal(then, f"what came of {then.op}", then.result, made.result)
         run, key = then.actor.run, then.actor.key
         if made.given is not None and run is not None and key is not None:
-            ended = self._journal(run).last(key, "tool_ended")
+            ended = self._journal(run).last(key, ToolEnded)
             if ended is not None:
-                given = ToolResult.from_dict(ended.data["result"])
+                given = ToolResult.from_dict(ended.data.result)
                 self._equal(then, f"the result of {then.op}", given.text, made.given.text)
         if then.op == "elect":
             self._compare_ballots(then, made)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.room.operation import READS
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs import records as run_records
+from guildhall.runs.journal import entries_with
+from guildhall.runs.record.entries import ToolEnded, ToolStarted
 from guildhall.tools.builtin import BUILT_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from sqlalchemy import Connection
 
@@ -55,10 +57,10 @@ def _failed_runs(connection: Connection, instance: str, agent: str, number: int)
 
 def _effects(connection: Connection, run: str) -> Iterator[str]:
     entries = run_records.entries(connection, run)
-    ended = {entry.key: entry.data["result"] for entry in entries if entry.kind == "tool_ended"}
+    ended = {entry.key: entry.data.result for entry in entries_with(entries, ToolEnded)}
     seen: set[str | None] = set()
-    for entry in entries:
-        if entry.kind != "tool_started" or entry.data["tool"] in _HARMLESS or entry.key in seen:
+    for entry in entries_with(entries, ToolStarted):
+        if entry.data.tool in _HARMLESS or entry.key in seen:
             continue
         seen.add(entry.key)  # a call that was made again after a crash is one call
         result = ended.get(entry.key)
@@ -68,6 +70,6 @@ def _effects(connection: Connection, run: str) -> Iterator[str]:
             yield f"- {_call(entry.data)}"
 
 
-def _call(data: Mapping[str, Any]) -> str:
-    told = f"{data['tool']} {json.dumps(data['arguments'], ensure_ascii=False)}"
+def _call(call: ToolStarted) -> str:
+    told = f"{call.tool} {json.dumps(call.arguments, ensure_ascii=False)}"
     return told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."

@@ -15,7 +15,9 @@ from guildhall.room import records as room_records
 from guildhall.room.model import Actor
 from guildhall.room.table import perform_in
 from guildhall.runs import records as run_records
+from guildhall.runs.journal import entries_with
 from guildhall.runs.model import Question
+from guildhall.runs.record.entries import ToolStarted
 from guildhall.workflow import records
 
 if TYPE_CHECKING:
@@ -64,10 +66,8 @@ def _progress(connection: Connection, room: str, run: str) -> bool:
     began = run_records.find_run(connection, run)
     if began is not None and voting.decided_since(connection, room, began.created_at):
         return True
-    return any(
-        entry.kind == "tool_started" and entry.data["tool"] not in TALK
-        for entry in run_records.entries(connection, run)
-    )
+    calls = entries_with(run_records.entries(connection, run), ToolStarted)
+    return any(call.data.tool not in TALK for call in calls)
 
 
 def question(connection: Connection, instance: Instance, limits: TeamLimits) -> Question:

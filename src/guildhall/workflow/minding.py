@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment, stamp
 from guildhall.room import inbox, voting
+from guildhall.runs.record.entries import Answered, LoopAsked
 from guildhall.workflow import loops
 
 if TYPE_CHECKING:
@@ -55,10 +56,12 @@ class Minder:
                 await self.looped.wait()
 
     async def _ask_about_loop(self) -> None:
-        answers = [entry for entry in self.ledger.journal.kind("answered") if (entry.key or "").startswith(_LOOP)]
+        answers = [entry for entry in self.ledger.journal.all(Answered) if (entry.key or "").startswith(_LOOP)]
         key = f"{_LOOP}{len(answers) + 1}"
         question = self.store.read(lambda connection: loops.question(connection, self.instance, self.limits))
-        ask = await self.ledger.opened("loop", key, [key], question, "loop_asked", {"title": question.title})
+        ask = await self.ledger.opened(
+            "loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask)
+        )
         self.moved.set()
         ask = await self.ledger.closed(ask)
         if ask.answer is None:  # withdrawn: the workflow was stopped
@@ -74,7 +77,7 @@ class Minder:
                 turn = loops.drop(connection, self.instance, at)
             turns.extend([turn] if turn is not None else [])
 
-        await self.ledger.apply(ask, key, {}, then)
+        await self.ledger.apply(ask, key, then=then)
         for turn in turns:
             await self.room.follow(turn)
         self.moved.set()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import RuntimeFailed
+from guildhall.core.errors import ErrorInfo, LimitReached, RuntimeFailed
 from guildhall.room import inbox, voting
 from guildhall.room.model import Actor
 from guildhall.room.table import perform_in
@@ -119,7 +119,7 @@ def _worst(connection: Connection, instance: str, agents: list[AgentState]) -> S
     return _WAITING if any(agent.status == "waiting" for agent in agents) else None
 
 
-def _failure(connection: Connection, instance: str, lost: list[AgentState]) -> dict[str, Any]:
+def _failure(connection: Connection, instance: str, lost: list[AgentState]) -> ErrorInfo:
     """What is told of agents that have given up: which, why, and what to do then."""
     errors: dict[str, dict[str, Any]] = {}
     for agent in lost:
@@ -127,10 +127,11 @@ def _failure(connection: Connection, instance: str, lost: list[AgentState]) -> d
     said = [f"{name}: {error.get('message') or 'it failed'}" for name, error in errors.items()]
     hint = f"Put right what it says; what they were told is kept, and is delivered again by: guild resume {instance}"
     first = next(iter(errors.values()))
-    return {**first, "code": RuntimeFailed.code, "message": "; ".join(said), "hint": hint, "agents": list(errors)}
+    told = {**first, "code": RuntimeFailed.code, "message": "; ".join(said), "hint": hint, "agents": list(errors)}
+    return cast("ErrorInfo", told)
 
 
-def _at_limit(connection: Connection, instance: str, agent: AgentState) -> dict[str, Any]:
+def _at_limit(connection: Connection, instance: str, agent: AgentState) -> ErrorInfo:
     found = run_records.find_run(connection, agent.run or "")
-    error = dict((found.error if found else None) or {"code": "limit_reached", "message": "a limit was reached"})
+    error = (found.error if found else None) or ErrorInfo(code=LimitReached.code, message="a limit was reached")
     return {**error, "message": f"{agent.name}: {error['message']}", "agents": [agent.name]}

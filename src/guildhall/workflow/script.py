@@ -9,6 +9,7 @@ from guildhall.room import records as room_records
 from guildhall.room.model import PERSON
 from guildhall.room.tools import TOOLS
 from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.runs.record.entries import ModelAnswered, ToolEnded, ToolStarted
 from guildhall.runs.script import TeamPart
 from guildhall.tools.model import ToolResult
 from guildhall.workflow import records
@@ -50,12 +51,12 @@ def _inside(path: str, root: Run) -> str:
 
 
 def _setup(journal: Journal) -> Iterator[dict[str, Any]]:
-    for started in journal.kind("tool_started"):
-        end = journal.last(started.key or "", "tool_ended")
+    for started in journal.all(ToolStarted):
+        end = journal.last(started.key or "", ToolEnded)
         if end is None:
             continue
-        asked = started.data["arguments"]
-        result = ToolResult.from_dict(end.data["result"])
+        asked = started.data.arguments or {}
+        result = ToolResult.from_dict(end.data.result)
         step: dict[str, Any] = {"command": asked["command"]}
         if asked["variables"]:
             step["variables"] = asked["variables"]
@@ -128,7 +129,7 @@ class _Writer:
 def _index(journal: Journal, key: str) -> int:
     """The how-manieth call of its answer it is."""
     answer, _, id = key.partition("/")
-    entry = journal.last(answer, "model_answered")
-    parts: list[dict[str, Any]] = entry.data["response"]["parts"] if entry else []
+    entry = journal.last(answer, ModelAnswered)
+    parts: list[dict[str, Any]] = entry.data.response["parts"] if entry else []
     calls = [part["tool_call_id"] for part in parts if part["part_kind"] == "tool-call"]
     return calls.index(id) if id in calls else 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFound
+from guildhall.core.events import TroubleData, WorkflowData
 from guildhall.room import mentions
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor
@@ -187,7 +188,7 @@ class Team:
 
     async def _kick_off(self) -> None:
         if self.instance.mode == "run" and (doubt := wakes_nobody(self.workflow)):
-            self.runs.ledger(self.instance.id).publish("trouble", message=doubt)
+            self.runs.ledger(self.instance.id).publish(TroubleData, {"message": doubt})
         said = kickoff(self.workflow, self.values)
         if not said.text.strip():
             return
@@ -213,7 +214,7 @@ class Team:
         await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
         self._at = phase
         steps = len(self.workflow.definition.setup)
-        self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason, steps=steps)
+        self.runs.ledger(self.instance.id).publish(WorkflowData, {"phase": phase, "reason": reason, "steps": steps})
 
     def _minding(self) -> list[asyncio.Task[None]]:
         """What is minded beside the agents' work."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
+from guildhall.core.errors import ErrorInfo
 from guildhall.room import inbox
 from guildhall.room.model import PERSON, SYSTEM, Actor
 from guildhall.room.table import perform_in
 from guildhall.room.text import as_said
 from guildhall.runs import records as run_records
+from guildhall.runs.journal import entries_with
+from guildhall.runs.record.entries import ModelCallFailed
 from guildhall.workflow import loops, records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
@@ -89,7 +92,7 @@ class AgentTurn:
         elif stretch.status == "failed":
             self._failed(connection, run, stretch, at)
 
-    def could_not_begin(self, connection: Connection, error: Mapping[str, Any], run: str | None) -> None:
+    def could_not_begin(self, connection: Connection, error: ErrorInfo, run: str | None) -> None:
         """No run could be made, or the one of before not be gone on with: to try again would be of no use."""
         until = self.batch[-1].message.id if self.batch else inbox.seen(connection, self.room, run or "").until
         self._give_up(connection, until, run, error, stamp(self.clock.now()))
@@ -107,9 +110,15 @@ class AgentTurn:
             self._stands(connection, "idle", attempts=attempts)  # a new run, which is told what this one has done
         else:
             until = inbox.seen(connection, self.room, run).until
-            self._give_up(connection, until, run, stretch.error or {"message": stretch.reason}, at)
+            self._give_up(
+                connection,
+                until,
+                run,
+                stretch.error or ErrorInfo(code="error", message=stretch.reason or "no reason given"),
+                at,
+            )
 
-    def _give_up(self, connection: Connection, until: int, run: str | None, error: Mapping[str, Any], at: str) -> None:
+    def _give_up(self, connection: Connection, until: int, run: str | None, error: ErrorInfo, at: str) -> None:
         """Nobody can handle what the agent was shown: whoever said it is told so."""
         self._stands(connection, "failed", attempts=self._attempts(connection) + 1)
         records.note(connection, self.instance, self.agent, error=dict(error))
@@ -121,7 +130,7 @@ class AgentTurn:
         dead = [mail for _, mail in letters if mail.message.id in buried["messages"]]
         senders = {mail.message.sender for mail in dead} - {SYSTEM, self.agent}
         numbers = ", ".join(f"#{mail.message.id}" for mail in dead)
-        said = f"{self.agent} could not handle {numbers}, and has stopped trying: {error.get('message')}"
+        said = f"{self.agent} could not handle {numbers}, and has stopped trying: {error['message']}"
         hops = max(mail.message.hops for mail in dead) + 1
         to = sorted(senders | {PERSON})
         performed = perform_in(connection, self.room, "tell", actor, at, text=said, to=to, hops=hops)
@@ -140,8 +149,8 @@ class AgentTurn:
 
 def _disturbed(connection: Connection, run: str, stretch: Stretch) -> bool:
     """Whether a run failed for a reason that passes by itself, so that it is gone on with and not begun again."""
-    code = (stretch.error or {}).get("code")
-    failures = [entry for entry in run_records.entries(connection, run) if entry.kind == "model_failed"]
-    if failures and failures[-1].data.get("code") == code:
-        return bool(failures[-1].data.get("transient"))
+    code = stretch.error["code"] if stretch.error else None
+    failures = entries_with(run_records.entries(connection, run), ModelCallFailed)
+    if failures and failures[-1].data.code == code:
+        return failures[-1].data.transient
     return code in _DISTURBED

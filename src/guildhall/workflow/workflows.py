@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound
-from guildhall.core.events import Event
+from guildhall.core.events import Event, ToolOutputData
 from guildhall.room.model import Actor
 from guildhall.room.service import RoomSettings
 from guildhall.room.table import perform_in
@@ -16,6 +16,7 @@ from guildhall.runs.grants import has_price
 from guildhall.runs.limits import in_force
 from guildhall.runs.model import RunRequest
 from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.runs.record.entries import Resumed
 from guildhall.runs.seat import Seat
 from guildhall.workers.choose import choose_model
 from guildhall.workflow import looking, records, standalone
@@ -257,7 +258,7 @@ class Workflows:
 
         def commands(run: str) -> Execute:
             def told(key: str, text: str) -> None:
-                self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
+                self._runs.ledger(run).publish(ToolOutputData, {"id": key, "tool": shell_tool.name, "text": text})
 
             return (self._policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
 
@@ -346,5 +347,5 @@ class Workflows:
 
 def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
     """What a person who goes on with a workflow that has failed lets it use up; None: nobody does."""
-    last = prepared.journal.entries[-1]
-    return last.data["bounds"] if last.kind == "resumed" and last.data["from"] == "failed" else None
+    last = prepared.journal.entries[-1].data
+    return last.bounds if isinstance(last, Resumed) and last.was == "failed" else None

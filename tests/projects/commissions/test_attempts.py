@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
+from guildhall.projects.commissions.attempts import open_attempt
 from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
 
 if TYPE_CHECKING:
@@ -52,6 +53,21 @@ def test_cancel_after_the_result_completes_it(workshop: Workshop) -> None:
         assert (done.status, done.result) == ("completed", "Forged.")
         assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
         assert shop.hall.history.get(str(begun.run)).status == "completed"
+
+    workshop.inside(work)
+
+
+@pytest.mark.parametrize("model", [None, "openai:gpt-4o"])
+def test_a_commission_without_a_usable_model_names_the_command_once(workshop: Workshop, model: str | None) -> None:
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        shop.worker(**({"model": model} if model else {"model": None}))
+        now = shop.commissions.context.now()
+        await shop.hall.store.write(lambda connection: open_attempt(connection, made.id, now))
+        await shop.commissions._queue.run()
+        failed = await shop.quiet(made.id)
+        assert failed.status == "failed"
+        assert str(failed.reason).count(f"guild commission edit {made.id}") == 1, failed.reason
 
     workshop.inside(work)
 

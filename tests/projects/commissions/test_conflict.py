@@ -55,7 +55,7 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(workshop: Workshop) -> No
         # It is settled: nobody is asked about it, or by it, any more, and its checkout is gone.
         assert {one.run for one in shop.hall.asks.open()} <= {done.run}
         assert shop.hall.asks.get(asks["question"].id).status == "withdrawn"
-        over = shop.hall.meetings.register.get(meeting.id)
+        over = shop.hall.meetings.get(meeting.id)
         assert (over.status, over.reason) == ("declined", "the conflict is resolved")
         assert shop.hall.asks.get(asks["meeting"].id).status == "withdrawn"
         assert shop.hall.worktrees.activities("shop") == []

@@ -21,8 +21,8 @@ ENOUGH = "grep -q 'key = 2' src/key.py"
 def results(shop: Workshop, run: str, tool: str = "submit_result") -> list[tuple[bool, str]]:
     """What the calls of a tool gave: whether an error, and the text."""
     entries = shop.hall.history.entries(run)
-    keys = {entry.key for entry in entries if entry.kind == "tool_started" and entry.data["tool"] == tool}
-    ends = [entry.data["result"] for entry in entries if entry.kind == "tool_ended" and entry.key in keys]
+    keys = {entry.key for entry in entries if entry.kind == "tool_started" and entry.data.tool == tool}
+    ends = [entry.data.result for entry in entries if entry.kind == "tool_ended" and entry.key in keys]
     return [(end["is_error"], end["content"][0]["text"]) for end in ends]
 
 
@@ -162,7 +162,7 @@ def test_a_reviewer_rejects_then_approves(workshop: Workshop) -> None:
         below = shop.hall.history.below(str(made.run))
         assert [run.worker for run in below] == ["critic"]
         assert "+key = 1" in below[0].request.input
-        tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data["tools"]}
+        tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data.tools}
         assert {"Read", "Grep", "Glob", "submit_review"} <= tools
         assert {"artifact_read", "artifact_list", "memory_read", "record_decision"} <= tools
         writing = {"Write", "Edit", "Bash", "artifact_write", "memory_write", "worker_call", "worker_create"}

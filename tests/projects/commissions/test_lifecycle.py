@@ -63,7 +63,7 @@ def test_the_tools_of_a_commission(workshop: Workshop) -> None:
 
     async def work(shop: Workshop) -> None:
         done = await shop.done()
-        shown = [tool["name"] for tool in shop.hall.history.entries(str(done.run))[0].data["tools"]]
+        shown = [tool["name"] for tool in shop.hall.history.entries(str(done.run))[0].data.tools]
         assert {"report_progress", "log_question", "submit_result"} <= set(shown)
         assert {"Read", "Grep", "Glob", "Write", "Edit", "WebFetch", "record_decision", "memory_read"} <= set(shown)
         assert set(shown).isdisjoint({"Bash", "WebSearch", "update_summary", "write_artifact", "submit_review"})
@@ -82,7 +82,7 @@ def test_a_sparse_checkout_has_only_the_lore_folder(workshop: Workshop) -> None:
         # checks are about all of the project, whatever the worker has of it
         done = await shop.done(artifacts=(".lore/notes.md",), checks=("test -e .lore/notes.md && test -e README.md",))
         assert done.status == "completed", done.reason
-        ends = [one.data["result"] for one in shop.hall.history.entries(str(done.run)) if one.kind == "tool_ended"]
+        ends = [one.data.result for one in shop.hall.history.entries(str(done.run)) if one.kind == "tool_ended"]
         assert [end["is_error"] for end in ends] == [False, True, False, False]
         assert shop.repo.at("claude/main", ".lore/notes.md") == "noted"
         assert shop.repo.at("claude/main", "README.md") == "The shop"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 from sqlalchemy import delete
 
+from guildhall.hall.composition.recovery import MOST_CRASHES
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft, artifact_path
 from guildhall.projects.commissions.recovery import recover
@@ -70,6 +74,63 @@ def test_no_commission_stays_active_without_a_run_or_a_hold(workshop: Workshop) 
     workshop.repo.fsck()
 
 
+async def begin_working(shop: Workshop) -> Commission:
+    """Return a commission in progress whose worker has written a file and not submitted a result."""
+    shop.script([write("src/key.py", "key = 1\n"), LATE])
+    made = await shop.new()
+    await shop.commissions.dispatch(made.id, shop.frame)
+    path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    await shop.so((path / "src/key.py").exists)
+    return shop.commissions.get(made.id)
+
+
+async def submit_on_record(shop: Workshop, id: str) -> None:
+    """Do the first of the two writes of `submit_result`: the row has the result, the journal does not."""
+    at = shop.commissions.context.now()
+    await shop.hall.store.write(lambda c: records.change(c, id, at, result="Forged.", submitted_at=at))
+
+
+@pytest.mark.req("COM-27")
+def test_cancel_completes_a_result_that_only_the_row_has(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        one = await begin_working(shop)
+        await submit_on_record(shop, one.id)
+        done = await shop.commissions.cancel(one.id)
+        assert (done.status, done.result) == ("completed", "Forged.")
+        assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-27")
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_a_run_that_is_given_up_ends_its_commission(workshop: Workshop, is_submitted: bool) -> None:
+    async def begin(shop: Workshop) -> str:
+        one = await begin_working(shop)
+        if is_submitted:
+            await submit_on_record(shop, one.id)
+        return one.id
+
+    id = workshop.inside(begin)
+    with closing(sqlite3.connect(workshop.home.database)) as connection:
+        connection.execute("UPDATE runs SET status='lost', crashes=?", (MOST_CRASHES,))
+        connection.commit()
+
+    async def recovered(shop: Workshop) -> None:
+        ended = await shop.quiet(id)
+        assert ended.status == ("completed" if is_submitted else "failed"), ended.reason
+        if is_submitted:
+            assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
+        else:
+            (entry,) = [entry for entry in shop.commissions.context.timeline(id) if entry.kind == "fail"]
+            assert entry.data["error"]["code"] == "runtime_failed"
+            assert shop.repo.at(str(ended.branch), "src/key.py") == "key = 1", "the work stays on its branch"
+        assert not (shop.home.worktrees / "shop" / f"{id}-1").exists()
+
+    workshop.inside(recovered, recover=True)
+    workshop.repo.fsck()
+
+
 @pytest.mark.req("COM-2")
 def test_a_lost_row_is_rebuilt_from_its_artifact(workshop: Workshop) -> None:
     async def lose(shop: Workshop) -> Commission:
@@ -124,8 +185,9 @@ def test_a_status_edited_by_hand_is_reported_and_ignored(workshop: Workshop) -> 
         branches.write({made.path: text.encode()}, "By hand", "Ada")
         shown = await shop.commissions.details(made.id)
         assert shown.commission.status == "pending"
-        (doubt,) = shown.warnings
-        assert "edited by hand to 'completed'" in doubt
+        (warning,) = shown.warnings
+        assert shown.as_dict()["warnings"] == [warning]
+        assert "edited by hand to 'completed'" in warning
         return made.id
 
     id = workshop.inside(work)

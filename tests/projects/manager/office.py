@@ -37,7 +37,7 @@ async def managed(shop: Workshop, worker: str = "manager", **request: Any) -> Ru
 def results(shop: Workshop, run: Run) -> list[ToolResult]:
     """What its tools said."""
     ends = [entry for entry in shop.hall.history.entries(run.id) if entry.kind in ("tool_ended", "tool_refused")]
-    return [ToolResult.from_dict(entry.data["result"]) for entry in ends]
+    return [ToolResult.from_dict(entry.data.result) for entry in ends]
 
 
 async def until(condition: Callable[[], object]) -> None:

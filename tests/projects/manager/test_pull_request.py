@@ -231,6 +231,13 @@ def test_the_programs_have_the_person_s_environment_and_no_more(desk: Desk) -> N
         assert asked["cwd"] == str(desk.repo.path)
 
 
+def test_the_programs_speak_english_in_every_locale(desk: Desk) -> None:
+    """A push that is rejected is recognised by a word of git, which git translates."""
+    desk.environ |= {"LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.UTF-8"}
+    said = Outward(desk.project.path, desk.environ)._run("env")
+    assert "LC_ALL=C.UTF-8" in said.out.splitlines()
+
+
 def test_what_gh_says_is_told_without_the_person_s_secrets(desk: Desk) -> None:
     desk.work({"src/cart.py": "total = 2\n"})
     (desk.hub / "fails").write_text("create")

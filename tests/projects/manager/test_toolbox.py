@@ -76,7 +76,7 @@ def test_it_looks_commissions_waits_and_puts_the_work_up(workshop: Workshop) -> 
 
 def _key(shop: Workshop, run: str, tool: str) -> str:
     entries = shop.hall.history.entries(run)
-    return next(one.key for one in entries if one.kind == "tool_started" and one.data["tool"] == tool)
+    return next(one.key for one in entries if one.kind == "tool_started" and one.data.tool == tool)
 
 
 @pytest.mark.req("SYS-14")
@@ -215,12 +215,12 @@ def test_nor_does_it_ask_for_a_second_meeting(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
         scripted(shop, call("request_meeting", **topic))
         run = await managed(shop)
-        (meeting,) = shop.hall.meetings.register.all("shop")
+        (meeting,) = shop.hall.meetings.all("shop")
         await shop.hall.meetings.decline(meeting.id, "not now")
         again = tools(shop, run.id)["request_meeting"]
         said = await called(again, _key(shop, run.id, "request_meeting"), **topic)
         assert f"The meeting {meeting.id} is declined" in said.text
-        assert len(shop.hall.meetings.register.all("shop")) == 1
+        assert len(shop.hall.meetings.all("shop")) == 1
 
     workshop.inside(work)
 
@@ -282,7 +282,7 @@ def test_after_a_crash_it_goes_on_and_nothing_is_made_or_tried_twice(workshop: W
 
 def _waits(shop: Workshop, run: str) -> bool:
     entries = shop.hall.history.entries(run)
-    return any(one.kind == "tool_started" and one.data["tool"] == "wait_for_commissions" for one in entries)
+    return any(one.kind == "tool_started" and one.data.tool == "wait_for_commissions" for one in entries)
 
 
 # What cannot be

@@ -13,7 +13,9 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.embedded import EmbeddedHall
+from guildhall.projects.meetings.queries import details
 from guildhall.runs.model import RunRequest
+from guildhall.runs.record.entries import ModelAsked
 from tests.projects.conftest import Repository, repository
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.projects.meetings.meetings import Meetings
-    from guildhall.projects.meetings.model import Meeting, MeetingShown
+    from guildhall.projects.meetings.model import Meeting, MeetingDetails
+    from guildhall.projects.meetings.service import Meetings
 
 Answer = dict[str, Any]
 SUMMARISER = "meeting-summariser"
@@ -119,7 +121,7 @@ class Parlour:
         """A new meeting, in which the first words are answered."""
         meeting = await self.client.meeting_open(worker, words, self.frame)
         await self.seen(self.client.meeting_come(meeting.id, self.frame))
-        return self.meetings.register.get(meeting.id)
+        return self.meetings.get(meeting.id)
 
     async def said(self, id: str, words: str) -> list[Event]:
         return await self.seen(self.client.meeting_say(id, words, self.frame))
@@ -128,8 +130,8 @@ class Parlour:
         async with aclosing(stream) as events:
             return [event async for event in events]
 
-    def shown(self, id: str) -> MeetingShown:
-        return self.meetings.register.shown(id)
+    def shown(self, id: str) -> MeetingDetails:
+        return details(self.meetings.context, id)
 
     def answers(self, id: str) -> list[tuple[str, str]]:
         return [(one.words, one.answer) for one in self.shown(id).exchanges]
@@ -151,5 +153,5 @@ class Parlour:
 
     def told(self, run: str) -> str:
         """All that the model was shown, as the record has it."""
-        asked = self.hall.history.journal(run).kind("model_asked")
-        return "\n".join(str(entry.data["message"]) for entry in asked)
+        asked = self.hall.history.journal(run).all(ModelAsked)
+        return "\n".join(str(entry.data.message) for entry in asked)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.errors import MergeConflict
+from guildhall.core.errors import GuildError, MergeConflict
 from guildhall.hall.composition.recovery import Recovery
-from guildhall.projects.meetings.model import CLOSING
-from guildhall.projects.records import note
+from guildhall.projects.meetings import records
+from guildhall.projects.meetings.states import Closing, next_step
+from guildhall.runs.record.entries import ModelAsked, ToolEnded
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ def test_the_summary_is_a_run_of_its_own_without_tools(parlour: Parlour) -> None
         meeting = await parlour.opened("Which form?")
         await parlour.client.meeting_close(meeting.id, parlour.frame)
         (run,) = [one for one in parlour.hall.history.recent() if one.worker == "meeting-summariser"]
-        asked = parlour.hall.history.journal(run.id).kind("model_asked")
+        asked = parlour.hall.history.journal(run.id).all(ModelAsked)
         assert len(asked) == 1
-        assert parlour.hall.history.entries(run.id)[0].data["tools"] == []
+        assert parlour.hall.history.entries(run.id)[0].data.tools == []
         assert "| Which form?" in parlour.told(run.id)
         assert "| Parquet." in parlour.told(run.id)
         assert "meeting-summariser" not in parlour.told(meeting.run)
@@ -77,8 +78,8 @@ def test_a_conflict_keeps_it_open_and_names_the_files(parlour: Parlour) -> None:
             await parlour.client.meeting_close(meeting.id, parlour.frame)
         assert refused.value.files == ("src/cart.py",)
         assert meeting.id in (refused.value.hint or "")
-        assert parlour.meetings.register.get(meeting.id).status == "open"
-        assert not parlour.meetings._closing.interrupted(), "it is not tried again by itself"
+        assert parlour.meetings.get(meeting.id).status == "open"
+        assert next_step(parlour.meetings.get(meeting.id)) == "restore_checkout", "the close is not repeated"
         assert parlour.repo.git("branch", "--list", "claude/meeting/*")
         await asyncio.to_thread(branches.write, {"src/cart.py": b"total = 1\n"}, "Taken back", "somebody")
         await parlour.client.meeting_close(meeting.id, parlour.frame)
@@ -111,14 +112,59 @@ def test_what_was_being_closed_is_closed_at_the_next_start(parlour: Parlour) -> 
     meeting = parlour.inside(parlour.opened)
 
     async def recovers() -> None:
-        store, now = parlour.hall.store, parlour.meetings.register.now()
-        data = {CLOSING: {"summarise": True}}
-        await store.write(lambda c: note(c, meeting.id, "is being closed", now, **data))
+        store, now = parlour.hall.store, parlour.meetings.context.now()
+        await store.write(lambda c: records.change(c, meeting.id, now, closing=Closing()))
         await Recovery(parlour.hall).go_on()
-        await parlour.until(lambda: parlour.meetings.register.get(meeting.id).status == "closed")
+        await parlour.until(lambda: parlour.meetings.get(meeting.id).status == "closed")
         await parlour.until(lambda: not parlour.meetings.expecting)
         assert "They talked." in notes(parlour, meeting)
         assert parlour.repo.git("branch", "--list", "claude/meeting/*") == ""
+
+    parlour.inside(recovers)
+
+
+def test_a_message_withdraws_an_interrupted_close(parlour: Parlour) -> None:
+    parlour.script([say("one"), say("two")])
+    meeting = parlour.inside(parlour.opened)
+
+    async def continues() -> None:
+        store, now = parlour.hall.store, parlour.meetings.context.now()
+        await store.write(lambda c: records.change(c, meeting.id, now, closing=Closing()))
+        await parlour.said(meeting.id, "Wait, one more thing.")
+        await parlour.quiet()
+
+    parlour.inside(continues)
+
+    async def recovers() -> None:
+        await Recovery(parlour.hall).go_on()
+        await parlour.until(lambda: not parlour.meetings.expecting)
+        found = parlour.meetings.get(meeting.id)
+        assert (found.status, found.closing) == ("open", None)
+        assert parlour.answers(meeting.id)[-1] == ("Wait, one more thing.", "two")
+
+    parlour.inside(recovers)
+
+
+def test_a_close_that_fails_is_repeated_at_the_next_start(parlour: Parlour) -> None:
+    """Unlike a merge conflict: something outside of the meeting is wrong."""
+    meeting = parlour.inside(parlour.opened)
+    parlour.repo.git("checkout", "-q", "claude/main")  # nobody else can move it now
+
+    async def fails() -> None:
+        with pytest.raises(GuildError):
+            await parlour.client.meeting_close(meeting.id, parlour.frame, leave_work=True, summarise=False)
+        found = parlour.meetings.get(meeting.id)
+        assert (found.status, next_step(found)) == ("open", "close")
+
+    parlour.inside(fails)
+    parlour.repo.git("checkout", "-q", "main")
+
+    async def recovers() -> None:
+        await Recovery(parlour.hall).go_on()
+        await parlour.until(lambda: parlour.meetings.get(meeting.id).status == "closed")
+        await parlour.until(lambda: parlour.meetings.get(meeting.id).cleaned_up_at)
+        assert parlour.meetings.get(meeting.id).is_work_left, "it is closed as the user asked for"
+        assert parlour.repo.git("branch", "--list", "claude/meeting/*")
 
     parlour.inside(recovers)
 
@@ -129,7 +175,7 @@ def test_while_it_answers_it_can_be_closed(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
         talking = asyncio.create_task(parlour.said(meeting.id, "go"))
-        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2)
+        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2)
         await parlour.client.meeting_close(meeting.id, parlour.frame)
         await talking
         assert parlour.hall.history.get(meeting.run).status == "completed"
@@ -155,8 +201,8 @@ def test_what_cannot_be_linked(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
         assert parlour.shown(meeting.id).meeting.linked == ()
-        ended = parlour.hall.history.journal(meeting.run).kind("tool_ended")
-        assert [entry.data["result"]["is_error"] for entry in ended] == [True] * len(paths)
+        ended = parlour.hall.history.journal(meeting.run).all(ToolEnded)
+        assert [entry.data.result["is_error"] for entry in ended] == [True] * len(paths)
 
     parlour.inside(work)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, NotDeletable, NotFound, Refused, UsageError
-from guildhall.projects.meetings.model import LONGEST_WORDS
+from guildhall.projects.meetings.model import MAX_MESSAGE
 from guildhall.runs import limits
+from guildhall.runs.record.entries import ModelAsked, Resumed, Said
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ def test_left_and_come_back_to_in_another_hall(parlour: Parlour) -> None:
     async def again() -> None:
         assert not await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame)), "nothing is due"
         await parlour.said(meeting.id, "It must be small")
-        asked = parlour.hall.history.journal(meeting.run).kind("model_asked")
+        asked = parlour.hall.history.journal(meeting.run).all(ModelAsked)
         assert len(asked) == 2
         assert parlour.answers(meeting.id) == [
             ("How do we store exports?", "Parquet."),
             ("It must be small", "Small it is."),
         ]
-        assert parlour.meetings.register.get(meeting.id).run == meeting.run
+        assert parlour.meetings.get(meeting.id).run == meeting.run
 
     parlour.clock.days = 5
     parlour.inside(again)
@@ -116,7 +117,7 @@ def test_what_was_said_is_answered_though_nobody_follows(parlour: Parlour) -> No
         await anext(stream)
         await stream.aclose()
         await parlour.until(lambda: parlour.answers(meeting.id)[-1] == ("go", "two"))
-        assert len(parlour.meetings.register.words(meeting.id)) == 2, "and it was said once"
+        assert len(parlour.meetings.context.messages(meeting.id)) == 2, "and it was said once"
 
     parlour.inside(work)
 
@@ -124,13 +125,13 @@ def test_what_was_said_is_answered_though_nobody_follows(parlour: Parlour) -> No
 def test_what_cannot_be_said_is_refused_and_nothing_changes(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
-        for words in ("", "  \n", "a\0b", "x" * (LONGEST_WORDS + 1)):
+        for words in ("", "  \n", "a\0b", "x" * (MAX_MESSAGE + 1)):
             with pytest.raises(UsageError):
                 await parlour.said(meeting.id, words)
-            assert len(parlour.meetings.register.words(meeting.id)) == 1
+            assert len(parlour.meetings.context.messages(meeting.id)) == 1
             with pytest.raises(UsageError):
                 await parlour.client.meeting_open("architect", words, parlour.frame)
-            assert len(parlour.meetings.register.all()) == 1
+            assert len(parlour.meetings.all()) == 1
 
     parlour.inside(work)
 
@@ -143,7 +144,7 @@ def test_open_meetings_are_capped_for_each_project(parlour: Parlour) -> None:
         made = [await parlour.client.meeting_open("architect", f"topic {n}", parlour.frame) for n in range(2)]
         with pytest.raises(Refused) as refused:
             await parlour.client.meeting_open("architect", "one more", parlour.frame)
-        assert "at most 2" in refused.value.message
+        assert "the maximum is 2" in refused.value.message
         assert all(one.id in refused.value.message for one in made)
         await parlour.client.meeting_close(made[0].id, parlour.frame)
         await parlour.client.meeting_open("architect", "one more", parlour.frame)
@@ -156,7 +157,7 @@ def test_the_cap_holds_for_many_at_once(parlour: Parlour) -> None:
         opening = (parlour.client.meeting_open("architect", f"topic {n}", parlour.frame) for n in range(9))
         came = await asyncio.gather(*opening, return_exceptions=True)
         assert sum(isinstance(one, Refused) for one in came) == 4
-        assert len(parlour.meetings.register.all(status="open")) == 5
+        assert len(parlour.meetings.all(status="open")) == 5
 
     parlour.inside(work)
 
@@ -229,8 +230,8 @@ def test_an_answer_that_is_cut_off_is_followed_by_the_next_words(parlour: Parlou
             await parlour.said(meeting.id, "a long one")
 
         task = asyncio.create_task(talks())
-        await parlour.until(lambda: parlour.hall.history.journal(meeting.run).kind("said"))
-        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2)
+        await parlour.until(lambda: parlour.hall.history.journal(meeting.run).all(Said))
+        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2)
         await parlour.client.meeting_interrupt(meeting.id)
         await task
         await parlour.said(meeting.id, "something else")
@@ -251,18 +252,18 @@ def test_no_limit_is_passed_by_cutting_answers_off(parlour: Parlour, limit: str)
         meeting = await parlour.opened()
         before = parlour.shown(meeting.id).cost_usd
         task = asyncio.create_task(parlour.said(meeting.id, "a long one"))
-        asked = await parlour.until(lambda: parlour.hall.history.journal(meeting.run).kind("model_asked")[1:])
+        asked = await parlour.until(lambda: parlour.hall.history.journal(meeting.run).all(ModelAsked)[1:])
         await parlour.client.meeting_interrupt(meeting.id)
         await task
         journal = parlour.hall.history.journal(meeting.run)
-        paid = round(before + asked[0].data["reserved_usd"], 9)
+        paid = round(before + asked[0].data.reserved_usd, 9)
         assert parlour.shown(meeting.id).cost_usd == limits.used(journal).cost_usd == paid
         assert parlour.hall.history.get(meeting.run).usage == limits.used(journal)
-        assert limits.Spent.by([journal]).tokens >= asked[0].data["reserved_tokens"]
+        assert limits.Spent.by([journal]).tokens >= asked[0].data.reserved_tokens
         ended = (await parlour.said(meeting.id, "something else"))[-1]
         assert ended.data["status"] == "failed"
         assert parlour.hall.history.get(meeting.run).error["code"] == "limit_reached"
-        assert len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2
+        assert len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2
 
     parlour.inside(work)
 
@@ -295,15 +296,15 @@ def test_for_a_person_at_a_terminal_it_is_kept_alive_and_then_put_away(parlour: 
         frame = replace(parlour.frame, interactive=True)
         meeting = await parlour.client.meeting_open("architect", "hello", frame)
         await parlour.seen(parlour.client.meeting_come(meeting.id, frame))
-        run = parlour.meetings.register.get(meeting.id).run
+        run = parlour.meetings.get(meeting.id).run
         await asyncio.sleep(0.15)
         assert parlour.hall.runs.alive(run), "the person may say more in a moment"
         await parlour.seen(parlour.client.meeting_say(meeting.id, "more", frame))
-        assert not parlour.hall.history.journal(run).kind("resumed")
-        parlour.meetings._sittings._let_go(run)
+        assert not parlour.hall.history.journal(run).all(Resumed)
+        parlour.meetings._sessions._leave(run)
         await parlour.until(lambda: not parlour.hall.runs.alive(run))
         assert parlour.hall.history.get(run).status == "waiting"
-        parlour.meetings._sittings._let_go(run)  # nobody is there twice
+        parlour.meetings._sessions._leave(run)  # nobody is there twice
         await parlour.said(meeting.id, "and more")
         await parlour.quiet()
 

@@ -1,51 +1,23 @@
-"""What a meeting may become, and what may be said in one."""
+"""Messages, topics and dates: what a user may enter."""
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import UsageError
 from guildhall.projects.meetings.model import (
-    LONGEST_TOPIC,
-    LONGEST_WORDS,
-    STATES,
-    TRANSITIONS,
-    Meeting,
-    check_transition,
-    checked_topic,
-    checked_words,
+    MAX_MESSAGE,
+    MAX_TOPIC,
+    check_message,
+    topic_line,
 )
 from guildhall.runs.model import DATE, choice_of, date_of
 
-ALLOWED = {("requested", "open"), ("requested", "declined"), ("open", "closed")}
 
-
-def meeting(status: str) -> Meeting:
-    times = {"created_at": "2026-01-01T00:00:00.000Z", "changed_at": "2026-01-01T00:00:00.000Z"}
-    return Meeting(id="t-7k2m9x4qpw", project="shop", worker="a", topic="t", status=status, **times)  # pyright: ignore
-
-
-@pytest.mark.parametrize(("before", "after"), list(product(STATES, STATES)))
-def test_every_pair_of_states_is_allowed_or_refused(before: str, after: str) -> None:
-    if (before, after) in ALLOWED:
-        check_transition(meeting(before), after)  # pyright: ignore
-        return
-    with pytest.raises(Conflict) as refused:
-        check_transition(meeting(before), after)  # pyright: ignore
-    assert before in refused.value.message
-    assert refused.value.hint
-
-
-def test_it_comes_into_being_requested_or_open() -> None:
-    assert TRANSITIONS[None] == {"requested", "open"}
-
-
-@pytest.mark.parametrize("words", ["", " \n\t ", "a\0b", "\ud800", "x" * (LONGEST_WORDS + 1), None, 7])
+@pytest.mark.parametrize("words", ["", " \n\t ", "a\0b", "\ud800", "x" * (MAX_MESSAGE + 1), None, 7])
 def test_what_cannot_be_said(words: object) -> None:
     with pytest.raises(UsageError):
-        checked_words(words)  # pyright: ignore
+        check_message(words)  # pyright: ignore
 
 
 @pytest.mark.parametrize(
@@ -54,16 +26,16 @@ def test_what_cannot_be_said(words: object) -> None:
         ("Exports", "Exports"),
         ("\n\n  Exports  \nand more", "Exports"),
         ("a\x1b[31mb\u2028c", "a [31mb"),
-        ("x" * 5000, "x" * (LONGEST_TOPIC - 3) + "..."),
+        ("x" * 5000, "x" * (MAX_TOPIC - 3) + "..."),
     ],
 )
 def test_a_topic_is_one_line_that_can_be_shown(text: str, topic: str) -> None:
-    assert checked_topic(text) == topic
+    assert topic_line(text) == topic
 
 
 def test_a_topic_of_control_characters_is_none() -> None:
     with pytest.raises(UsageError):
-        checked_topic("\x1b\x07")
+        topic_line("\x1b\x07")
 
 
 @pytest.mark.parametrize("text", ["2027-01-31", " 2027-01-31 ", "2027-01-31T14:00", "2027-01-31T14:00:00Z"])

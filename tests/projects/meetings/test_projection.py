@@ -42,10 +42,10 @@ def test_a_status_that_was_written_by_hand_is_told_and_not_obeyed(parlour: Parlo
     async def work() -> None:
         meeting = await parlour.opened()
         await put(parlour, meeting, artifact(parlour, meeting).replace("status: open", "status: closed"))
-        (doubt,) = (await parlour.client.meeting(meeting.id)).doubts
-        assert "'closed', written by hand" in doubt
+        (warning,) = (await parlour.client.meeting(meeting.id)).warnings
+        assert "'closed', written by hand" in warning
         await recovered(parlour)
-        assert parlour.meetings.register.get(meeting.id).status == "open"
+        assert parlour.meetings.get(meeting.id).status == "open"
         assert "status: closed" in artifact(parlour, meeting), "what a hand has written stays"
 
     parlour.inside(work)
@@ -110,7 +110,7 @@ def test_a_worker_opens_no_meeting_by_writing_a_file(parlour: Parlour) -> None:
         await parlour.opened()
         await put(parlour, Broken, "---\ntitle: mine\nstatus: open\nworker: architect\n---\n")
         await recovered(parlour)
-        assert len(parlour.meetings.register.all()) == 1
+        assert len(parlour.meetings.all()) == 1
 
     parlour.inside(work)
 
@@ -125,14 +125,14 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         )
         await put(parlour, Broken, "---\nstatus: open\ntitle: [x\n---\n")
         await recovered(parlour)
-        again, over = (parlour.meetings.register.get(one.id) for one in (meeting, other))
+        again, over = (parlour.meetings.get(one.id) for one in (meeting, other))
         assert (again.status, again.topic, again.worker) == ("open", "Which form?", "architect")
         assert (again.by, over.by) == ("artifact", "artifact"), "whose it is is not taken from a file"
         assert (over.status, over.notes) == ("closed", f".lore/meetings/{other.id}.md")
         parlour.script([say("Where were we?")])
         await parlour.seen(parlour.client.meeting_come(again.id, parlour.frame))
         assert parlour.answers(again.id) == [("", "Where were we?")]
-        assert "What was said in it so far is lost" in parlour.told(parlour.meetings.register.get(again.id).run)
+        assert "What was said in it so far is lost" in parlour.told(parlour.meetings.get(again.id).run)
 
     parlour.inside(work)
 
@@ -144,7 +144,7 @@ def test_one_that_was_taken_off_the_record_stays_off_it(parlour: Parlour) -> Non
         await parlour.client.meeting_close(meeting.id, parlour.frame)
         await parlour.client.meeting_delete(meeting.id)
         await recovered(parlour)
-        assert parlour.meetings.register.all() == []
+        assert parlour.meetings.all() == []
         assert "They talked." in artifact(parlour, meeting)
 
     parlour.inside(work)

@@ -26,7 +26,7 @@ def test_renewed_because_the_person_wants_it(parlour: Parlour) -> None:
         parlour.script([say("We were at Parquet."), say("Yes.")], summary="SUMMED UP")
         events = await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
         assert any(event.data.get("renewed") for event in events)
-        now = parlour.meetings.register.get(meeting.id)
+        now = parlour.meetings.get(meeting.id)
         assert now.sittings == 2
         assert now.run != meeting.run
         told = parlour.told(now.run)
@@ -53,7 +53,7 @@ def test_renewed_when_the_conversation_no_longer_fits(parlour: Parlour) -> None:
         assert events[-1].type == "listening"
         assert any(event.data.get("renewed") for event in events)
         assert parlour.answers(meeting.id) == [("first", "one"), ("second", "one")]
-        run = parlour.meetings.register.get(meeting.id).run
+        run = parlour.meetings.get(meeting.id).run
         assert "SUMMED UP" in parlour.told(run)
         assert "second" in parlour.told(run)
 
@@ -69,7 +69,7 @@ def test_one_that_never_fits_is_given_up(parlour: Parlour) -> None:
         parlour.script([TOO_LONG, say("one"), TOO_LONG])
         events = await parlour.said(meeting.id, "second")
         assert events[-1].type == "run_ended"
-        assert parlour.meetings.register.get(meeting.id).sittings == 2
+        assert parlour.meetings.get(meeting.id).sittings == 2
         assert parlour.shown(meeting.id).answering
 
     parlour.inside(work)
@@ -84,7 +84,7 @@ def test_without_a_summary_it_goes_on_all_the_same(parlour: Parlour) -> None:
         await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
         lines = [line.reason for line in parlour.shown(meeting.id).timeline]
         assert any("without a summary" in line for line in lines)
-        told = parlour.told(parlour.meetings.register.get(meeting.id).run)
+        told = parlour.told(parlour.meetings.get(meeting.id).run)
         assert "| second" in told
 
     parlour.inside(work)
@@ -112,7 +112,7 @@ def test_a_renewed_session_has_what_those_before_have_left(parlour: Parlour) -> 
 
         async def renewed() -> Run:
             await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
-            return parlour.hall.history.get(parlour.meetings.register.get(meeting.id).run)
+            return parlour.hall.history.get(parlour.meetings.get(meeting.id).run)
 
         def bounds(run: Run) -> Bounds:
             return in_force(parlour.hall.history.journal(run.id))

@@ -45,7 +45,7 @@ def test_a_request_is_an_ask_that_outlives_its_run(parlour: Parlour) -> None:
         parlour.script([say("Two things.")])
         await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame))
         assert parlour.answers(meeting.id) == [("", "Two things.")]
-        run = parlour.meetings.register.get(meeting.id).run
+        run = parlour.meetings.get(meeting.id).run
         assert "Two findings" in parlour.told(run)
         assert ".lore/plan.md" in parlour.told(run)
 
@@ -76,7 +76,7 @@ def test_put_off_it_is_out_of_sight_until_its_date(parlour: Parlour) -> None:
         ask = await parlour.client.answer(meeting.ask, Answer(choice=when))
         assert (ask.status, ask.question.after) == ("open", when)
         assert not await parlour.client.asks()
-        assert parlour.meetings.register.get(meeting.id).deferred_to == when
+        assert parlour.meetings.get(meeting.id).deferred_to == when
         return meeting
 
     meeting = parlour.inside(defers)
@@ -137,7 +137,7 @@ def test_accepting_is_capped_too(parlour: Parlour) -> None:
         await parlour.client.meeting_open("architect", "first", parlour.frame)
         with pytest.raises(Refused):
             await parlour.client.answer(meeting.ask, Answer(choice="yes"))
-        assert parlour.meetings.register.get(meeting.id).status == "requested"
+        assert parlour.meetings.get(meeting.id).status == "requested"
         assert len(await parlour.client.asks()) == 1
 
     parlour.inside(work)

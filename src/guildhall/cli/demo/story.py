@@ -1,4 +1,4 @@
-"""How a story of `guild demo` is told: every command in it is run as a person would run it, and shown."""
+"""The stories of `guild demo`: real commands, printed with their output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _GUILD = (sys.executable, "-m", "guildhall")
 _INDENT = "    "
 _OWN = ("GUILDHALL_", "GIT_")  # what the person has set for other work is not part of the story
-# Whatever the person's own git is told to do at a commit has no part in this.
+# The git settings of the user have no effect on the story.
 GIT = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -36,7 +36,7 @@ GIT = {
 
 
 class Story(ABC):
-    """A story, in a folder of its own and with a home of its own."""
+    """A story in its own folder, with its own home."""
 
     def __init__(self, top: Path, name: str, more: Mapping[str, str]) -> None:
         """`top`: an empty folder; the story plays in `name` below it. `more`: variables of its commands."""
@@ -51,7 +51,7 @@ class Story(ABC):
 
     @abstractmethod
     def tell(self) -> None:
-        """Tells it to its end."""
+        """Play the story to its end."""
 
     # telling
 
@@ -67,7 +67,7 @@ class Story(ABC):
         self._out(textwrap.indent(text.rstrip("\n"), _INDENT))
 
     def show_line(self, line: str) -> None:
-        """A line of a command that is at work, no longer than the screen is wide."""
+        """Print a line of a running command, cut to the width of the screen."""
         text = line.rstrip("\n")
         self.show(text if len(text) <= self._width else text[: self._width - 1] + "…")
 
@@ -81,7 +81,7 @@ class Story(ABC):
     # doing
 
     def guild(self, *words: str, expect: int = 0, since: str = "") -> None:
-        """Runs a command as the reader would, and shows what it prints; or only from the line on that begins so."""
+        """Run a command and print its output, or only the part that begins with a given line."""
         with self.started(*words) as process:
             skipped: list[str] = []
             for line in process.stdout or ():
@@ -99,27 +99,27 @@ class Story(ABC):
 
     @contextmanager
     def started(self, *words: str) -> Generator[subprocess.Popen[str]]:
-        """A command that is shown, and at work; it ends with the block."""
+        """Start a command and print it. It is stopped at the end of the block."""
         self.show(f"$ guild {shlex.join(words)}")
         with self._process([*_GUILD, *words], stderr=subprocess.STDOUT) as process:
             yield process
 
     def quietly(self, *words: str) -> str:
-        """What a command prints that is not shown."""
+        """Run a command without printing it, and return its output."""
         with self._process([*_GUILD, *words], stderr=None) as process:
             out, _ = process.communicate()
         self._check(f"guild {shlex.join(words)}", process.returncode, 0)
         return out
 
     def other(self, *words: str, env: Mapping[str, str]) -> None:
-        """Runs a command that is not ours, and shows what it prints."""
+        """Run a command other than guild and print its output."""
         self.show(f"$ {shlex.join(words)}")
         out = self.heard(*words, env=env)
         if out.strip():
             self.show(out)
 
     def heard(self, *words: str, env: Mapping[str, str]) -> str:
-        """What a command prints that is not ours and not shown."""
+        """Run a command other than guild without printing it, and return its output."""
         with self._process(words, stderr=subprocess.STDOUT, env=env) as process:
             out, _ = process.communicate()
         self._check(shlex.join(words), process.returncode, 0)
@@ -153,7 +153,7 @@ class Story(ABC):
 
 
 class HallStory(Story):
-    """No hall is left when the story is told, or cannot be told to its end."""
+    """A story with a hall in a process of its own, which is stopped at the end of the story."""
 
     repository = True  # it plays in one
 
@@ -172,10 +172,10 @@ class HallStory(Story):
 
     @abstractmethod
     def play(self) -> None:
-        """What happens, from the beginning to the end."""
+        """Play the scenes of the story."""
 
     def kill(self) -> bool:
-        """Ends the hall as a power cut would, and shows it; whether there was one."""
+        """Kill the hall and print it. Return True if there was one."""
         if (hall := find(self._hall)) is None:
             return False
         self.show(f"$ kill -9 {hall.pid}")

@@ -1,1 +1,1 @@
-"""How runs, rooms, jobs, commissions, meetings and workflows are printed. Does not call the hall to change anything."""
+"""Printing runs, rooms, jobs, commissions, meetings and workflows. Reads from the hall and never changes anything."""

@@ -131,7 +131,7 @@ def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:
     """Print the timeline. Long reasons, such as a reviewer's comments, are printed in full below their line."""
     wide = max((len(line.after or "") for line in shown.timeline), default=0)
     for line in shown.timeline:
-        is_long = len(line.reason) > _MAX_LINE or "\n" in line.reason
+        is_long = len(line.reason) > _MAX_LINE or len(line.reason.splitlines()) > 1
         reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE)
         screen.result(f"  {line.at}  {line.after or '':<{wide}}  {reason}".rstrip())
         if is_long:

@@ -1,4 +1,4 @@
-"""Jobs, as people name and read them."""
+"""Printing jobs, and naming runs by what they are for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_LABEL_CHARS = 80
 
 
 def id_of(run: Run) -> str:
-    """What a person calls a run: by the job or the commission that it does, or the meeting that it is."""
+    """Return the id of the job, commission or meeting of a run, or its own id."""
     match run.purpose:
         case JobPurpose(id=id) | MeetingPurpose(id=id):
             return id
@@ -29,13 +29,13 @@ def id_of(run: Run) -> str:
             return run.id
 
 
-def by_job(text: str, run: Run) -> str:
-    """A text about a run, in which it is called as a person calls it."""
+def rename_run(text: str, run: Run) -> str:
+    """Replace the id of a run in a text by the id that `id_of` returns."""
     return text.replace(run.id, id_of(run))
 
 
 def task_of(run: Run) -> str:
-    """What a run is about."""
+    """Return the description, title or input of a run."""
     match run.purpose:
         case JobPurpose(description=text) | CommissionPurpose(title=text):
             return text
@@ -44,7 +44,7 @@ def task_of(run: Run) -> str:
 
 
 def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
-    """The judgement calls of a worker, in whatever it was at."""
+    """Print the decisions that a worker has recorded."""
     if decisions:
         screen.heading("\ndecisions")
     for one in decisions:
@@ -52,7 +52,7 @@ def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
 
 
 def print_job(shown: JobShown, screen: Screen) -> None:
-    """All about a job but for its result."""
+    """Print everything about a job except its result."""
     job = shown.job
     rows = [
         ["job", job.id],

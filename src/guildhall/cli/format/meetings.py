@@ -1,4 +1,4 @@
-"""Meetings, as people name and read them."""
+"""Printing meetings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from guildhall.cli.screen import money
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.projects.meetings.model import Exchange, Meeting, MeetingShown
+    from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
 
-_LAST = 3  # exchanges that `show` prints; all are in --json
+_MAX_EXCHANGES = 3  # that are printed; --json has all
 
 
-def print_meeting(shown: MeetingShown, screen: Screen) -> None:
-    """All about a meeting but for what lies further back."""
+def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
+    """Print everything about a meeting except older exchanges."""
     meeting = shown.meeting
     rows = [
         ["meeting", meeting.id],
@@ -43,17 +43,17 @@ def print_meeting(shown: MeetingShown, screen: Screen) -> None:
         for one in shown.followups:
             whom = f" ({one.worker})" if one.worker else ""
             screen.result(f"{one.title}{whom}\n{screen.barred(one.prompt, wrapped=screen.out.isatty())}")
-    if last := shown.exchanges[-_LAST:]:
+    if last := shown.exchanges[-_MAX_EXCHANGES:]:
         screen.heading(f"\nlast said ({len(last)} of {len(shown.exchanges)})")
         for exchange in last:
             print_exchange(exchange, meeting, screen)
-    for doubt in shown.doubts:
-        screen.note(doubt, "yellow")
-    _say_what_next(meeting, screen)
+    for warning in shown.warnings:
+        screen.note(warning, "yellow")
+    _print_next_steps(meeting, screen)
 
 
 def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None:
-    """What was said, by whom; behind bars, so that nobody takes it for ours."""
+    """Print the words of the user and the answer behind bars, so that they cannot pass for output of guild."""
     wrapped = screen.out.isatty()
     if exchange.words:
         screen.result(f"you:\n{screen.barred(exchange.words, wrapped=wrapped)}")
@@ -61,7 +61,7 @@ def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None
         screen.result(f"{meeting.worker}:\n{screen.barred(exchange.answer, wrapped=wrapped)}")
 
 
-def _standing(shown: MeetingShown) -> str:
+def _standing(shown: MeetingDetails) -> str:
     meeting = shown.meeting
     if meeting.status == "open":
         return "open (an answer is due)" if shown.answering else "open"
@@ -70,7 +70,7 @@ def _standing(shown: MeetingShown) -> str:
     return f"{meeting.status} ({meeting.reason})" if meeting.status == "declined" and meeting.reason else meeting.status
 
 
-def _say_what_next(meeting: Meeting, screen: Screen) -> None:
+def _print_next_steps(meeting: Meeting, screen: Screen) -> None:
     if meeting.status == "open":
         screen.note(f"Go there: guild meet {meeting.id}    Close it: guild meeting close {meeting.id}")
     elif meeting.status == "requested":

@@ -1,37 +1,71 @@
-"""What is on record, in lines that people read: runs, asks, entries of a journal."""
+"""Printing runs, asks and journal entries."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.cli.format.jobs import by_job, id_of
+from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import money, one_line
 from guildhall.core.clock import moment
+from guildhall.core.errors import ErrorInfo
 from guildhall.runs.model import AMOUNT, DATE, WORDS
 from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.runs.record.entries import (
+    Answered,
+    Assembly,
+    Crashed,
+    Ended,
+    Entry,
+    LimitAsked,
+    LoopAsked,
+    ModelAnswered,
+    ModelAsked,
+    ModelCallFailed,
+    Paused,
+    Payload,
+    QuestionAsked,
+    Resumed,
+    Said,
+    ToolAsked,
+    ToolDoubted,
+    ToolEnded,
+    ToolRefused,
+    ToolStarted,
+    WorkerCreated,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from guildhall.cli.screen import Screen
+    from guildhall.core.events import ErrorData
     from guildhall.hall.client import HallClient, Shown
-    from guildhall.runs.model import Ask, Entry, Run
+    from guildhall.runs.model import Ask, Run
 
-_LONG = 160
-# Recorded answers stay what they are, and with them what went wrong: only a new run can end otherwise.
-_IN_VAIN = ("runtime_failed", "not_fulfilled", "context_too_long")
+_MAX_SUMMARY_CHARS = 160
+# A resumed run replays its recorded answers, so these errors would occur again.
+_FINAL_ERRORS = ("runtime_failed", "not_fulfilled", "context_too_long")
+# The hints of these errors contain the command `guild resume`.
+RESUME_HINTED = (
+    "limit_reached",
+    "rate_limited",
+    "model_overloaded",
+    "model_not_reachable",
+    "runtime_crashed",
+    "runtime_toolless",
+)
 
 
 def age(stamp: str, now: datetime) -> str:
-    """How long ago, in the one unit that matters."""
+    """Return how long ago a time was, in its largest unit."""
     span = _span((now - moment(stamp)).total_seconds())
     return f"{span} ago" if span else "just now"
 
 
 def ahead(stamp: str, now: datetime) -> str:
-    """How long there is still time, in the one unit that matters."""
+    """Return how long it is until a time, in its largest unit."""
     return f"for {_span((moment(stamp) - now).total_seconds()) or 'a moment'}"
 
 
@@ -42,87 +76,90 @@ def _span(seconds: float) -> str:
     return ""
 
 
-def entry_line(entry: Entry) -> str:
-    """An entry of a journal in one line."""
+def entry_line(entry: Entry[Payload]) -> str:
+    """Return a journal entry as one line."""
     key = one_line(entry.key or "-", 20)
-    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {_told(entry)}".rstrip()
+    told = one_line(_describe(entry.data), _MAX_SUMMARY_CHARS)
+    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {told}".rstrip()
 
 
-def _told(entry: Entry) -> str:
-    """What matters most in an entry; what is not known here is shown as it is."""
-    tell = _TELLERS.get(entry.kind, _json)
-    return one_line(tell(entry.data), _LONG)
+def _describe(data: Payload) -> str:
+    """Return the main facts of an entry."""
+    match data:
+        case Assembly():
+            from guildhall.runtimes.model import labelled
+
+            return "; ".join([data.model, *map(labelled, data.attachments)])
+        case ModelAsked():
+            again = f"attempt {data.attempt + 1}: " if data.attempt else ""
+            return again + "; ".join(_text(part.get("content")) for part in data.message)
+        case ModelAnswered():
+            return "; ".join(_spoken(data.response))
+        case ModelCallFailed() | Crashed():
+            return data.message
+        case Said():
+            return data.words
+        case Answered():
+            return " ".join(filter(None, (data.ask, data.choice, data.note))) + _more(data.bounds)
+        case Resumed():
+            return f"was {data.was}{_more(data.bounds)}"
+        case Ended():
+            return _stopped(data.status, data.error["message"] if data.error else data.reason)
+        case Paused():
+            return _stopped(data.status, data.reason)
+        case WorkerCreated():
+            return _json(data.to_record())
+        case _:
+            return _describe_call(data)
+
+
+def _describe_call(data: Payload) -> str:
+    match data:
+        case ToolRefused():  # with what the model reads: who refused it, and why
+            return f"{_call(data)}: {_content(data.result) or data.reason or ''}"
+        case ToolAsked() | ToolStarted() | ToolDoubted():
+            return _call(data)
+        case ToolEnded():
+            text = _content(data.result)
+            return f"error: {text}" if data.result.get("is_error") else text
+        case LoopAsked():
+            return f"{data.title}, {data.ask} asks whether they may go on"
+        case QuestionAsked():
+            return f"{data.ask} asks: {data.question}"
+        case LimitAsked():
+            return f"{data.limit} {data.value} is used up, {data.ask} asks for more"
+        case _:
+            return ""
 
 
 def _json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, default=str) if data else ""
 
 
-def _assembled(data: Mapping[str, Any]) -> str:
-    from guildhall.runtimes.model import labelled
-
-    return "; ".join([str(data.get("model") or ""), *map(labelled, _parts(data.get("attachments")))])
-
-
-def _asked(data: Mapping[str, Any]) -> str:
-    again = f"attempt {data['attempt'] + 1}: " if data.get("attempt") else ""
-    return again + "; ".join(_text(part.get("content")) for part in _parts(data.get("message")))
-
-
-def _answered(data: Mapping[str, Any]) -> str:
-    told: list[str] = []
-    for part in _parts(_inside(data, "response").get("parts")):
+def _spoken(response: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the model says and calls in an answer."""
+    for part in _parts(response.get("parts")):
         if part.get("part_kind") == "tool-call":
-            told.append(f"calls {part.get('tool_name')}")
+            yield f"calls {part.get('tool_name')}"
         elif part.get("content"):
-            told.append(f"says {_text(part['content'])}")
-    return "; ".join(told)
+            yield f"says {_text(part['content'])}"
 
 
-def _call(data: Mapping[str, Any]) -> str:
-    return f"{data.get('tool')} {_json(data.get('arguments'))}"
+def _call(data: ToolRefused | ToolAsked | ToolStarted | ToolDoubted) -> str:
+    return f"{data.tool} {_json(data.arguments)}"
 
 
-def _refused(data: Mapping[str, Any]) -> str:
-    """With what the model reads: who refused it, and why."""
-    return f"{_call(data)}: {_content(data) or data.get('reason') or ''}"
+def _content(result: Mapping[str, Any]) -> str:
+    return "; ".join(_text(block.get("text") or block) for block in _parts(result.get("content")))
 
 
-def _result(data: Mapping[str, Any]) -> str:
-    text = _content(data)
-    return f"error: {text}" if _inside(data, "result").get("is_error") else text
+def _more(bounds: Mapping[str, Any] | None) -> str:
+    """Return the limits that were raised."""
+    return "".join(f", {name} now {value}" for name, value in (bounds or {}).items())
 
 
-def _content(data: Mapping[str, Any]) -> str:
-    blocks = _parts(_inside(data, "result").get("content"))
-    return "; ".join(_text(block.get("text") or block) for block in blocks)
-
-
-def _resumed(data: Mapping[str, Any]) -> str:
-    return f"was {data.get('from')}{_more(data)}"
-
-
-def _said(data: Mapping[str, Any]) -> str:
-    return _words("ask", "choice", "note")(data) + _more(data)
-
-
-def _more(data: Mapping[str, Any]) -> str:
-    """The limits that were granted."""
-    return "".join(f", {name} now {value}" for name, value in _inside(data, "bounds").items())
-
-
-def _ended(data: Mapping[str, Any]) -> str:
-    said = _inside(data, "error").get("message") or data.get("reason")
-    return f"{data.get('status')}: {said}" if said else str(data.get("status"))
-
-
-def _words(*names: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda data: " ".join(str(data[name]) for name in names if isinstance(data.get(name), str))
-
-
-def _inside(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = data.get(name)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def _stopped(status: str, reason: str | None) -> str:
+    return f"{status}: {reason}" if reason else status
 
 
 def _parts(value: Any) -> list[dict[str, Any]]:
@@ -133,31 +170,8 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else _json(content)
 
 
-_TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "assembled": _assembled,
-    "model_asked": _asked,
-    "model_failed": _words("message"),
-    "model_answered": _answered,
-    "tool_refused": _refused,
-    "tool_asked": _call,
-    "tool_started": _call,
-    "tool_doubted": _call,
-    "tool_ended": _result,
-    "loop_asked": lambda data: f"{data.get('title')}, {data.get('ask')} asks whether they may go on",
-    "question_asked": lambda data: f"{data.get('ask')} asks: {data.get('question')}",
-    "limit_asked": lambda data: f"{data.get('limit')} {data.get('value')} is used up, {data.get('ask')} asks for more",
-    "answered": _said,
-    "listening": lambda data: "",
-    "said": _words("words"),
-    "crashed": _words("message"),
-    "resumed": _resumed,
-    "paused": _ended,
-    "ended": _ended,
-}
-
-
-async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:
-    """What `--output json` prints; of a workflow also what was said."""
+async def result_data(shown: Shown, client: HallClient) -> dict[str, Any]:
+    """Return the object that `--output json` prints; for a workflow with its messages."""
     run = shown.run
     workflow = run.purpose_as(WorkflowPurpose)
     team: dict[str, Any] = {}
@@ -179,12 +193,12 @@ async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:
 
 def _called(run: Run) -> dict[str, Any]:
     keys = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
-    told = run.as_dict()
-    return {key: told[key] for key in keys}
+    data = run.as_dict()
+    return {key: data[key] for key in keys}
 
 
-def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
-    """What the person can do about a run that has stopped for now."""
+def next_steps(shown: Shown, screen: Screen) -> list[str]:
+    """Return lines with the commands that continue a run that has stopped."""
     run = shown.run
     waiting = [ask for ask in shown.asks if ask.status == "open"]
     lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
@@ -198,9 +212,9 @@ def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
 
 
 def how_to_answer(ask: Ask, *, here: bool = False) -> str:
-    """The command that answers an ask, which is shown `here`, or else where it is shown.
+    """Return the command that answers an ask, and the one that shows it unless it is shown `here`.
 
-    None is suggested for a call that was cut off: what happened only the person knows.
+    No answer is suggested for a call with an unknown effect: only the user knows what happened.
     """
     if WORDS in ask.question.choices:
         return f'guild answer {ask.id} "..."'
@@ -213,17 +227,16 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 
 
 def _may_try_again(run: Run) -> bool:
-    """Whether going on could end otherwise, and nothing has said so yet."""
-    error = run.error or {}
-    if run.status != "failed" or run.parent is not None or error.get("code") in _IN_VAIN:
+    """Return True if a failed run could succeed when it is resumed, and its hint does not say so already."""
+    if run.status != "failed" or run.parent is not None or run.error_code in _FINAL_ERRORS:
         return False
-    if run.kind == "workflow" and error.get("code") == "invalid_file":  # it keeps the text that it began with
+    if run.kind == "workflow" and run.error_code == "invalid_file":  # it keeps the text that it began with
         return False
-    return "guild resume" not in str(error.get("hint"))
+    return run.error_code not in RESUME_HINTED
 
 
 def used(shown: Shown) -> str:
-    """What a run used, in one line."""
+    """Return what a run used, as one line."""
     usage = shown.usage
     turns = "1 turn" if usage.turns == 1 else f"{usage.turns} turns"
     turns = f"{len(shown.below) + 1} runs, {turns}" if shown.below else turns
@@ -231,28 +244,32 @@ def used(shown: Shown) -> str:
 
 
 def text_of(output: Any) -> str:
-    """An output as text: text as it is, anything else as JSON."""
+    """Return an output as text: a text unchanged, everything else as JSON."""
     if output is None:
         return ""
     return output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
 
 
-def print_ending(shown: Shown, screen: Screen) -> None:
-    """The result; or else why there is none, what is asked, and how to go on."""
+def print_outcome(shown: Shown, screen: Screen) -> None:
+    """Print the result of a run, or its error, its open asks and the next steps."""
     run = shown.run
     if run.status == "completed":
         screen.result(text_of(run.output))
     if run.status == "cancelled":
         screen.note(f"guild: {id_of(run)} was cancelled: there is no result", "red")
     elif run.status == "failed" or run.error:
-        error = run.error or {}
-        where = f"{error['where']}: " if error.get("where") else ""
-        said = error.get("message") or run.reason or "no reason given"
-        screen.note(f"guild: {id_of(run)} {run.status}: {where}{said}", "red")
-        if hint := error.get("hint"):
-            screen.note(by_job(str(hint), run))
+        print_error(run, run.error or ErrorInfo(code="error", message=run.reason or "no reason given"), screen)
     for ask in shown.asks:
         if ask.status == "open" and ask.question.body:
             screen.note(screen.barred(ask.question.body, wrapped=screen.err.isatty()))
-    for line in how_to_go_on(shown, screen):
+    for line in next_steps(shown, screen):
         screen.note(line)
+
+
+def print_error(run: Run, error: ErrorInfo | ErrorData, screen: Screen) -> None:
+    """Print why a run failed, and the hint of the error."""
+    where = f"{place}: " if (place := error.get("where")) else ""
+    message = error["message"]
+    screen.note(f"guild: {id_of(run)} {run.status}: {where}{message}", "red")
+    if hint := error.get("hint"):
+        screen.note(rename_run(hint, run))

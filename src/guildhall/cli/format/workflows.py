@@ -1,4 +1,4 @@
-"""Workflows and their agents, in rows that people read: for `guild ls` and `guild show`."""
+"""Printing workflows and their agents."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def name_of(run: Run) -> str:
-    """Who a run is of: a worker, or the target of a workflow."""
+    """Return the worker of a run, or the target of its workflow."""
     workflow = run.purpose_as(WorkflowPurpose)
     return str(Target(None, run.worker, workflow.tag)) if workflow else run.worker
 
 
 def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str]]:
-    """A workflow as one entry, with its agents below; those that stand alone are entries of their own."""
+    """Return rows for a workflow and its agents. Agents of global:main have rows of their own."""
     agents = [agent for agent in workflow.agents if agent.status != "stopped" or workflow.name != GLOBAL]
     if workflow.name == GLOBAL:
         return [[agent.run or run.id, str(agent.target), _agent(agent), since] for agent in agents]
@@ -33,27 +33,27 @@ def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str
 
 
 def _agent(agent: AgentShown) -> str:
-    """How an agent stands, in a few words."""
-    told = [agent.status if not agent.task else f"{agent.status}: {agent.task}"]
-    told += [agent.state] if agent.state else []
-    told += [f"{agent.unread} unread"] if agent.unread else []
-    told += [f"wakes {agent.schedule.wakeup}"] if agent.schedule else []
-    told += [money(agent.cost_usd)] if agent.runs else []
-    return "; ".join(told)
+    """Return the state of an agent in a few words."""
+    parts = [agent.status if not agent.task else f"{agent.status}: {agent.task}"]
+    parts += [agent.state] if agent.state else []
+    parts += [f"{agent.unread} unread"] if agent.unread else []
+    parts += [f"wakes {agent.schedule.wakeup}"] if agent.schedule else []
+    parts += [money(agent.cost_usd)] if agent.runs else []
+    return "; ".join(parts)
 
 
-def given_up(workflow: WorkflowShown) -> list[AgentShown]:
-    """The agents of a workflow that goes on which do nothing more until a person says so."""
+def failed_agents(workflow: WorkflowShown) -> list[AgentShown]:
+    """Return the agents that do not work again until the user starts them."""
     return [agent for agent in workflow.agents if agent.status == "failed"]
 
 
-def how_to_try_again(agent: AgentShown) -> str:
-    """The command that lets an agent work again."""
+def retry_command(agent: AgentShown) -> str:
+    """Return the command that starts an agent again."""
     return f"guild start {agent.target}"
 
 
 def print_workflow(workflow: WorkflowShown, screen: Screen) -> None:
-    """All about a workflow, but for what was said."""
+    """Print everything about a workflow except its messages."""
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""
     rows = [
         ["workflow", f"{workflow.target}{again}"],

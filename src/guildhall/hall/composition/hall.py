@@ -194,14 +194,14 @@ class Hall(Guild):
     def recordings(self) -> Recordings:
         from guildhall.jobs import jobs
         from guildhall.projects.commissions.service import recorded_hooks
-        from guildhall.projects.meetings import meetings
+        from guildhall.projects.meetings.service import recorded_session_hooks
         from guildhall.runs.recordings import Recordings
 
         return Recordings(
             store=self.store,
             history=self.history,
             assembler=self.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or meetings.seat_of(run),
+            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
             runtime_of=self.runtimes.for_replay,
             tokens=self.runtimes.tokens,
         )

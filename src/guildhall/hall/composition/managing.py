@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from guildhall.projects.manager.outward import Outward
 from guildhall.projects.manager.pull_request import PullRequests
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
+from guildhall.runs.journal import entries_with
+from guildhall.runs.record.entries import ToolStarted
 from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
@@ -62,4 +64,4 @@ def _review(hall: Guild, project: Project, title: str, body: str) -> Review:
 
 def _began(hall: Guild, run: str, key: str) -> str | None:
     """When a call of a run began; one that was made again began when it was made first."""
-    return next((entry.at for entry in hall.history.journal(run).of(key) if entry.kind == "tool_started"), None)
+    return next((entry.at for entry in entries_with(hall.history.journal(run).of(key), ToolStarted)), None)

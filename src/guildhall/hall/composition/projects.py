@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.git import Git
     from guildhall.projects.identity import Identities
-    from guildhall.projects.meetings.meetings import Meetings
+    from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.model import Project, ProjectShown
     from guildhall.projects.redaction import Redactions
     from guildhall.projects.registry import Projects
@@ -186,25 +186,27 @@ class Guild(Record):
     def meetings(self) -> Meetings:
         """The conversations of people with workers, in projects."""
         from guildhall.hall.composition.callee_trust import demand_trust_again
-        from guildhall.projects.meetings.ground import Ground
-        from guildhall.projects.meetings.meetings import Meetings
-        from guildhall.projects.meetings.register import Register
+        from guildhall.projects.meetings.context import MeetingContext
+        from guildhall.projects.meetings.service import Meetings
 
-        ground = Ground(
+        context = MeetingContext(
+            home=self.home,
+            store=self.store,
+            clock=self.clock,
+            history=self.history,
             projects=lambda: self.projects,
             branches=self.branches,
             worktrees=self.worktrees,
             runs=lambda: self.runs,
-            alive=self.is_alive,
+            is_alive=self.is_alive,
             bus=self.bus,
             redact=self.redact,
-            find=self._found,
+            find_worker=self._found,
             models=self.usable_models,
-            trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
+            check_trust=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
             frame_at=lambda place: self.environment.frame_at(place, place),
         )
-        register = Register(home=self.home, store=self.store, clock=self.clock, history=self.history)
-        return Meetings(register, ground)
+        return Meetings(context)
 
     def restore_worktrees(self) -> None:
         """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""

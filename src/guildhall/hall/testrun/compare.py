@@ -11,6 +11,7 @@ from guildhall.core.errors import ScriptExhausted
 from guildhall.hall.client import Deviation
 from guildhall.models.script import ANYONE
 from guildhall.runs.neutral import Neutral, system_of, told, tools_of
+from guildhall.runs.record.entries import ModelAsked, ToolStarted
 from guildhall.runs.script import ending
 from guildhall.runtimes.judge import OUTPUT_TOOL
 
@@ -48,9 +49,8 @@ class Comparison:
         for one in tree:
             self._compare_run(one, counted[one.worker], self._history.journal(one.id), stopped=stopped)
             counted[one.worker] += 1
-            error = one.error or {}
-            if error.get("code") == ScriptExhausted.code:  # the outcome of a run without answers is not expected
-                self._unfixable(str(error["message"]), one.worker)
+            if one.error and one.error_code == ScriptExhausted.code:  # its outcome is not expected
+                self._unfixable(one.error["message"], one.worker)
         for worker, runs in self._script.workers.items():
             if worker != ANYONE and not self._script.repeat and counted[worker] < len(runs) and not stopped:
                 self._unfixable(f"the script has {len(runs)} runs of {worker}; now there are {counted[worker]}", worker)
@@ -60,7 +60,7 @@ class Comparison:
 
     def _compare_setup(self, journal: Journal) -> None:
         """The commands of a setup: what they are now, against what the record has an output of."""
-        asked = [entry.data["arguments"] for entry in journal.kind("tool_started")]
+        asked = [entry.data.arguments or {} for entry in journal.all(ToolStarted)]
         if len(asked) != len(self._case.setup):
             text = f"{len(self._case.setup)} commands of the setup are on record; now there are {len(asked)}"
             self.deviations.append(Deviation(text=text))
@@ -79,7 +79,7 @@ class Comparison:
             self._compare_shown(run.worker, journal)
         answers = self._script.run_of(run.worker, ordinal) or []
         steps = [(place, answer) for place, answer in enumerate(answers) if answer.fail is None]
-        asked = {entry.key: entry for entry in journal.kind("model_asked")}
+        asked = {entry.key: entry for entry in journal.all(ModelAsked)}
         for number, (place, answer) in enumerate(steps, 1):
             entry = asked.get(f"m{number}")
             if entry is None:
@@ -87,7 +87,7 @@ class Comparison:
                     text = f"answer {number} of {len(steps)} is in the script; now the run does not come to it"
                     self._unfixable(text, run.worker, ordinal, number)
                 return
-            self._compare_sent(run.worker, ordinal, place, number, answer, told(entry.data["message"], self._neutral))
+            self._compare_sent(run.worker, ordinal, place, number, answer, told(entry.data.message, self._neutral))
 
     def _compare_sent(
         self, worker: str, ordinal: int, place: int, number: int, answer: Answer, now: str | list[str]
@@ -104,7 +104,7 @@ class Comparison:
         shown = self._case.shown.get(worker)
         if shown is None:
             return
-        frozen = journal.entries[0].data
+        frozen = journal.assembly
         system = system_of(frozen, self._neutral)
         if shown.system is not None and shown.system.rstrip() != system:
             text = difference("the system prompt is not the same", shown.system.rstrip(), system)
@@ -130,7 +130,7 @@ class Comparison:
         if not differing:
             return
         label = "how it ended is not the same" if "status" in differing else "the result is not the same"
-        detail = (run.error or {}).get("message") if run.error else None
+        detail = run.error["message"] if run.error else None
         after = {**{name: now.get(name) for name in then}, **({"because": detail} if detail else {})}
         self.deviations.append(Deviation(text=difference(label, _plain(then), self._neutral.text(_plain(after)))))
         if run.status not in {"completed", "failed"}:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core import yaml
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.core.events import AskOpenedData, RunStartedData, ToolResultData, ToolUseData
 from guildhall.core.frame import Frame, Redactor
 from guildhall.core.paths import Home
 from guildhall.hall.cases import code_of_test, refuse_programs, root_of_test
@@ -26,6 +27,7 @@ from guildhall.models.script import Script, ScriptSource
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.neutral import Neutral
+from guildhall.runs.record.entries import LimitAsked, ToolAsked
 from guildhall.workers.trust import Trust
 from guildhall.workflow.instance import Start
 from guildhall.workflow.start import values_of
@@ -215,11 +217,11 @@ class _Play:
         async with aclosing(stream) as events:
             async for event in events:
                 self.run = self.run or event.run
-                if event.type == "run_started":
-                    self._runs.setdefault(event.data["worker"], []).append(event.run)
+                if (started := event.read(RunStartedData)) is not None:
+                    self._runs.setdefault(started["worker"], []).append(event.run)
                 self._note_under_way(event)
-                if event.type == "ask_opened":
-                    ask = self.test.hall.asks.get(event.data["ask"]["ask"])
+                if (opened := event.read(AskOpenedData)) is not None:
+                    ask = self.test.hall.asks.get(opened["ask"]["ask"])
                     if not await self._answer(ask):
                         break
         self.deviations += [
@@ -231,10 +233,11 @@ class _Play:
 
     def _note_under_way(self, event: Event) -> None:
         """Calls beyond the room's take their time: meanwhile nobody is said to be late."""
-        if event.type in ("tool_use", "tool_result") and event.data["tool"] not in ROOM_TOOLS:
-            call = f"{event.run}/{event.data['id']}"
-            made = event.type == "tool_use" and not event.data.get("refused")
-            (self.test.order.under_way.add if made else self.test.order.under_way.discard)(call)
+        use = event.read(ToolUseData)
+        call = use or event.read(ToolResultData)
+        if call is not None and call["tool"] not in ROOM_TOOLS:
+            made, id = use is not None and not use.get("refused"), f"{event.run}/{call['id']}"
+            (self.test.order.under_way.add if made else self.test.order.under_way.discard)(id)
 
     async def _answer(self, ask: Ask) -> bool:
         """Says what was said then; whether there was anything to say."""
@@ -255,9 +258,10 @@ class _Play:
         return True
 
     def _reply(self, ask: Ask) -> Reply | None:
-        entry = self.test.hall.history.journal(ask.run).last(ask.key, "tool_asked", "limit_asked")
-        data: Mapping[str, Any] = entry.data if entry else {}
-        about = (data.get("tool"), data.get("limit"), ask.kind == "loop")
+        entry = self.test.hall.history.journal(ask.run).last(ask.key, ToolAsked, LimitAsked)
+        asked = entry.data if entry else None
+        tool = asked.tool if isinstance(asked, ToolAsked) else None
+        about = (tool, asked.limit if isinstance(asked, LimitAsked) else None, ask.kind == "loop")
         mine = self.test.hall.history.get(self.run).worker
         for place, reply in enumerate(self._replies):
             runs = self._runs.get(reply.worker or mine, [])[reply.run - 1 :]

@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
+from guildhall.core.errors import GuildError, ModelUnusable, NoModel, RuntimeFailed
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import write_artifact
 from guildhall.projects.commissions.completion import clean_up, finish, remove_checkout
@@ -134,7 +134,7 @@ async def _fail_to_start(context: CommissionContext, id: str, error: Exception) 
     known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
     where = f"{known.where}: " if known.where else ""
     reason = f"cannot start: {where}{known.message}" + (f". {known.hint}" if known.hint else "")
-    if isinstance(known, ModelUnusable):
+    if isinstance(known, ModelUnusable) and not isinstance(known, NoModel):  # whose hint has the command
         reason = f"{reason.rstrip('.')}. To change the model or the limits: guild commission edit {id}"
     reason = context.redact(reason)
 

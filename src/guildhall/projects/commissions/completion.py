@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from guildhall.activities.tools import rejection_reason
-from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
+from guildhall.core.errors import ErrorInfo, GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import completed_artifact, write_artifact
 from guildhall.projects.commissions.conflict import ask_user
@@ -100,9 +100,8 @@ def record_end(context: CommissionContext, id: str, connection: Connection, run:
     if ending.status == "completed":
         records.apply(connection, id, "complete", ending.reason or MERGED, now)
     elif ending.status == "failed":
-        error = ending.error or {}
-        reason = str(error.get("message") or ending.reason or "unknown reason")
-        conflict = tuple(error.get("files") or ())
+        error = ending.error or ErrorInfo(code="error", message=ending.reason or "unknown reason")
+        reason, conflict = error["message"], tuple(error.get("files", ()))
         failed = records.apply(connection, id, "fail", reason, now, data={"error": dict(error)}, conflict=conflict)
         if conflict:
             ask_user(connection, failed, now)
@@ -121,7 +120,8 @@ async def finish(context: CommissionContext, commission: Commission, ending: Str
             if judged.status == "completed":
                 conclude(connection, run, judged.output, context.now())
             else:
-                give_up(connection, run, judged.error or {}, context.now())
+                error = judged.error or ErrorInfo(code="error", message=judged.reason or "unknown reason")
+                give_up(connection, run, error, context.now())
         record_end(context, commission.id, connection, run, judged)
 
     await context.store.write(write)

@@ -17,6 +17,8 @@ from guildhall.core.errors import GuildError, NotFulfilled
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import TOOLS, parse_checkout_name
 from guildhall.projects.workplace import Work
+from guildhall.runs.journal import entries_with
+from guildhall.runs.record.entries import ToolStarted
 from guildhall.tools.define import invoke
 from guildhall.tools.model import Folder, View
 from guildhall.tools.shell import shell_tools
@@ -194,14 +196,14 @@ async def _report_lost_work(context: CommissionContext, commission: Commission, 
     if lost_at is None or commission.run is None or commission.loss_reported_by not in (None, call):
         return
     entries = context.history.entries(commission.run)
-    before = [entry for entry in entries if entry.kind == "tool_started" and entry.at <= lost_at]
-    changing = [entry for entry in before if entry.data["tool"] not in (*READING, *TOOLS)]
+    before = [entry.data for entry in entries_with(entries, ToolStarted) if entry.at <= lost_at]
+    changing = [call for call in before if call.tool not in (*READING, *TOOLS)]
     if not changing:
         return
     await context.store.write(
         lambda connection: records.change(connection, commission.id, context.now(), loss_reported_by=call)
     )
-    written: list[Mapping[str, Any]] = [one.data["arguments"] or {} for one in changing if one.data["tool"] in WRITING]
+    written: list[Mapping[str, Any]] = [call.arguments or {} for call in changing if call.tool in WRITING]
     names = list(dict.fromkeys(str(one["file_path"]) for one in written if "file_path" in one))
     files = f": {_names(names)}" if names else ""
     raise NotFulfilled(

@@ -95,7 +95,7 @@ async def require_approval(
         return Stretch(status=review.status, pause=review.pause, reason=review.reason)
     verdicts = calls_made(context.history.entries(review.id), submit_review.name)
     if not verdicts:
-        reason = (review.error or {}).get("message") or "the reviewer did not call submit_review"
+        reason = review.error["message"] if review.error else "the reviewer did not call submit_review"
         raise NotFulfilled(f"no review from {reviewer}: {reason}", hint=f"guild show {review.id}")
     approved, comments = bool(verdicts[-1]["approved"]), str(verdicts[-1]["comments"])
     text = f"{reviewer} {'approves' if approved else 'does not approve'}: {comments}"

@@ -37,6 +37,7 @@ _NOBODY_IS_ASKED = {
     "GH_PROMPT_DISABLED": "1",
     "GH_NO_UPDATE_NOTIFIER": "1",
     "NO_COLOR": "1",
+    "LC_ALL": "C.UTF-8",  # `[rejected]` of git is translated otherwise
 }
 
 

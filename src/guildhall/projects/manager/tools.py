@@ -17,7 +17,7 @@ from guildhall.core.errors import Refused, UsageError
 from guildhall.projects.commissions.model import Draft, repository_path
 from guildhall.projects.commissions.states import parse_status
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
-from guildhall.projects.meetings.model import checked_topic
+from guildhall.projects.meetings.model import topic_line
 from guildhall.runs.texts import check_text
 from guildhall.tools.define import bind_tools, with_call_keys
 from guildhall.workers.registry import SHIPPED
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.manager.pull_request import Review
-    from guildhall.projects.meetings.meetings import Meetings
     from guildhall.projects.meetings.model import Meeting
+    from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.model import Project
     from guildhall.projects.registry import Projects
     from guildhall.tools.model import Tool
@@ -268,8 +268,8 @@ class ManagerTools:
 
     def _asked_before(self, project: Project, topic: str) -> Meeting | None:
         """The meeting that this very call has asked for, whatever the user has said to that since."""
-        context, began, about = self._context, self._context.began(self._key), checked_topic(topic)
-        for one in context.meetings().register.all(project.name) if began is not None else ():
+        context, began, about = self._context, self._context.began(self._key), topic_line(topic)
+        for one in context.meetings().all(project.name) if began is not None else ():
             if (one.made_by, one.topic) == (context.run, about) and one.created_at >= str(began):
                 return one
         return None

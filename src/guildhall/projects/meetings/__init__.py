@@ -1,6 +1,6 @@
-"""Meetings: conversations of a person with a worker in a project, over many sittings.
+"""Meetings: conversations of the user with a worker in a project.
 
-A meeting is one run in a seat, with a checkout of its own; what the person says is on record before the run hears it,
-and the run is walked through its journal again whenever somebody comes back. Not here: how a conversation is executed
-(runs), and how it looks in a terminal (cli).
+A meeting is one run per session, with a checkout of its own. A message of the user is recorded before the run receives
+it, and the run resumes from its journal whenever the user comes back. `states.py` has the state machine. Does not
+execute conversations (runs) or print them (cli).
 """

@@ -1,104 +1,97 @@
-"""The nouns of a meeting: how it stands, what was said, what came out; and which states may follow which."""
+"""Meetings as data: the meeting (its row), the messages in it and its details. No I/O."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import UsageError
 from guildhall.runs.texts import check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from guildhall.activities.model import Decided
+    from guildhall.projects.meetings.states import Closing, MeetingStatus
     from guildhall.projects.model import Moment
 
-MeetingStatus = Literal["requested", "open", "closed", "declined"]
-STATES: tuple[MeetingStatus, ...] = ("requested", "open", "closed", "declined")
-# What may follow what; None: it comes into being. Deferring a request changes no state: it stays one, for later.
-TRANSITIONS: Mapping[MeetingStatus | None, frozenset[MeetingStatus]] = {
-    None: frozenset({"requested", "open"}),
-    "requested": frozenset({"open", "declined"}),
-    "open": frozenset({"closed"}),
-    "closed": frozenset(),
-    "declined": frozenset(),
-}
-
 FOLDER = ".lore/meetings"
-LONGEST_TOPIC = 1_000  # characters
-LONGEST_WORDS = 100_000  # characters that a person says at once
-MOST_LINKED = 100  # artifacts
-CLOSING = "closing"  # a line of the timeline that has this: the person has said that it is over, and how
-_INSTEAD: Mapping[MeetingStatus, str] = {
-    "requested": "guild meeting accept {id}, decline {id} or defer {id} DATE",
-    "open": "guild meet {id} goes there; guild meeting close {id} ends it",
-    "closed": "It is over: guild meeting show {id}. A new one: guild meet WORKER",
-    "declined": "A new one: guild meet WORKER",
-}
+MAX_TOPIC = 1_000  # characters
+MAX_MESSAGE = 100_000  # characters of one message of the user
+MAX_LINKED = 100  # artifacts
+By = Literal["person", "worker", "manager", "hall", "artifact"]  # artifact: rebuilt from its file
 
 
-def notes_of(id: str) -> str:
-    """The path of the artifact that a meeting is; when it closes, of its notes."""
+def artifact_path(id: str) -> str:
+    """Return the path of a meeting's artifact, which has the notes once the meeting is closed."""
     return f"{FOLDER}/{id}.md"
 
 
-def branch_of(id: str) -> str:
+def branch_name(id: str) -> str:
     return f"claude/meeting/{id}"
-
-
-def leaves_work(timeline: Sequence[Moment]) -> bool:
-    """Whether it was closed with what was done left on its branch."""
-    said = [moment.data[CLOSING] for moment in timeline if CLOSING in moment.data]
-    return bool(said and said[-1].get("leave_work"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """A meeting as the record has it."""
+    """A meeting as it is recorded."""
 
     id: str
     project: str
-    worker: str  # as it was named
+    worker: str  # as the user named it
     topic: str
     status: MeetingStatus
-    reason: str | None = None  # why it stands as it does
-    by: str = "person"  # who wanted it: person, worker, manager, hall; artifact: made again from one
-    made_by: str | None = None  # the run that asked for it
-    ask: str | None = None  # by which it was asked for
-    deferred_to: str | None = None  # out of sight until then
+    reason: str | None = None  # of the last event, for people; nothing depends on its wording
+    by: By = "person"  # who wanted the meeting
+    made_by: str | None = None  # the run that requested it
+    ask: str | None = None  # the ask of the request
+    deferred_to: str | None = None  # the request is hidden until then
     linked: tuple[str, ...] = ()  # paths of artifacts
-    sittings: int = 0  # runs that it has had; one that was renewed has more than one
-    run: str | None = None  # the last of them
+    sittings: int = 0  # number of sessions
+    run: str | None = None  # of the last session
     branch: str | None = None
     summary: str | None = None
-    notes: str | None = None  # the path of what was written down when it closed
+    notes: str | None = None  # path of the notes, once it is closed
+    closing: Closing | None = None  # set when the user asks to close it
+    cleaned_up_at: str | None = None  # when checkout, branch and transcript were removed
     created_at: str
     changed_at: str
 
+    @property
+    def is_work_left(self) -> bool:
+        """Return True if the meeting is closed, or being closed, without merging its work."""
+        return self.closing is not None and self.closing.leave_work
+
     def as_dict(self) -> dict[str, Any]:
-        """The meeting as `--json` prints it."""
+        """Return the meeting as `--json` prints it."""
         return {"meeting": self.id, **{name: value for name, value in asdict(self).items() if name != "id"}}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
-    """One thing that the person has said."""
+class UserMessage:
+    """A message of the user."""
 
-    number: int  # 1, 2, 3 ... in the meeting
-    run: str  # that hears it; empty: the one that is made for it
-    words: str
+    number: int  # in the meeting, starting at 1
+    run: str  # the run that receives it; empty until there is one
+    text: str
     at: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """What the person said, and all that the worker said and did before it listened again."""
+class Session:
+    """One run of a meeting. A renewed meeting has more than one."""
 
-    number: int  # of the person's words; 0: the worker began
+    run: str
+    after: int  # number of the last user message that the first message of the run contains
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """A message of the user, and everything that the worker said and did before it listened again."""
+
+    number: int  # of the user message; 0 if the worker spoke first
     words: str
-    answer: str  # empty: there is none yet
-    calls: tuple[str, ...] = ()  # the tools that it has called
+    answer: str  # empty if there is none yet
+    calls: tuple[str, ...] = ()  # names of the tools that the worker called
     at: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,7 +100,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUp:
-    """Work that the worker proposes to commission afterwards."""
+    """Work that the worker proposes to commission after the meeting."""
 
     title: str
     prompt: str
@@ -118,64 +111,45 @@ class FollowUp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeetingShown:
-    """All about a meeting."""
+class MeetingDetails:
+    """Everything about a meeting."""
 
     meeting: Meeting
     exchanges: Sequence[Exchange] = ()
     followups: Sequence[FollowUp] = ()
     decisions: Sequence[Decided] = ()
     timeline: Sequence[Moment] = ()
-    answering: bool = False  # words of the person wait for an answer, or it is under way
+    answering: bool = False  # a message of the user is not answered yet
     cost_usd: float | None = None
     worktree: str | None = None
-    doubts: Sequence[str] = ()  # what does not fit together, such as a status that was written by hand
+    warnings: Sequence[str] = ()  # such as a status that was edited in the artifact
 
     def as_dict(self) -> dict[str, Any]:
         return {
             **self.meeting.as_dict(),
-            "exchanges": [one.as_dict() for one in self.exchanges],
-            "followups": [one.as_dict() for one in self.followups],
-            "decisions": [one.as_wire() for one in self.decisions],
-            "timeline": [one.as_dict() for one in self.timeline],
+            "exchanges": [exchange.as_dict() for exchange in self.exchanges],
+            "followups": [followup.as_dict() for followup in self.followups],
+            "decisions": [decision.as_wire() for decision in self.decisions],
+            "timeline": [entry.as_dict() for entry in self.timeline],
             "answering": self.answering,
             "cost_usd": self.cost_usd,
             "worktree": self.worktree,
-            "doubts": list(self.doubts),
+            "warnings": list(self.warnings),
         }
 
 
-def check_transition(meeting: Meeting, after: MeetingStatus) -> None:
-    """Raises where a meeting cannot become what it is to become."""
-    if after in TRANSITIONS[meeting.status]:
-        return
-    raise Conflict(
-        f"the meeting {meeting.id} is {meeting.status}: it cannot become {after}",
-        hint=_INSTEAD[meeting.status].format(id=meeting.id),
-    )
-
-
-def demand_open(meeting: Meeting) -> None:
-    """Raises where nothing can be said in a meeting."""
-    if meeting.status != "open":
-        raise Conflict(
-            f"the meeting {meeting.id} is {meeting.status}: nobody listens there",
-            hint=_INSTEAD[meeting.status].format(id=meeting.id),
-        )
-
-
-def checked_words(words: str) -> str:
-    """What a person says, if it can be said."""
+def check_message(text: str) -> str:
+    """Return a message of the user. Raise UsageError if it is empty, not text or too long."""
     empty = 'Say something: guild meet WORKER "...", or --say "..."'
-    long = "Put it into a file of the project, and say which one to read."
-    return check_text("words", words, LONGEST_WORDS, empty=empty, long=long)
+    long = "Put it into a file of the project, and tell the worker to read that."
+    return check_text("words", text, MAX_MESSAGE, empty=empty, long=long)
 
 
-def checked_topic(topic: str) -> str:
-    """What a meeting is about: the first line that says something, cut to its length."""
-    check_text("topic", topic, LONGEST_WORDS)
-    first = next(line.strip() for line in topic.splitlines() if line.strip())
+def topic_line(text: str) -> str:
+    """Return the topic in a text: its first line that is not blank, cut to the maximum length."""
+    check_text("topic", text, MAX_MESSAGE)
+    first = next(line.strip() for line in text.splitlines() if line.strip())
     printable = "".join(char if char.isprintable() else " " for char in first).strip()
     if not printable:
-        raise UsageError("topic: nothing in it can be read")
-    return printable if len(printable) <= LONGEST_TOPIC else printable[: LONGEST_TOPIC - 3] + "..."
+        raise UsageError("topic: no printable character in the first line")
+    return printable if len(printable) <= MAX_TOPIC else printable[: MAX_TOPIC - 3] + "..."

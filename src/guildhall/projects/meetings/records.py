@@ -1,51 +1,57 @@
-"""The SQL of meetings and of what is said in them. Nothing else knows these columns."""
+"""The SQL of meetings and their messages. An event is one transaction: the row and its timeline entry, or neither."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, update
 
-from guildhall.projects.meetings.model import Meeting, Words, check_transition
+from guildhall.core.errors import NotFound
+from guildhall.core.nearest import nearest_or
+from guildhall.projects.meetings.model import Meeting, Session, UserMessage
+from guildhall.projects.meetings.states import SESSION_NOTES, Closing, transit
 from guildhall.projects.model import Moment
-from guildhall.projects.records import add_moment, forget
+from guildhall.projects.records import add_moment, forget, moments
 from guildhall.store.guild_tables import meeting_words, meetings
 
 if TYPE_CHECKING:
-    from guildhall.projects.meetings.model import MeetingStatus
+    from guildhall.projects.meetings.states import Creation, Event, MeetingStatus, Note
+
+_INSERTION_ORDER = literal_column("meetings.rowid", Integer)  # of meetings that were created at the same time
 
 
-_PLACE = literal_column("meetings.rowid", Integer)  # two of one moment stay in their order
+def add(connection: Connection, meeting: Meeting, kind: Creation, reason: str) -> None:
+    """Insert a new meeting and the first entry of its timeline."""
+    connection.execute(insert(meetings).values(**_to_row(meeting)))
+    entry = Moment(kind=kind, at=meeting.created_at, reason=reason, after=meeting.status)
+    add_moment(connection, meeting.id, entry)
 
 
-def add(connection: Connection, meeting: Meeting, reason: str) -> None:
-    """A meeting comes into being, and its timeline begins."""
-    connection.execute(insert(meetings), {**asdict(meeting), "linked": list(meeting.linked)})
-    add_moment(
-        connection, meeting.id, Moment(kind="create", at=meeting.created_at, reason=reason, after=meeting.status)
-    )
+def apply(connection: Connection, id: str, event: Event, reason: str, now: str, **changes: Any) -> Meeting:
+    """Apply an event: update the row and append to the timeline. Raise Conflict if the event is not allowed."""
+    before = get(connection, id)
+    after = transit(before, event, reason=reason, now=now, **changes)
+    _save(connection, after)
+    entry = Moment(kind=event, at=now, reason=reason, before=before.status, after=after.status)
+    add_moment(connection, id, entry)
+    return after
 
 
-def move(connection: Connection, id: str, after: MeetingStatus, reason: str, now: str, **columns: Any) -> Meeting:
-    """A transition: the row and the timeline, or nothing at all where it may not be."""
-    meeting = find(connection, id)
-    assert meeting is not None
-    check_transition(meeting, after)
-    change(connection, id, now, status=after, reason=reason, **columns)
-    add_moment(connection, id, Moment(kind=after, at=now, reason=reason, before=meeting.status, after=after))
-    moved = find(connection, id)
-    assert moved is not None
-    return moved
+def change(connection: Connection, id: str, now: str, **changes: Any) -> Meeting:
+    """Change fields of a meeting without changing its status."""
+    after = replace(get(connection, id), changed_at=now, **changes)
+    _save(connection, after)
+    return after
 
 
-def change(connection: Connection, id: str, now: str, **columns: Any) -> None:
-    """Changes what is no state of it."""
-    connection.execute(update(meetings).where(meetings.c.id == id).values(**columns, changed_at=now))
+def add_note(connection: Connection, id: str, kind: Note, text: str, now: str, **data: Any) -> None:
+    """Append a timeline entry that is not a transition."""
+    add_moment(connection, id, Moment(kind=kind, at=now, reason=text, data=data))
 
 
 def remove(connection: Connection, id: str, now: str) -> None:
-    """A meeting is gone from the record; its runs stay there, and one line that says so."""
+    """Delete a meeting. Its runs stay, and a timeline entry, so that its artifact does not rebuild it."""
     connection.execute(delete(meeting_words).where(meeting_words.c.meeting == id))
     connection.execute(delete(meetings).where(meetings.c.id == id))
     forget(connection, id, now)
@@ -53,58 +59,89 @@ def remove(connection: Connection, id: str, now: str) -> None:
 
 def find(connection: Connection, id: str) -> Meeting | None:
     row = connection.execute(select(meetings).where(meetings.c.id == id)).mappings().first()
-    return _meeting(row) if row else None
+    return _from_row(row) if row else None
 
 
-def listed(connection: Connection, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
-    """The meetings, newest first."""
-    query = select(meetings).order_by(meetings.c.created_at.desc(), _PLACE.desc())
+def get(connection: Connection, id: str) -> Meeting:
+    """Return a meeting. Raise NotFound if there is none with this id."""
+    if (found := find(connection, id)) is not None:
+        return found
+    known = connection.execute(select(meetings.c.id)).scalars().all()
+    hint = nearest_or(id[:60], known, "`guild meeting ls` lists them.")
+    raise NotFound(f"no meeting {id[:60]!r}", hint=hint)
+
+
+def list_all(connection: Connection, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
+    """Return meetings, newest first."""
+    query = select(meetings).order_by(meetings.c.created_at.desc(), _INSERTION_ORDER.desc())
     if project is not None:
         query = query.where(meetings.c.project == project)
     if status is not None:
         query = query.where(meetings.c.status == status)
-    return [_meeting(row) for row in connection.execute(query).mappings()]
+    return [_from_row(row) for row in connection.execute(query).mappings()]
 
 
-def by_ask(connection: Connection, ask: str) -> Meeting | None:
+def find_by_ask(connection: Connection, ask: str) -> Meeting | None:
+    """Return the meeting that was requested with this ask, or None."""
     row = connection.execute(select(meetings).where(meetings.c.ask == ask)).mappings().first()
-    return _meeting(row) if row else None
+    return _from_row(row) if row else None
 
 
-# what was said
+# messages
 
 
-def add_words(connection: Connection, id: str, run: str, words: str, now: str) -> int:
-    """What the person says next; its number."""
+def add_message(connection: Connection, id: str, run: str, text: str, now: str) -> int:
+    """Append a message of the user, and return its number."""
     last = connection.execute(select(func.max(meeting_words.c.number)).where(meeting_words.c.meeting == id))
     number = (last.scalar_one() or 0) + 1
-    said = {"meeting": id, "number": number, "run": run, "words": words, "at": now}
-    connection.execute(insert(meeting_words), said)
+    row = {"meeting": id, "number": number, "run": run, "words": text, "at": now}
+    connection.execute(insert(meeting_words), row)
     return number
 
 
-def words(connection: Connection, id: str, number: int) -> Words | None:
+def find_message(connection: Connection, id: str, number: int) -> UserMessage | None:
     query = select(meeting_words).where(meeting_words.c.meeting == id, meeting_words.c.number == number)
     row = connection.execute(query).mappings().first()
-    return _words(row) if row else None
+    return _to_message(row) if row else None
 
 
-def all_words(connection: Connection, id: str) -> list[Words]:
+def messages(connection: Connection, id: str) -> list[UserMessage]:
     query = select(meeting_words).where(meeting_words.c.meeting == id).order_by(meeting_words.c.number)
-    return [_words(row) for row in connection.execute(query).mappings()]
+    return [_to_message(row) for row in connection.execute(query).mappings()]
 
 
-def heard_by(connection: Connection, id: str, run: str, after: int) -> None:
-    """Whatever was said after this number is for another run to hear."""
-    later = (meeting_words.c.meeting == id) & (meeting_words.c.number > after)
-    connection.execute(update(meeting_words).where(later).values(run=run))
+# sessions
 
 
-def _meeting(row: RowMapping) -> Meeting:
-    columns: dict[str, Any] = {**row}
+def sessions(connection: Connection, id: str) -> list[Session]:
+    """Return the sessions of a meeting, oldest first."""
+    return [Session(**entry.data) for entry in moments(connection, id) if entry.kind in SESSION_NOTES]
+
+
+def add_session(connection: Connection, id: str, session: Session, reason: str, now: str) -> None:
+    """Add a session, in the transaction that creates its run. It receives the messages that are not in its input."""
+    count = get(connection, id).sittings
+    change(connection, id, now, run=session.run, sittings=count + 1)
+    later = (meeting_words.c.meeting == id) & (meeting_words.c.number > session.after)
+    connection.execute(update(meeting_words).where(later).values(run=session.run))
+    add_note(connection, id, "renew_session" if count else "start_session", reason, now, **vars(session))
+
+
+def _save(connection: Connection, meeting: Meeting) -> None:
+    connection.execute(update(meetings).where(meetings.c.id == meeting.id).values(**_to_row(meeting)))
+
+
+def _to_row(meeting: Meeting) -> dict[str, Any]:
+    closing = asdict(meeting.closing) if meeting.closing is not None else None
+    return {**vars(meeting), "linked": list(meeting.linked), "closing": closing}
+
+
+def _from_row(row: RowMapping) -> Meeting:
+    columns: dict[str, Any] = dict(row)
     columns["linked"] = tuple(row["linked"])
+    columns["closing"] = Closing(**row["closing"]) if row["closing"] is not None else None
     return Meeting(**columns)
 
 
-def _words(row: RowMapping) -> Words:
-    return Words(number=row["number"], run=row["run"], words=row["words"], at=row["at"])
+def _to_message(row: RowMapping) -> UserMessage:
+    return UserMessage(number=row["number"], run=row["run"], text=row["words"], at=row["at"])

@@ -15,7 +15,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
-from guildhall.core.events import Event
+from guildhall.core.events import Event, MemoryCondensedData
 from guildhall.memory.compaction import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
 from guildhall.runs import records
 from guildhall.runs.model import HALL, RunRequest
@@ -121,10 +121,11 @@ class MemoryCompactor:
         return CompactionResult(scope=request.folder.scope, status="failed", reason=reason)
 
     def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run: str | None) -> None:
-        data = {"text": str(result), **result.as_dict(), "by": compactor_run}
         runs = self._find_runs(request.run)
         root = runs.root(request.run)
-        event = Event(type="memory_condensed", run=request.run, root=root, at=stamp(self._clock.now()), data=data)
+        data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run)
+        at = stamp(self._clock.now())
+        event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
         if runs.alive(root):
             self._bus.publish(event)
         else:
@@ -152,7 +153,7 @@ class _CompactorRun:
         frame = replace(self._request.frame, caller=HALL, interactive=False)
         run = await self._runs.to_its_end(request, frame, self._set_run)
         if run.status != "completed":
-            reason = (run.error or {}).get("message") or run.reason or "no reason given"
+            reason = (run.error["message"] if run.error else run.reason) or "no reason given"
             raise RuntimeFailed(f"{run.id} {run.status}: {reason}")
         return str(run.output)
 

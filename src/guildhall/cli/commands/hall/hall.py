@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @command(JSON)
 def status(ctx: Context) -> None:
     address = find(Home.locate(dict(os.environ)))
-    told = {"running": address is not None, **(run_without_event_loop(_status(address)) if address else {})}
-    ctx.print(told, _print_status)
+    status = {"running": address is not None, **(run_without_event_loop(_status(address)) if address else {})}
+    ctx.print(status, _print_status)
 
 
 async def _status(address: Address) -> dict[str, Any]:
@@ -35,33 +35,33 @@ async def _status(address: Address) -> dict[str, Any]:
     try:
         return await client.status()
     except GuildError:
-        told = asdict(address)
-        del told["token"]
-        return {**told, "state": "not answering", "runs": None, "members": None, "clients": None, "idle": None}
+        status = asdict(address)
+        del status["token"]
+        return {**status, "state": "not answering", "runs": None, "members": None, "clients": None, "idle": None}
     finally:
         await client.close()
 
 
-def _print_status(told: dict[str, Any], screen: Screen) -> None:
-    if not told["running"]:
+def _print_status(status: dict[str, Any], screen: Screen) -> None:
+    if not status["running"]:
         screen.result("No hall is running. A command that needs one starts it.")
         return
     rows = [
-        ["hall", f"process {told['pid']}, {told['state']}"],
-        ["at", told["url"]],
-        ["version", told["version"]],
-        ["started", age(told["since"], SystemClock().now())],
+        ["hall", f"process {status['pid']}, {status['state']}"],
+        ["at", status["url"]],
+        ["version", status["version"]],
+        ["started", age(status["since"], SystemClock().now())],
     ]
-    if told["runs"] is not None:
-        rows += [["runs", str(told["runs"])], ["clients", str(told["clients"])]]
-        rows += [["member", _member(one)] for one in told.get("members") or ()]
-        idle = told["idle"]
+    if status["runs"] is not None:
+        rows += [["runs", str(status["runs"])], ["clients", str(status["clients"])]]
+        rows += [["member", _member(one)] for one in status.get("members") or ()]
+        idle = status["idle"]
         rows += [["leaves", "when it is told to" if idle is None else f"after {idle:g} s without either"]]
     screen.table(rows)
 
 
-def _member(told: dict[str, Any]) -> str:
-    return f"{told['member']}, {told['state']}" + (f", jobs that go on: {told['jobs']}" if told["jobs"] else "")
+def _member(status: dict[str, Any]) -> str:
+    return f"{status['member']}, {status['state']}" + (f", jobs that go on: {status['jobs']}" if status["jobs"] else "")
 
 
 @command(JSON)

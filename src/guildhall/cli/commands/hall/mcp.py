@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient
 
 
-_LARGEST = 64 * 1024**2  # bytes of a file
+_MAX_FILE_BYTES = 64 * 1024**2
 
 
 @command()
@@ -51,24 +51,24 @@ async def _serve(screen: Screen) -> None:
 
 
 async def _read(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
-    """Lets what comes in be read; a file, or nothing at all in the place of a program, is read at once."""
+    """Connect standard input to `lines`. A file is read at once."""
     kind = os.fstat(0).st_mode
     if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
         loop = asyncio.get_running_loop()
         return (await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin))[0]
-    lines.feed_data(sys.stdin.buffer.read(_LARGEST))
+    lines.feed_data(sys.stdin.buffer.read(_MAX_FILE_BYTES))
     lines.feed_eof()
     return None
 
 
 def _say(line: bytes) -> None:
-    """Writes a line whole."""
+    """Write a whole line to standard output."""
     while line:
         line = line[os.write(1, line) :]
 
 
 class _Connection:
-    """The hall that there is. One that had nothing to do may have left; then another one is found or started."""
+    """A connection that is renewed if the hall has exited because it was idle."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen

@@ -10,7 +10,7 @@ from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.cli.commands.runs.wait import wait_stopped
 from guildhall.cli.format.jobs import label_of
 from guildhall.cli.format.member_jobs import print_end, told_end, until_over
-from guildhall.cli.format.runs import print_ending
+from guildhall.cli.format.runs import print_outcome
 from guildhall.cli.parser import json_object, read_text
 from guildhall.cli.targets import Resolved, worker_name
 from guildhall.core.errors import UsageError
@@ -79,8 +79,8 @@ async def _wait(ctx: Context, job: Job) -> int:
     assert job.run is not None
     code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
     if ctx.args.json:
-        told = (await client.job(job.id)).as_dict()
-        screen.json({**told, **(await client.job_result(job.id)).as_wire()} if told["status"] == "completed" else told)
+        data = (await client.job(job.id)).as_dict()
+        screen.json({**data, **(await client.job_result(job.id)).as_wire()} if data["status"] == "completed" else data)
     else:
-        print_ending(shown, screen)
+        print_outcome(shown, screen)
     return code

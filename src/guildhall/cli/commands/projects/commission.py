@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +100,8 @@ def new(ctx: Context) -> Work:
 
 
 async def _new(ctx: Context, draft: Draft) -> int:
+    import asyncio  # not at the top, because `ls` and `show` do not need it
+
     client = await ctx.connect()
     made: Commission | None = None
     try:

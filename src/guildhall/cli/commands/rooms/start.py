@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, cast
 from guildhall.cli import exit_codes
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.run import FRESH, LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of, run_workflow
-from guildhall.cli.follow import Follower, calm
+from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
 from guildhall.cli.targets import parse_target, worker_name
 from guildhall.core.errors import GuildError, UsageError
+from guildhall.core.events import RunStartedData
 from guildhall.hall.start import is_embedded
 from guildhall.workflow.recognise import SUFFIXES, is_workflow
 from guildhall.workflow.target import Target
@@ -91,10 +92,10 @@ async def _follow(ctx: Context, run: str, target: Target) -> int:
                     shown = await client.workflow(target)
                     own.runs.update(agent.run for agent in shown.agents if agent.run and agent.name == target.agent)
                 if own.concerns(event):
-                    await follower.tell(event)
+                    await follower.handle(event)
     except (asyncio.CancelledError, ReaderGone):
         code = exit_codes.INTERRUPTED
-        calm()
+        clear_cancellation()
     with suppress(GuildError):  # it was stopped from elsewhere
         await client.stop_agent(target)
     screen.note(f"{target} is stopped. To go on with what it has not read: guild start {target}")
@@ -121,9 +122,9 @@ class Own:
                 data.get("actor"),
                 *(data.get("reached") or ()),
             )
-        if event.type == "run_started":
-            parent = event.data.get("parent")
-            mine = parent in self.runs or (parent == self._root and event.data.get("worker") == self._name)
+        if (started := event.read(RunStartedData)) is not None:
+            parent = started["parent"]
+            mine = parent in self.runs or (parent == self._root and started["worker"] == self._name)
             (self.runs if mine else self._others).add(event.run)
         elif event.run not in self.runs:
             self._others.add(event.run)

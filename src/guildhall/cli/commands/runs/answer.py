@@ -9,7 +9,7 @@ from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
 from guildhall.cli.format.meetings import print_change
 from guildhall.cli.format.member_jobs import how_to_answer, question_meant
-from guildhall.cli.format.runs import how_to_go_on, result_of
+from guildhall.cli.format.runs import next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.targets import ask_id
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
@@ -132,10 +132,10 @@ async def _continue(ctx: Context, run: str) -> int:
         return await Conversation(screen).once(meeting.id, client, ctx.frame)
     if shown.run.status == "waiting" and (is_unblocked or shown.run.kind == "workflow"):
         return await resume_run(ctx, run)
-    for line in how_to_go_on(shown, screen):
+    for line in next_steps(shown, screen):
         screen.note(line)
     if screen.wanted.form != "text":
-        screen.last(await result_of(shown, client))
+        screen.last(await result_data(shown, client))
     return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE
 
 

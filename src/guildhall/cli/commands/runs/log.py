@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.rooms import message_line
-from guildhall.cli.format.runs import entry_line, how_to_go_on
+from guildhall.cli.format.runs import entry_line, next_steps
 from guildhall.cli.targets import resolve
 from guildhall.core.clock import SystemClock
-from guildhall.runs.model import Entry
+from guildhall.runs.record.entries import Entry, Payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -41,7 +41,7 @@ async def log(ctx: Context) -> None:
         return
     while shown.run.status == "running":
         shown = await _follow(journal, replace(ctx.frame, interactive=False))
-    for line in how_to_go_on(shown, ctx.screen):
+    for line in next_steps(shown, ctx.screen):
         ctx.screen.note(line)
 
 
@@ -78,7 +78,7 @@ class _Printer:
         open_ones = [one for one in runs if self._ended_at.get(one.id) != one.ended_at or one.ended_at is None]
         new = [entry for one in open_ones for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
         self._ended_at = {one.id: one.ended_at for one in runs}
-        items: list[Entry | Message] = [*await self._messages(shown), *new]
+        items: list[Entry[Payload] | Message] = [*await self._messages(shown), *new]
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
             if isinstance(item, Entry):
                 self._last[item.run] = item.seq
@@ -105,9 +105,10 @@ class _Printer:
         found = await self.client.channel(self.run, since=self._last_message)
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
 
-    def _print_entry(self, entry: Entry, label: str) -> None:
-        told = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
-        self._screen.json(told.as_dict()) if self._as_json else self._screen.result(label + entry_line(told))
+    def _print_entry(self, entry: Entry[Payload], label: str) -> None:
+        record = {name: self._screen.scrubbed(value) for name, value in entry.data.to_record().items()}
+        redacted = replace(entry, data=entry.data.from_record(record))  # before any of it is cut
+        self._screen.json(redacted.as_dict()) if self._as_json else self._screen.result(label + entry_line(redacted))
 
     def _print_message(self, message: Message) -> None:
         if self._as_json:

@@ -13,11 +13,11 @@ from guildhall.cli.format.jobs import id_of, task_of
 from guildhall.cli.format.member_jobs import how_to_answer
 from guildhall.cli.format.runs import age, ahead
 from guildhall.cli.format.workflows import (
-    given_up,
-    how_to_try_again,
+    failed_agents,
     name_of,
     print_agents,
     print_workflow,
+    retry_command,
     working_rows,
 )
 from guildhall.cli.screen import money
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
     from guildhall.workflow.instance import AgentShown, WorkflowShown
 
-_SHOWN = 10  # finished runs, unless all are wanted
+_MAX_DONE = 10  # finished runs without --all
 _OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """What there is, by what it means for the person."""
+    """Runs, asks, workflows, jobs, meetings and commissions, grouped by what they mean for the user."""
 
     asks: Sequence[Ask]
-    stopped: Sequence[Run]  # go on only when told to
+    stopped: Sequence[Run]  # until the user resumes them
     working: Sequence[Run]
     done: Sequence[Run]
-    workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
-    members: Sequence[AtWork] = ()  # jobs of members that go on
-    meetings: Sequence[Meeting] = ()  # all but those asked for, which are among the asks
+    workflows: Mapping[str, WorkflowShown]  # by run; without those that have ended
+    members: Sequence[AtWork] = ()  # running jobs of members
+    meetings: Sequence[Meeting] = ()  # without requested ones, which are among the asks
     sittings: Sequence[Run] = ()  # the runs of meetings
     commissions: Sequence[Commission] = ()
 
@@ -66,7 +66,7 @@ class Groups:
         commissions: Sequence[Commission] = (),
     ) -> Groups:
         asked = {ask.root for ask in asks}
-        sittings = [run for run in runs if run.kind == "meeting"]  # a meeting is shown as itself, and once
+        sittings = [run for run in runs if run.kind == "meeting"]  # a meeting is listed once, not by its runs
         runs = [run for run in runs if run.kind != "meeting"]
         return Groups(
             asks=asks,
@@ -101,7 +101,7 @@ class Groups:
 
 @command(
     argument("target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag, a commission"),
-    argument("--all", action="store_true", help=f"every run, not just the newest {_SHOWN} that are done"),
+    argument("--all", action="store_true", help=f"every run, not just the newest {_MAX_DONE} that are done"),
     argument("--json", action="store_true", help="print an object with needs_you, working and done"),
     event_loop=False,
 )
@@ -137,7 +137,7 @@ async def _print_one(ctx: Context, client: HallClient) -> None:
 
 
 def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:
-    """The groups as people read them. `here` is the project that needs not be named."""
+    """Print the groups. Runs in the project `here` are printed without its path."""
     now = SystemClock().now()
 
     def task(run: Run) -> str:
@@ -158,16 +158,16 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         since = age(run.created_at, now)
         if (workflow := groups.workflows.get(run.id)) is not None:
             working += working_rows(run, workflow, since)
-            gave_up += [_gave_up(agent, workflow) for agent in given_up(workflow)]
+            gave_up += [_gave_up(agent, workflow) for agent in failed_agents(workflow)]
         else:
             working.append([id_of(run), run.worker, task(run), since])
     for theirs in groups.members:
-        if not (theirs.job.waiting and theirs.job.questions):  # it is among what needs you
+        if not (theirs.job.waiting and theirs.job.questions):  # otherwise it is listed under "needs you"
             working.append(_at_work(theirs, screen, here, now))
     dispatched = [one for one in groups.commissions if one.status == "dispatched"]
     working += [[one.id, one.worker, screen.one_line(one.title, 50), "queued"] for one in dispatched]
     ended = _done(groups, task, screen, now)
-    done = ended if everything else ended[:_SHOWN]
+    done = ended if everything else ended[:_MAX_DONE]
     parts = {
         "needs you": asks + stopped + gave_up,
         "working": working,
@@ -186,7 +186,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
 
 
 def _open_meeting(one: Meeting, groups: Groups, screen: Screen, now: datetime) -> list[str]:
-    """An open meeting, and whether somebody is at work in it, or was kept from answering."""
+    """Return a row for an open meeting, with the state of its run."""
     runs = {run.id: run.status for run in groups.sittings}
     said = {"running": "answers", "failed": "could not answer", "lost": "was cut off"}.get(
         runs.get(one.run or "", ""), ""
@@ -201,10 +201,10 @@ def _to_begin(one: Commission, screen: Screen) -> list[str]:
 
 
 def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datetime) -> list[list[str]]:
-    """What is done, newest first: runs, meetings that are closed; a commission once, however often it was tried."""
+    """Return rows for ended runs, closed meetings and ended commissions, newest first."""
     known = {one.id for one in groups.commissions}
 
-    def id(run: Run) -> str:  # of a commission that is off the record the runs are left
+    def id(run: Run) -> str:  # the runs of a deleted commission are still there
         return id_of(run) if run.kind != "commission" else run.id
 
     found = [
@@ -226,14 +226,14 @@ def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datet
 
 
 def _spent(runs: Sequence[Run], times: int) -> str:
-    """What they have cost together, where all of them are there."""
+    """Return the sum of the costs, or nothing if a run or its price is missing."""
     costs = [run.cost_usd for run in runs if run.cost_usd is not None]
     return money(sum(costs)) if costs and len(runs) == times else ""
 
 
 def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:
     why = f"it has given up; why: guild log {workflow.run}"
-    return [str(agent.target), agent.status, why, "", how_to_try_again(agent)]
+    return [str(agent.target), agent.status, why, "", retry_command(agent)]
 
 
 def _when(run: Run, now: datetime) -> str:
@@ -241,14 +241,14 @@ def _when(run: Run, now: datetime) -> str:
 
 
 def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
-    """What is asked, by whom, and for how long it can be answered."""
+    """Return a row for an ask, with the time that is left for an answer."""
     what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
     time = f" {ahead(ask.expires_at, now)}" if ask.expires_at else ""
     return [ask.id, ask.kind.replace("_", " "), screen.one_line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]
 
 
 def _note_left_behind(screen: Screen) -> None:
-    """Without a hall nobody knows how the jobs of members stand, or what they ask: it is said that there are some."""
+    """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
     from guildhall.core.paths import Home
     from guildhall.hall.start import find
     from guildhall.members.work import FILE, Work
@@ -264,7 +264,7 @@ def _note_left_behind(screen: Screen) -> None:
 
 
 def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
-    """What a job of a member asks, with a command that answers it from here."""
+    """Return rows for the questions of a member's job, each with the command that answers it."""
     asked = theirs.job.questions or ()
     elsewhere = f"cd {shlex.quote(theirs.project or '')} && " if _elsewhere(theirs, here) else ""
     return [
@@ -278,11 +278,11 @@ def _at_work(theirs: AtWork, screen: Screen, here: Path, now: datetime) -> list[
     what = screen.one_line(job.description, 50) + _elsewhere(theirs, here)
     try:
         since = age(job.started_at, now)
-    except (ValueError, TypeError):  # a member says it as it likes, also without a zone
+    except (ValueError, TypeError):  # the member may use any format
         since = screen.one_line(job.started_at, 30)
     return [theirs.id, theirs.member, what, since]
 
 
 def _elsewhere(theirs: AtWork, here: Path) -> str:
-    """The project in which alone a job's member is found, if that is not here."""
+    """Return the project of a job's member if it is another one."""
     return "" if theirs.project in (None, str(here)) else f" (in {theirs.project})"

@@ -9,7 +9,7 @@ from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.commissions import print_commission, warn_if_stopped
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.meetings import print_meeting
-from guildhall.cli.format.runs import how_to_answer, how_to_go_on, text_of, used
+from guildhall.cli.format.runs import how_to_answer, next_steps, text_of, used
 from guildhall.cli.format.workflows import print_workflow
 from guildhall.cli.targets import resolve
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
@@ -81,7 +81,7 @@ def _print_team(ctx: Context, found: Resolved, shown: Shown) -> None:
     if text := text_of(shown.run.output):
         screen.heading("\noutput")
         screen.result(text)
-    for line in how_to_go_on(shown, screen):
+    for line in next_steps(shown, screen):
         screen.note(line)
 
 
@@ -126,8 +126,8 @@ def _print_run(shown: Shown, screen: Screen) -> None:
     rows += [["attached", labelled(file)] for file in shown.attachments]
     rows.append(["used", used(shown)])
     for name in ("code", "message", "where", "hint"):
-        if run.error and run.error.get(name):
-            rows.append(["error" if name == "code" else name, str(run.error[name])])
+        if run.error and (value := run.error.get(name)):
+            rows.append(["error" if name == "code" else name, str(value)])
     rows += [["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below]
     rows += [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]
     screen.table(rows)
@@ -135,5 +135,5 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         if text:
             screen.heading(f"\n{name}")
             screen.result(text)
-    for line in how_to_go_on(shown, screen):
+    for line in next_steps(shown, screen):
         screen.note(line)

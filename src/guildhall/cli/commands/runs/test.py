@@ -98,6 +98,6 @@ def _place(deviation: Deviation) -> str:
 
 
 def _as_dict(tested: Tested) -> dict[str, Any]:
-    told = asdict(tested)
-    del told["trusted"]
-    return {**told, "file": str(tested.file), "seconds": round(tested.seconds, 3), "passed": tested.passed}
+    data = asdict(tested)
+    del data["trusted"]
+    return {**data, "file": str(tested.file), "seconds": round(tested.seconds, 3), "passed": tested.passed}

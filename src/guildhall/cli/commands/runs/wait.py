@@ -11,8 +11,8 @@ from guildhall.cli import exit_codes
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.commissions import is_hall_running, print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.member_jobs import print_end, told_end, until_over
-from guildhall.cli.format.runs import print_ending, result_of
-from guildhall.cli.format.workflows import given_up, how_to_try_again
+from guildhall.cli.format.runs import print_outcome, result_data
+from guildhall.cli.format.workflows import failed_agents, retry_command
 from guildhall.cli.parser import seconds
 from guildhall.cli.targets import resolve
 from guildhall.core.clock import SystemClock
@@ -58,9 +58,9 @@ async def wait(ctx: Context) -> int:
     async with _timeout(ctx, f"guild log -f {found.run}"):
         code, shown = await wait_stopped(found, client, replace(ctx.frame, interactive=False))
     if ctx.args.json:
-        ctx.screen.json(await result_of(shown, client))
+        ctx.screen.json(await result_data(shown, client))
         return code
-    print_ending(shown, ctx.screen)
+    print_outcome(shown, ctx.screen)
     if code == exit_codes.FAILED and shown.run.status == "running":
         _print_given_up(found, await client.workflow_of(shown.run.id), ctx.screen)
     return code
@@ -84,10 +84,10 @@ async def _timeout(ctx: Context, command: str) -> AsyncGenerator[None]:
 
 
 def _print_given_up(found: Resolved, workflow: WorkflowShown, screen: Screen) -> None:
-    for agent in given_up(workflow):
+    for agent in failed_agents(workflow):
         if found.agent is None or found.agent.name == agent.name:
             screen.note(f"guild: {agent.target} has given up; why: guild log {workflow.run}", "red")
-            screen.note(f"Let it try again: {how_to_try_again(agent)}")
+            screen.note(f"Let it try again: {retry_command(agent)}")
 
 
 async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, Shown]:
@@ -112,9 +112,7 @@ async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int |
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
         lost = shown.run.status in ("lost", "parked")
-        return (
-            exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
-        )
+        return exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, shown.run.error_code)
     if shown.run.kind != "workflow":
         return None
     workflow = await client.workflow_of(shown.run.id)

@@ -83,22 +83,22 @@ async def new(ctx: Context) -> None:
 async def tools(ctx: Context) -> None:
     client, screen = await ctx.connect(), ctx.screen
     found = await ctx.run_trusted(lambda: client.member_tools(ctx.args.name, ctx.frame))
-    rows = [[tool["name"], _taken(tool), screen.one_line(tool["description"], 100)] for tool in found]
+    rows = [[tool["name"], _arguments(tool), screen.one_line(tool["description"], 100)] for tool in found]
     ctx.print_table(rows, list(found), empty="It has no tools.")
 
 
-def _taken(tool: Mapping[str, Any]) -> str:
-    """The arguments of a tool; those in brackets may be left out. What is odd in a member's schema is left out."""
+def _arguments(tool: Mapping[str, Any]) -> str:
+    """Return the arguments of a tool, optional ones in brackets. Invalid parts of a member's schema are skipped."""
     schema: Any = tool["input_schema"]
-    fields, needed = schema.get("properties"), schema.get("required")
+    fields, required = schema.get("properties"), schema.get("required")
     if not isinstance(fields, dict):
         return ""
-    told: list[str] = []
+    arguments: list[str] = []
     for name, field in cast("dict[str, Any]", fields).items():
         kind: Any = cast("dict[str, Any]", field).get("type") if isinstance(field, dict) else None
-        said = f"{name}: {kind}" if isinstance(kind, str) else name
-        told.append(said if isinstance(needed, list) and name in needed else f"[{said}]")
-    return ", ".join(told)
+        text = f"{name}: {kind}" if isinstance(kind, str) else name
+        arguments.append(text if isinstance(required, list) and name in required else f"[{text}]")
+    return ", ".join(arguments)
 
 
 @command(

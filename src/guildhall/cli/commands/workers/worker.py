@@ -119,9 +119,9 @@ class _Checked:
     def as_dict(self) -> dict[str, Any]:
         errors = [error.as_dict() for error in self.errors]
         first = errors[0] if errors else None
-        told = {"name": self.name, "file": self.file, "ok": not errors, "error": first}
+        data = {"name": self.name, "file": self.file, "ok": not errors, "error": first}
         risk = self.risk.as_dict() if self.risk else None
-        return {**told, "errors": errors, "doubts": list(self.doubts), "risk": risk}
+        return {**data, "errors": errors, "doubts": list(self.doubts), "risk": risk}
 
 
 async def _check(name: str, client: HallClient, frame: Frame) -> _Checked:

@@ -306,7 +306,7 @@ def test_five_are_open_at_once_each_with_a_branch_and_a_checkout(guild: Guild, p
         assert repo.git("branch", "--show-current", cwd=checkouts / id) == f"claude/meeting/{id}"
     refused = guild("meet", "architect", "One more")
     assert refused.code != 0
-    assert "shop has 5 open meetings, and at most 5 may be" in refused.err
+    assert "shop has 5 open meetings, the maximum is 5" in refused.err
     assert all(id in refused.err for id in ids)
     assert sorted(path.name for path in checkouts.iterdir() if path.is_dir()) == sorted(ids)
     assert (repo.git("rev-parse", "main"), repo.git("status", "--porcelain", "--branch")) == before
@@ -351,22 +351,22 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "architect", "x" * 200_000), 2, "longer than"),
     (("meet", "nobody", "hello"), 3, "nobody"),
     (("meet", "architect"), 2, "empty"),
-    (("meet", "t-7k2m9x4qpw", "hello"), 3, "there is no meeting"),
-    (("meet", "t-nope", "hello"), 3, "there is no meeting 't-nope', and no worker of that name"),
+    (("meet", "t-7k2m9x4qpw", "hello"), 3, "no meeting"),
+    (("meet", "t-nope", "hello"), 3, "no meeting 't-nope', and no worker of that name"),
     (("meet", "r-7k2m9x4qpw", "hello"), 3, "is a run, not a worker"),
     (("meeting", "show", "a-7k2m9x4qpw"), 3, "is an ask, not a meeting"),
     (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),
     (("meet", "architect", "hello", "--renew"), 2, "--renew"),
     (("meeting", "show", "x"), 3, "Meetings look like"),
-    (("meeting", "close", "t-7k2m9x4qpw"), 3, "there is no meeting"),
-    (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "no date"),
+    (("meeting", "close", "t-7k2m9x4qpw"), 3, "no meeting"),
+    (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
     (("meeting", "ls", "--project", "ship"), 3, "ship"),
     (("meet", "guide", "hello"), 2, "Give one with --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
     (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
     (("meeting", "decline", "t-7k2m9x4qpw", "--reason", ""), 2, "it is empty"),
-    (("rm", "t-7k2m9x4qpw"), 3, "there is no meeting"),
-    (("resume", "t-7k2m9x4qpw"), 3, "there is no meeting"),
+    (("rm", "t-7k2m9x4qpw"), 3, "no meeting"),
+    (("resume", "t-7k2m9x4qpw"), 3, "no meeting"),
 )
 
 

@@ -20,7 +20,8 @@ from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
 from guildhall.core.frame import RecordedFrame
 from guildhall.members.wire import AtWork, JobStanding, Shape
-from guildhall.runs.model import Ask, Entry, Question, Run, RunRequest, Usage
+from guildhall.runs.model import Ask, Question, Run, RunRequest, Usage
+from guildhall.runs.record.entries import Entry
 from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
 from tests.cli.test_screen import SECRET
 
@@ -360,38 +361,49 @@ def test_age(seconds: int, shown: str) -> None:
     assert age(then.isoformat(), now) == shown
 
 
+ASKED = {"tools": "", "answers": "", "reserved_usd": None, "reserved_tokens": 0, "max_tokens": None}
+ANSWERED = {"usage": {"input_tokens": 1, "output_tokens": 1}, "cost_usd": None}
+NO_FILE = {"content": [{"type": "text", "text": "no such file"}], "is_error": True}
+ESCAPE = {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}
+
+
 @pytest.mark.parametrize(
     ("kind", "data", "told"),
     [
         (
             "tool_refused",
-            {"tool": "Write", "arguments": {"a": 1}, "reason": "not declared"},
+            {"tool": "Write", "arguments": {"a": 1}, "reason": "not declared", "rule": None, "result": {}},
             'Write {"a": 1}: not decl',
         ),
-        (
-            "tool_ended",
-            {"result": {"content": [{"type": "text", "text": "no such file"}], "is_error": True}},
-            "error: no such file",
-        ),
+        ("tool_ended", {"result": NO_FILE}, "error: no such file"),
         ("tool_ended", {"result": {"content": [{"type": "image"}]}}, '{"type": "image"}'),
-        ("tool_ended", {}, ""),
-        ("model_asked", {"message": [{"content": "go"}], "attempt": 1}, "attempt 2: go"),
-        ("model_asked", {"message": [{"content": ["go", 1]}]}, '["go", 1]'),
-        ("ended", {"status": "completed"}, "completed"),
-        ("ended", {"status": "failed", "error": {"message": "too long"}}, "failed: too long"),
-        ("ended", {"status": "cancelled", "reason": "by you"}, "cancelled: by you"),
-        ("model_failed", {"message": "overloaded"}, "overloaded"),
-        ("answered", {"ask": "a-1", "choice": "no", "note": None}, "a-1 no"),
-        ("answered", {"ask": "a-1", "choice": "yes", "bounds": {"max_turns": 4}}, "a-1 yes, max_turns now 4"),
+        ("tool_ended", {"result": {}}, ""),
+        ("model_asked", {**ASKED, "message": [{"content": "go"}], "attempt": 1}, "attempt 2: go"),
+        ("model_asked", {**ASKED, "message": [{"content": ["go", 1]}], "attempt": 0}, '["go", 1]'),
+        ("ended", {"status": "completed", "reason": None, "error": None, "output": "x"}, "completed"),
+        (
+            "ended",
+            {"status": "failed", "reason": "limit", "error": {"message": "too long"}, "output": None},
+            "failed: too long",
+        ),
+        ("ended", {"status": "cancelled", "reason": "by you", "error": None, "output": None}, "cancelled: by you"),
+        ("model_failed", {"code": "x", "message": "overloaded", "transient": True, "cost_usd": None}, "overloaded"),
+        ("answered", {"ask": "a-1", "choice": "no", "note": None, "by": "person"}, "a-1 no"),
+        (
+            "answered",
+            {"ask": "a-1", "choice": "yes", "note": None, "by": "person", "bounds": {"max_turns": 4}},
+            "a-1 yes, max_turns now 4",
+        ),
         ("limit_asked", {"limit": "max_turns", "value": 2, "ask": "a-1"}, "max_turns 2 is used up, a-1 asks for more"),
-        ("resumed", {"from": "lost", "reason": None, "bounds": {"budget": 3.0}}, "was lost, budget now 3.0"),
-        ("paused", {"status": "parked", "reason": "by the user"}, "parked: by the user"),
-        ("something_new", {"x": 1}, '{"x": 1}'),
-        ("model_answered", {"response": {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}}, "says \\x1b[2J"),
+        ("resumed", {"was": "lost", "reason": None, "bounds": {"budget": 3.0}}, "was lost, budget now 3.0"),
+        ("paused", {"status": "parked", "pause": "user", "reason": "by the user"}, "parked: by the user"),
+        ("worker_created", {"name": "w", "digest": "d", "files": []}, '"name": "w"'),
+        ("model_answered", {**ANSWERED, "response": ESCAPE}, "says \\x1b[2J"),
     ],
 )
 def test_entries_in_a_line(kind: str, data: dict[str, object], told: str) -> None:
-    line = entry_line(Entry(run="r-1", seq=3, kind=kind, key=None, data=data, at="2026-01-10T12:34:56.000Z"))
+    record = {"run": "r-1", "seq": 3, "kind": kind, "key": None, "data": data, "at": "2026-01-10T12:34:56.000Z"}
+    line = entry_line(Entry.from_dict(record))
     assert line.startswith(f"   3  12:34:56Z  {kind}")
     assert told in line
     assert "\x1b" not in line

@@ -121,7 +121,7 @@ def test_a_model_must_be_named_somewhere(guild: Guild, scribe: Path) -> None:
     (scribe / "guildhall.yaml").unlink()
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 2
-    assert ran.json["error"]["code"] == "model_unusable"
+    assert ran.json["error"]["code"] == "no_model"
     assert "--model" in ran.err
     assert guild("run", "scribe", "go", "--model", "script:answers.yaml").code == 0
     assert guild("run", "scribe", "go", env={"GUILDHALL_MODEL": "script:answers.yaml"}).code == 0

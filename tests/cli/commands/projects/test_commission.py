@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.runs.record.entries import ToolEnded
 from tests.projects.commissions.workshop import LATE, Workshop, call, say, submit, write
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def test_cancelled_too_late_is_not_cancelled(guild: Guild, workshop: Workshop) -
     async def leave(shop: Workshop) -> str:
         begun = await shop.commissions.dispatch((await shop.new()).id, shop.frame)
         ledger = shop.hall.runs.ledger(str(begun.run))
-        await shop.so(lambda: ledger.journal.kind("tool_ended"))
+        await shop.so(lambda: ledger.journal.all(ToolEnded))
         return begun.id
 
     id = workshop.inside(leave)

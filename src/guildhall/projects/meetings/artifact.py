@@ -1,0 +1,194 @@
+"""The artifact of a meeting, `.lore/meetings/ID.md`: a copy of the row for readers, with the notes once it is closed.
+
+The row is the truth. A status that a user has edited in the artifact is reported, not applied. A missing or outdated
+artifact is written again when a hall starts, and a lost row is rebuilt from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.core.ids import MEETING, is_id
+from guildhall.projects.artifact import Artifact
+from guildhall.projects.meetings import records
+from guildhall.projects.meetings.model import FOLDER, Meeting, artifact_path, branch_name, topic_line
+from guildhall.projects.meetings.queries import details
+from guildhall.projects.meetings.states import STATUSES
+from guildhall.projects.meetings.summary import Summary
+from guildhall.projects.model import INTEGRATION
+from guildhall.projects.records import known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from guildhall.activities.model import Decided
+    from guildhall.projects.meetings.context import MeetingContext
+    from guildhall.projects.meetings.model import FollowUp, MeetingDetails
+    from guildhall.projects.model import Project
+
+_log = logging.getLogger("guildhall.meetings")
+
+
+def render_artifact(meeting: Meeting, body: str = "", *, redact: Callable[[str], str], revision: int) -> bytes:
+    """Return the artifact of a meeting. `revision`: the number of its transitions."""
+    extra = {
+        "meeting": meeting.id,
+        "worker": meeting.worker,
+        "by": meeting.by,
+        "requested": meeting.created_at,
+        **({"deferred_to": meeting.deferred_to} if meeting.deferred_to else {}),
+        **({"reason": meeting.reason} if meeting.reason and meeting.status == "declined" else {}),
+        **({"linked": list(meeting.linked)} if meeting.linked else {}),
+        "revision": revision,
+    }
+    artifact = Artifact(
+        title=meeting.topic,
+        date=meeting.created_at[:10],
+        status=meeting.status,
+        tags=("meeting",),
+        extra=extra,
+        body=body,
+    )
+    return artifact.redacted(redact).render().encode()
+
+
+def render_notes(shown: MeetingDetails, summary: Summary, redact: Callable[[str], str]) -> str:
+    """Return the notes of a meeting. Secrets are removed before texts are put into lines."""
+
+    def decision(one: Decided) -> str:
+        return f"### {_one_line(redact(one.question))}\n\n{redact(one.decision)}\n\n{redact(one.reasoning)}".rstrip()
+
+    def followup(one: FollowUp) -> str:
+        worker = f" ({one.worker})" if one.worker else ""
+        return f"### {_one_line(redact(one.title))}{worker}\n\n{redact(one.prompt)}".rstrip()
+
+    meeting = shown.meeting
+    parts = ["## Summary", _summary(meeting, summary, redact)]
+    parts += ["## Decisions", *map(decision, shown.decisions)] if shown.decisions else []
+    parts += ["## Artifacts", "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
+    parts += ["## Follow-ups", *map(followup, shown.followups)] if shown.followups else []
+    if meeting.is_work_left:
+        parts += ["## Work", f"It was not merged, and stays on the branch {meeting.branch}."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(meeting: Meeting, summary: Summary, redact: Callable[[str], str]) -> str:
+    if summary.text:
+        return redact(summary.text)
+    own = redact(meeting.summary or "")
+    without = f"There is no summary: {summary.problem or 'none was asked for'}."
+    return f"{without} The worker's own, from during the meeting:\n\n{own}" if own else without
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def write_artifact(context: MeetingContext, meeting: Meeting) -> None:
+    """Write the artifact. Errors are logged; the next start writes it again."""
+    try:
+        redact = context.redact
+        title = f"Meeting with {meeting.worker}, {meeting.status}: {redact(meeting.topic)}"
+        body = ""
+        if meeting.status == "closed":
+            body = render_notes(details(context, meeting.id), Summary(text=meeting.summary), redact)
+        text = render_artifact(meeting, body, redact=redact, revision=context.revision(meeting.id))
+        context.git(meeting).write({artifact_path(meeting.id): text}, title, meeting.worker)
+    except GuildError as error:
+        _log.warning("%s: the artifact could not be written: %s", meeting.id, error)
+
+
+def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
+    """Return a warning if the artifact cannot be read, or if its status was edited."""
+    path = artifact_path(meeting.id)
+    try:
+        artifact = _read(context, meeting)
+    except GuildError as error:
+        return [f"{path}: {error.message}"]
+    if artifact is None or artifact.status == meeting.status or _is_outdated(context, meeting, artifact):
+        return []
+    return [f"{path} says {artifact.status[:40]!r}, written by hand: the meeting is still {meeting.status}"]
+
+
+def synchronise(context: MeetingContext) -> None:
+    """Rebuild lost rows from artifacts, and write missing or outdated artifacts. Errors are logged."""
+    try:
+        projects = context.projects().sound()
+    except GuildError as error:  # config.yaml is unreadable
+        _log.warning("%s", error)
+        projects = []
+    for project in projects:
+        try:
+            _rebuild_rows(context, project)
+        except GuildError as error:
+            _log.warning("%s: the meetings cannot be read: %s", project.name, error)
+    for meeting in context.all():
+        try:
+            artifact = _read(context, meeting)
+            if artifact is None or (artifact.status != meeting.status and _is_outdated(context, meeting, artifact)):
+                write_artifact(context, meeting)
+        except GuildError as error:
+            _log.warning("%s: %s", meeting.id, error)
+
+
+def _is_outdated(context: MeetingContext, meeting: Meeting, artifact: Artifact) -> bool:
+    return artifact.revision < context.revision(meeting.id)
+
+
+def _read(context: MeetingContext, meeting: Meeting) -> Artifact | None:
+    """Return the artifact of a meeting, or None if it does not exist."""
+    branches, path = context.git(meeting), artifact_path(meeting.id)
+    data = branches.read(path) if branches.exists(INTEGRATION) else None
+    return None if data is None else Artifact.of(data, path)
+
+
+def _rebuild_rows(context: MeetingContext, project: Project) -> None:
+    branches = context.branches(project)
+    if not branches.exists(INTEGRATION):
+        return
+    on_record = context.store.read(known)
+    for path in branches.list(FOLDER):
+        id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
+        if id in on_record or not is_id(id, MEETING) or path != artifact_path(id):
+            continue
+        try:
+            has_branch = branches.exists(branch_name(id))
+            meeting = _parse(context, project, id, branches.read(path) or b"", has_branch=has_branch)
+        except GuildError as error:
+            _log.warning("%s of %s is not the artifact of a meeting: %s", path, project.name, error)
+            continue
+        context.store.submit(lambda c, meeting=meeting: _add(c, meeting)).result()
+
+
+def _parse(context: MeetingContext, project: Project, id: str, data: bytes, *, has_branch: bool) -> Meeting:
+    artifact = Artifact.of(data, artifact_path(id))
+    worker: object = artifact.extra.get("worker")
+    if artifact.status not in STATUSES or not isinstance(worker, str) or not worker.strip():
+        raise InvalidFile("status or worker is missing or invalid")
+    if artifact.status == "open" and not has_branch:  # a worker can write files, but not create refs
+        raise InvalidFile("the status is open, but the meeting has no branch")
+    now = context.now()
+    linked: object = artifact.extra.get("linked")
+    return Meeting(
+        id=id,
+        project=project.name,
+        worker=worker,
+        topic=topic_line(artifact.title),
+        status=artifact.status,
+        reason="rebuilt from its artifact: the hall's database was lost",
+        by="artifact",
+        linked=tuple(map(str, cast("list[Any]", linked))) if isinstance(linked, list) else (),
+        branch=branch_name(id) if has_branch else None,
+        notes=artifact_path(id) if artifact.status == "closed" else None,
+        created_at=now,
+        changed_at=now,
+    )
+
+
+def _add(connection: Connection, meeting: Meeting) -> None:
+    if records.find(connection, meeting.id) is None:
+        records.add(connection, meeting, "rebuild", meeting.reason or "")

@@ -1,0 +1,91 @@
+"""What is known about a meeting: its exchanges, unanswered messages and details. Reads the record only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.projects.decisions import decided
+from guildhall.projects.meetings.model import FollowUp, MeetingDetails
+from guildhall.projects.meetings.transcript import merge_exchanges
+from guildhall.runs.record.entries import Listening, ModelAnswered, Said
+
+if TYPE_CHECKING:
+    from guildhall.projects.meetings.context import MeetingContext
+    from guildhall.projects.meetings.model import Exchange, Meeting, Session, UserMessage
+    from guildhall.projects.model import Scope
+
+
+def details(context: MeetingContext, id: str) -> MeetingDetails:
+    """Return everything about a meeting, except warnings about its artifact."""
+    meeting, timeline, sessions = context.get(id), context.timeline(id), context.sessions(id)
+    costs = [context.history.get(session.run).cost_usd for session in sessions]
+    known = [cost for cost in costs if cost is not None]
+    decisions = [found for session in sessions for found in decided(context.history.entries(session.run))]
+    proposals = [entry.data["followup"] for entry in timeline if entry.kind == "propose_followup"]
+    return MeetingDetails(
+        meeting=meeting,
+        exchanges=exchanges(context, id),
+        followups=[FollowUp(**proposal) for proposal in proposals],
+        decisions=decisions,
+        timeline=timeline,
+        answering=meeting.status == "open" and unanswered(context, id) is not None,
+        cost_usd=sum(known) if known else None,
+        worktree=worktree(context, meeting),
+    )
+
+
+def exchanges(context: MeetingContext, id: str) -> list[Exchange]:
+    """Return the exchanges of all sessions."""
+    journals = [(session.after, context.history.entries(session.run)) for session in context.sessions(id)]
+    return merge_exchanges(context.messages(id), journals)
+
+
+def unanswered(context: MeetingContext, id: str) -> list[UserMessage] | None:
+    """Return the messages that the worker has not answered, or None if no answer is due.
+
+    The list is empty if the worker has to speak first.
+    """
+    answered, messages = _last_answered(context, id), context.messages(id)
+    if answered >= (messages[-1].number if messages else 0):
+        return None
+    return [message for message in messages if message.number > answered]
+
+
+def _last_answered(context: MeetingContext, id: str) -> int:
+    """Return the number of the last answered message: 0 if only the worker has spoken, -1 if nobody has."""
+    for session in reversed(context.sessions(id)):
+        position = run_position(context, session.run)
+        if _is_cut_off(context, session):
+            return session.after + position
+        if position:
+            return session.after + position - 1
+    return -1
+
+
+def _is_cut_off(context: MeetingContext, session: Session) -> bool:
+    """Return True if the user interrupted the last answer of a session and has said nothing since."""
+    entries = context.history.entries(session.run)
+    spoken = [entry.data for entry in entries if isinstance(entry.data, Listening | Said | ModelAnswered)]
+    return bool(spoken) and isinstance(spoken[-1], ModelAnswered) and spoken[-1].cut_off
+
+
+def run_position(context: MeetingContext, run: str) -> int:
+    """Return the number, within its run, of the message that the run waits for or answers; 0 at its first message."""
+    heard = [entry for entry in context.history.entries(run) if isinstance(entry.data, Listening | Said)]
+    return int((heard[-1].key or "u0")[1:]) if heard else 0
+
+
+def worktree(context: MeetingContext, meeting: Meeting) -> str | None:
+    """Return the path of the checkout of an open meeting, or None if it has none."""
+    if meeting.run is None or meeting.status != "open":
+        return None
+    path = context.history.get(meeting.run).frame.worktree
+    return str(path) if path is not None else None
+
+
+def checkout_scope(context: MeetingContext, meeting: Meeting) -> Scope:
+    """Return how much of the project the checkout contains, by the worker file of the last session."""
+    if meeting.run is None:
+        return "sparse"
+    definition = context.history.journal(meeting.run).assembly.worker["definition"]
+    return "full" if definition.get("checkout") == "full" else "sparse"

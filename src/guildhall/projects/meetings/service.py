@@ -1,0 +1,306 @@
+"""The meetings of a hall: the operations for users and the manager, and the owner of the runs of meetings.
+
+Only the user closes a meeting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict, GuildError, NotDeletable, NotFound
+from guildhall.core.ids import MEETING, new_id
+from guildhall.projects.meetings import queries, records, requests
+from guildhall.projects.meetings.artifact import artifact_warnings, synchronise, write_artifact
+from guildhall.projects.meetings.close import clean_up, close
+from guildhall.projects.meetings.model import Meeting, branch_name, check_message, topic_line
+from guildhall.projects.meetings.sessions import Sessions
+from guildhall.projects.meetings.states import ENDED, Closing, check_open, next_step
+from guildhall.projects.meetings.tools import SERVER, meeting_profile, meeting_tools
+from guildhall.runs import records as run_records
+from guildhall.runs.asks import checked
+from guildhall.runs.fit import refuse_talking
+from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.purpose import MeetingPurpose
+from guildhall.runs.seat import seat_on_record
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.projects.meetings.context import MeetingContext
+    from guildhall.projects.meetings.model import By, MeetingDetails
+    from guildhall.projects.meetings.states import MeetingStatus
+    from guildhall.projects.model import Project
+    from guildhall.runs.grants import Grant
+    from guildhall.runs.model import Answer, Ask, Run
+    from guildhall.runs.prepare import Prepared
+    from guildhall.runs.seat import Seat
+
+_log = logging.getLogger("guildhall.meetings")
+
+
+class Meetings:
+    """The operations on meetings."""
+
+    def __init__(self, context: MeetingContext) -> None:
+        self.context = context
+        self._sessions = Sessions(context)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # queries
+
+    def get(self, id: str) -> Meeting:
+        return self.context.get(id)
+
+    def all(self, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
+        """Return meetings, newest first."""
+        return self.context.all(project, status)
+
+    async def details(self, id: str) -> MeetingDetails:
+        """Return everything about a meeting."""
+        found = queries.details(self.context, id)
+        return replace(found, warnings=await asyncio.to_thread(artifact_warnings, self.context, found.meeting))
+
+    # requests
+
+    async def request(
+        self, project: Project, worker: str, topic: str, *, by: By, made_by: str, linked: Sequence[str] = ()
+    ) -> Meeting:
+        """Request a meeting for a run. The ask in the inbox stays open after that run has ended."""
+        self.context.redact(topic_line(topic))  # stores the redacted text
+        work = requests.request(self.context, project, worker, topic, by=by, made_by=made_by, linked=linked)
+        return await self._then_write_artifact(work)
+
+    async def accept(self, id: str) -> Meeting:
+        return await self._then_write_artifact(requests.accept(self.context, id))
+
+    async def decline(self, id: str, reason: str | None = None) -> Meeting:
+        redacted = self.context.redact(reason or "") or None
+        return await self._then_write_artifact(requests.decline(self.context, id, redacted))
+
+    async def call_off(self, made_by: str, reason: str) -> None:
+        """Withdraw the requests of the hall for a run, because the meeting is not needed any more."""
+        for meeting in await requests.withdraw(self.context, made_by, reason):
+            await asyncio.to_thread(write_artifact, self.context, meeting)
+
+    async def defer(self, id: str, until: str) -> Meeting:
+        return await self._then_write_artifact(requests.defer(self.context, id, until))
+
+    async def answer(self, ask: Ask, answer: Answer) -> Meeting:
+        """Apply the user's answer to the ask of a request."""
+        meeting, answer = requests.find_by_ask(self.context, ask.id), checked(ask, answer)
+        if answer.choice == "yes":
+            return await self.accept(meeting.id)
+        if answer.choice == "no":
+            return await self.decline(meeting.id, answer.note)
+        return await self.defer(meeting.id, answer.choice)
+
+    async def _then_write_artifact(self, work: Awaitable[Meeting]) -> Meeting:
+        meeting = await work
+        await asyncio.to_thread(write_artifact, self.context, meeting)
+        return meeting
+
+    # conversation
+
+    async def open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
+        """Open a meeting with the user's first message. The worker answers when the user comes."""
+        context, words = self.context, check_message(words)
+        chosen = self._choose_project(frame, project)
+        now, id = context.now(), new_id(MEETING)
+        meeting = Meeting(
+            id=id,
+            project=chosen.name,
+            worker=worker,
+            topic=topic_line(words),
+            status="open",
+            branch=branch_name(id),
+            created_at=now,
+            changed_at=now,
+        )
+        project_frame = context.project_frame(meeting, frame)
+        try:
+            found = context.find_worker(worker, project_frame)
+        except NotFound:
+            if not worker.startswith(f"{MEETING}-"):
+                raise
+            message = f"no meeting {worker[:60]!r}, and no worker of that name"
+            raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
+        refuse_talking(found)
+        context.models.now(found, project_frame)
+        context.redact(meeting.topic)  # stores the redacted text
+
+        def write(connection: Connection) -> Meeting:
+            requests.check_free_place(connection, chosen.name, chosen.settings.max_meetings)
+            records.add(connection, meeting, "open", "opened by the user")
+            records.add_message(connection, id, "", words, now)
+            return meeting
+
+        return await self._then_write_artifact(context.store.write(write))
+
+    def _choose_project(self, frame: Frame, name: str | None) -> Project:
+        projects = self.context.projects()
+        if name is not None:
+            return projects.get(name)
+        if (found := projects.at(frame.cwd)) is not None:
+            return found
+        raise NotFound(
+            f"{frame.cwd} is not in a project, and a meeting needs one",
+            hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
+        )
+
+    async def come(
+        self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, stays: bool = True
+    ) -> AsyncGenerator[Event]:
+        """Yield events until every message so far is answered; none if no answer is due.
+
+        `renew`: start a new session with a summary of the conversation. `grant`: raise the limits.
+        """
+        number = self.context.last_message(self.get(id).id)
+        async with aclosing(self._sessions.turn(id, number, frame, renew=renew, grant=grant, stays=stays)) as events:
+            async for event in events:
+                yield event
+
+    async def say(self, id: str, words: str, frame: Frame, *, stays: bool = True) -> AsyncGenerator[Event]:
+        """Record a message of the user, then yield the events of the answer until the worker listens again."""
+        check_message(words)
+        now = self.context.now()
+
+        def write(connection: Connection) -> int:
+            meeting = records.get(connection, id)
+            check_open(meeting)
+            if meeting.closing is not None:  # the user continues instead
+                records.change(connection, id, now, closing=None)
+            return records.add_message(connection, id, meeting.run or "", words, now)
+
+        number = await self.context.store.write(write)
+        async with aclosing(self._sessions.turn(id, number, frame, stays=stays)) as events:
+            async for event in events:
+                yield event
+
+    async def interrupt(self, id: str) -> None:
+        """Stop the answer in progress. The meeting stays open."""
+        async with self._sessions.locks[id]:
+            meeting = self.get(id)
+            if meeting.run is not None:
+                await self._sessions.interrupt(meeting)
+
+    # the end
+
+    async def close_meeting(
+        self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False
+    ) -> Meeting:
+        """Close a meeting for good, with notes. Shielded: a client that disconnects does not interrupt it."""
+        closing = Closing(summarise=summarise, leave_work=leave_work)
+        return await asyncio.shield(self._close(self.get(id).id, frame, closing))
+
+    async def _close(self, id: str, frame: Frame, closing: Closing) -> Meeting:
+        async with self._sessions.locks[id]:
+            return await close(self.context, id, frame, closing)
+
+    async def delete(self, id: str) -> None:
+        """Delete an ended meeting from the record. Its notes and its runs stay."""
+        meeting = self.get(id)
+        if meeting.status not in ENDED:
+            hint = f"guild meeting {'close' if meeting.status == 'open' else 'decline'} {id} first."
+            raise NotDeletable(f"meeting {id} is {meeting.status}: it cannot be deleted", hint=hint)
+        await clean_up(self.context, meeting)
+        now = self.context.now()
+        await self.context.store.write(lambda connection: records.remove(connection, id, now))
+
+    # the owner of runs (Seating)
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        async with self._sessions.locks[self.context.history.purpose(run, MeetingPurpose).id]:
+            return await self._sessions.resume(run, frame, grant)
+
+    async def stop(self, run: str) -> list[str]:
+        """Close the meeting of a run without asking for a summary."""
+        meeting = self.get(self.context.history.purpose(run, MeetingPurpose).id)
+        if meeting.status != "open":
+            message = f"meeting {meeting.id} is {meeting.status}: there is nothing to stop"
+            raise Conflict(message, hint=f"guild show {meeting.id}")
+        await self.close_meeting(meeting.id, self.context.hall_frame(meeting), summarise=False)
+        return [run]
+
+    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+        """Fail a run that cannot be resumed. Its meeting stays open, and the next message starts a new session."""
+        status = self.context.history.get(run.id).status
+        if status == "running" or status in RUN_ENDED:
+            return
+        now = self.context.now()
+        await self.context.store.write(lambda c: run_records.give_up(c, run.id, error.as_dict(), now))
+
+    async def follow(self, run: str) -> None:
+        """Do nothing: the end of a run does not change its meeting."""
+
+    async def answered(self, ask: Ask) -> None:
+        """Do nothing: a run applies the answers to its asks itself."""
+
+    # recovery
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """Start the recovery of the meetings of the previous hall."""
+        task = asyncio.create_task(self.recover())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def recover(self) -> None:
+        """Do the next step of every meeting. Errors are logged and do not stop the rest."""
+        await asyncio.to_thread(synchronise, self.context)
+        for meeting in self.context.all():
+            try:
+                await self._do_next_step(meeting)
+            except GuildError as error:
+                _log.warning("%s: %s", meeting.id, error)
+
+    async def _do_next_step(self, meeting: Meeting) -> None:
+        match next_step(meeting):
+            case "close":
+                await self._complete_close(meeting)
+            case "restore_checkout":
+                await asyncio.to_thread(self._restore_checkout, meeting)
+            case "clean_up":
+                await clean_up(self.context, meeting)
+            case _:
+                pass
+
+    async def _complete_close(self, meeting: Meeting) -> None:
+        """Complete an interrupted close, unless the user has continued the conversation meanwhile."""
+        try:
+            frame = self.context.hall_frame(meeting)
+            async with self._sessions.locks[meeting.id]:
+                current = self.get(meeting.id)
+                if current.closing is not None and next_step(current) == "close":
+                    await close(self.context, meeting.id, frame, current.closing)
+        except GuildError as error:
+            _log.warning("%s stays open: %s", meeting.id, error)
+            await self._do_next_step(replace(meeting, closing=None))
+
+    def _restore_checkout(self, meeting: Meeting) -> None:
+        """Create the checkout of an open meeting again if somebody has removed it."""
+        assert meeting.branch is not None
+        scope = queries.checkout_scope(self.context, meeting)
+        self.context.worktrees.restore([(self.context.project(meeting), meeting.id, meeting.branch, scope)])
+
+    @property
+    def expecting(self) -> bool:
+        return bool(self._tasks) or self._sessions.is_busy
+
+    def close(self) -> None:
+        self._sessions.close()
+        for task in self._tasks:
+            task.cancel()
+
+
+def recorded_session_hooks(run: Run) -> Seat | None:
+    """Return the hooks of a run of a meeting, for a replay, or None for other runs."""
+    if run.kind != "meeting":
+        return None
+    return seat_on_record(meeting_tools(), meeting_profile, converses=True, server=SERVER)

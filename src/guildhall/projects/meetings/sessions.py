@@ -1,0 +1,407 @@
+"""The sessions of a meeting: its run is started, resumed or renewed, and receives the messages of the user.
+
+A message is recorded first. Then the listening run is woken, or the stopped run is resumed. Both are checked again
+whenever a segment of the run ends, because a message may arrive at that instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from contextlib import ExitStack, aclosing
+from dataclasses import replace
+from functools import partial
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
+from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
+from guildhall.projects.meetings import records
+from guildhall.projects.meetings.artifact import render_notes
+from guildhall.projects.meetings.model import Session, branch_name
+from guildhall.projects.meetings.queries import checkout_scope, details, exchanges, run_position, unanswered, worktree
+from guildhall.projects.meetings.states import check_open
+from guildhall.projects.meetings.summary import Summary, summarise
+from guildhall.projects.meetings.tools import (
+    SERVER,
+    MeetingTools,
+    artifact_in_checkout,
+    first_message,
+    meeting_profile,
+    meeting_tools,
+    renewed_message,
+)
+from guildhall.projects.meetings.transcript import render_transcript
+from guildhall.runs.cutting import cut_short
+from guildhall.runs.limits import Spent, in_force
+from guildhall.runs.model import RunRequest
+from guildhall.runs.purpose import MeetingPurpose
+from guildhall.runs.record.entries import ModelAnswered
+from guildhall.runs.seat import Seat
+from guildhall.tools.define import call_method
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.frame import Frame
+    from guildhall.projects.meetings.context import MeetingContext
+    from guildhall.projects.meetings.model import Meeting
+    from guildhall.runs.grants import Grant
+    from guildhall.runs.history import History
+    from guildhall.runs.model import Run, Stretch
+    from guildhall.runs.prepare import Prepared
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
+
+_log = logging.getLogger("guildhall.meetings")
+_MAX_EVENTS = 1_000  # that are buffered for a slow reader
+_KEEP_ALIVE_S = 60.0  # a run stays alive after an answer, for a user at a terminal who is typing
+# A run that failed with one of these fails again when it is resumed: only a new session can continue.
+_NOT_RESUMABLE = (ContextTooLong.code, RuntimeFailed.code)
+_ALWAYS_SHOWN = ("ask_opened", "ask_closed", "error", "run_started", "run_ended")  # also during other users' turns
+_MIN_BUDGET_USD = 1e-6  # of a session without budget: it stops at its first question, and says how to get more
+
+
+class Sessions:
+    """Starts, resumes, renews and stops the runs of meetings."""
+
+    def __init__(self, context: MeetingContext) -> None:
+        self._context = context
+        self.locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by meeting
+        self._message_added: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by meeting
+        self._followers: defaultdict[str, int] = defaultdict(int)  # by meeting: callers that wait for an answer
+        self._keep_alive: dict[str, asyncio.TimerHandle] = {}  # by run: when the user counts as gone
+        self._partial_answers: dict[str, str] = {}  # by run
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # a turn
+
+    async def turn(
+        self,
+        id: str,
+        number: int,
+        frame: Frame,
+        *,
+        renew: bool = False,
+        grant: Grant | None = None,
+        stays: bool = True,
+    ) -> AsyncGenerator[Event]:
+        """Yield events until the message of this number is answered and the worker listens again.
+
+        `renew`: start a new session. `grant`: new limits. `stays`: the hall is a process of its own, so a user at a
+        terminal may say more in a moment.
+        """
+        self._followers[id] += 1
+        try:
+            again = True
+            while again:
+                again = False
+                segment = self._segment(id, number, frame, renew=renew, grant=grant, stays=stays)
+                async with aclosing(segment) as events:
+                    async for event in events:
+                        yield event
+                        again = event.type == "run_ended" and self._must_continue(id, event)
+                renew, grant = False, None
+        finally:
+            self._followers[id] -= 1
+
+    async def _segment(
+        self, id: str, number: int, frame: Frame, *, renew: bool, grant: Grant | None, stays: bool
+    ) -> AsyncGenerator[Event]:
+        """Yield the events of the run until the turn is over or the run has stopped."""
+        context = self._context
+        with ExitStack() as stack:
+            async with self.locks[id]:
+                meeting = context.get(id)
+                check_open(meeting)
+                if not renew and unanswered(context, id) is None:
+                    _refuse_grant(grant, f"meeting {id} owes no answer")
+                    return
+                prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
+                session = context.sessions(id)[-1]
+                run, after = session.run, session.after
+                events = stack.enter_context(context.bus.listening(run, _MAX_EVENTS))
+                stack.callback(self._attend(run, frame, launched=prepared is not None, stays=stays))
+                is_shown = prepared is not None or run_position(context, run) == number - after
+                if prepared is not None:
+                    context.runs().launch(prepared)
+                self._message_added[id].set()
+            for event in first_events:
+                yield event
+            async for event in events:
+                self._collect_answer(run, event)
+                listening = event.read(ListeningData) if event.run == run else None
+                heard = listening["number"] - 1 + after if listening is not None else -1
+                if is_shown or event.type in _ALWAYS_SHOWN:
+                    yield event
+                is_shown = is_shown or heard == number - 1
+                if heard >= number or (event.type == "run_ended" and event.run == run):
+                    return
+
+    def _collect_answer(self, run: str, event: Event) -> None:
+        """Keep the text of the answer in progress, in case the user interrupts it."""
+        if event.run == run and (piece := event.read(TextDeltaData)) is not None:
+            self._partial_answers[run] = self._partial_answers.get(run, "") + piece["text"]
+        elif event.run == run and event.type in ("turn_end", "run_started", "listening", "run_ended"):
+            self._partial_answers.pop(run, None)
+
+    def _must_continue(self, id: str, ended: Event) -> bool:
+        """Return True if a stopped run has to be resumed or renewed: a message arrived while it stopped."""
+        context = self._context
+        meeting = context.get(id)
+        if meeting.status != "open" or ended.run != meeting.run or unanswered(context, id) is None:
+            return False
+        run = context.history.get(ended.run)
+        if run.status == "failed":  # a session without any answer would only fail again
+            has_answered = bool(context.history.journal(run.id).all(ModelAnswered))
+            return run.error_code == ContextTooLong.code and has_answered
+        return run.pause == "message"
+
+    def _attend(self, run: str, frame: Frame, *, launched: bool, stays: bool) -> Callable[[], None]:
+        """Count the user as present in a run, and return the function that counts them as gone."""
+        context = self._context
+        if (timer := self._keep_alive.pop(run, None)) is not None:
+            timer.cancel()
+            self._leave(run)
+        if not frame.interactive:
+            return lambda: None
+        if not launched:  # a launched run counts the user who launches it
+            context.runs().hold(run, 1)
+
+        def leave() -> None:
+            if not context.is_alive(run):
+                return
+            if stays:
+                self._keep_alive[run] = asyncio.get_running_loop().call_later(_KEEP_ALIVE_S, self._leave, run)
+            else:
+                self._leave(run)
+
+        return leave
+
+    def _leave(self, run: str) -> None:
+        """Count the user as gone. The run may have stopped, and been resumed, meanwhile."""
+        self._keep_alive.pop(run, None)
+        if self._context.is_alive(run) and self._context.runs().attended(run):
+            self._context.runs().hold(run, -1)
+
+    # the run
+
+    async def _prepare(
+        self, meeting: Meeting, frame: Frame, *, renew: bool, grant: Grant | None
+    ) -> tuple[Prepared | None, list[Event]]:
+        """Return the run that is to be launched, or None if it is alive, and the events to show first."""
+        context = self._context
+        if meeting.run is None:
+            _refuse_grant(grant, f"meeting {meeting.id} has not begun")
+            return await self._start(meeting, frame), []
+        if renew:
+            await context.runs().park(meeting.run, "user")
+        await context.runs().gone(meeting.run)
+        if context.is_alive(meeting.run):
+            _refuse_grant(grant, f"meeting {meeting.id} is running")
+            return None, []
+        run = context.history.get(meeting.run)
+        context.check_trust(run.id, frame)
+        try:
+            _check_resumable(run, renew=renew)
+            return await self.resume(run.id, frame, grant), []
+        except (Conflict, Refused, ContextTooLong, RuntimeFailed) as error:
+            prepared = await self._renew(meeting, frame, why=error.message, grant=grant)
+            return prepared, [self._renewed_event(prepared.run, error)]
+
+    def _renewed_event(self, run: str, error: GuildError) -> Event:
+        message = f"the session was renewed, with a summary of what was said so far: {error.message}"
+        data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
+        return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
+
+    async def _start(self, meeting: Meeting, frame: Frame) -> Prepared:
+        """Prepare the first session of a meeting."""
+        texts = [message.text for message in self._context.messages(meeting.id)]
+        return await self._prepare_run(meeting, frame, first_message(meeting, texts), "the first session starts")
+
+    async def _renew(self, meeting: Meeting, frame: Frame, *, why: str, grant: Grant | None) -> Prepared:
+        """Prepare a new session of a meeting. Its first message has a summary and the last exchanges."""
+        context = self._context
+        limits = remaining_limits(context.history, meeting.run, grant) if meeting.run else {}
+        all_exchanges = exchanges(context, meeting.id)
+        last = context.history.get(meeting.run) if meeting.run else None
+        if frame.model is None and last is not None:  # the model that the user named before still applies
+            frame = replace(frame, model=last.request.model)
+        model = last.model if last else None
+        transcript = render_transcript(all_exchanges, meeting.worker)
+        summary = await summarise(context, transcript, context.project_frame(meeting, frame), model)
+        pending = unanswered(context, meeting.id) or []
+        numbers = {message.number for message in pending}
+        before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
+        message = renewed_message(meeting, summary.text, before, [message.text for message in pending])
+        without = "" if summary.text else f" (without a summary: {summary.problem})"
+        return await self._prepare_run(meeting, frame, message, f"renewed: {why}{without}", **limits)
+
+    async def _prepare_run(self, meeting: Meeting, frame: Frame, message: str, reason: str, **limits: Any) -> Prepared:
+        """Prepare a new run of a meeting in its checkout."""
+        context = self._context
+        worker = context.find_worker(meeting.worker, context.project_frame(meeting, frame))
+        if meeting.branch is None:
+            branch, now = branch_name(meeting.id), context.now()
+            meeting = await context.store.write(lambda c: records.change(c, meeting.id, now, branch=branch))
+        path = await context.check_out(meeting, worker.definition.checkout)
+        after = context.last_message(meeting.id)
+        purpose = MeetingPurpose(id=meeting.id, sitting=meeting.sittings + 1, after=after)
+        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
+        run_frame = context.project_frame(meeting, frame, path)
+        hooks = self._hooks(purpose, reason)
+        return await context.runs().preparation.prepare(request, run_frame, worker=meeting_profile(worker), seat=hooks)
+
+    async def resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """Prepare a stopped run of a meeting to resume in its checkout."""
+        context = self._context
+        purpose = context.history.purpose(run, MeetingPurpose)
+        meeting = context.get(purpose.id)
+        check_open(meeting)
+        await context.check_out(meeting, checkout_scope(context, meeting))
+        hooks = self._hooks(purpose)
+        return await context.runs().preparation.prepare_again(run, frame, grant=grant, seat=hooks)
+
+    # the hooks of a run that is a session of a meeting
+
+    def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> Seat:
+        context, id, after = self._context, purpose.id, purpose.after
+
+        def record_start(connection: Connection, run: str) -> None:
+            records.add_session(connection, id, Session(run=run, after=after), reason, context.now())
+
+        return Seat(
+            tools=meeting_tools(),
+            execute=lambda run: partial(self._call_tool, id, run),
+            began=record_start,
+            server=SERVER,
+            seated=meeting_profile,
+            settled=partial(self._run_stopped, id),
+            hear=partial(self._wait_for_message, id, after),
+        )
+
+    async def _call_tool(self, id: str, run: str, tool: Tool, call: ToolCall) -> ToolResult:
+        context = self._context
+        tools = MeetingTools(
+            meeting=id,
+            store=context.store,
+            now=context.now,
+            artifact=lambda path: artifact_in_checkout(worktree(context, context.get(id)), path),
+            key=f"{run}/{call.key}",
+        )
+        return await call_method(tools, tool, call)
+
+    async def interrupt(self, meeting: Meeting) -> None:
+        """Stop the answer in progress. The text so far is recorded as the answer."""
+        assert meeting.run is not None
+        answer = self._partial_answers.get(meeting.run, "")
+        await self._context.runs().park(meeting.run, "user")
+        await cut_short(self._context.history.journal(meeting.run), answer)
+
+    async def _wait_for_message(self, id: str, after: int, number: int) -> str:
+        """Return the text of the message with this number in the session, once the user has sent it.
+
+        If the message is recorded already, the run does not publish that it listens. It is published here, for callers
+        that wait for the answer to an earlier message.
+        """
+        context = self._context
+        self._start_task(asyncio.to_thread(self._write_transcript, id))
+        has_waited = False
+        while True:
+            self._message_added[id].clear()
+            message = context.store.read(lambda connection: records.find_message(connection, id, after + number))
+            if message is not None:
+                break
+            has_waited = True
+            await self._message_added[id].wait()
+        if not has_waited:
+            run, at = context.sessions(id)[-1].run, context.now()
+            context.bus.publish(Event.of(ListeningData, {"number": number}, run=run, root=run, at=at))
+        return message.text
+
+    def _write_transcript(self, id: str) -> None:
+        """Write the transcript of an open meeting. Render the notes too, which stores their redacted texts."""
+        context = self._context
+        meeting = context.get(id)
+        if meeting.status == "open":
+            title = f"# {meeting.topic}\n\n{meeting.worker} in {meeting.project}, {meeting.id}\n\n"
+            text = title + render_transcript(exchanges(context, id), meeting.worker)
+            path = context.transcript_path(meeting)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                draft = path.with_suffix(f".{token_hex(4)}.fresh")  # several threads may write it at once
+                draft.write_text(text, encoding="utf-8")
+                draft.replace(path)
+            except OSError as error:
+                _log.warning("%s: the transcript cannot be written: %s", id, error)
+        render_notes(details(context, id), Summary(), context.redact)
+
+    async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
+        """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
+        await asyncio.to_thread(self._write_transcript, id)
+        if ending.pause == "message" and not self._followers[id] and unanswered(self._context, id) is not None:
+            self._start_task(self._answer_in_background(id))
+
+    async def _answer_in_background(self, id: str) -> None:
+        context = self._context
+        try:
+            frame = context.hall_frame(context.get(id))
+            async for _ in self.turn(id, context.last_message(id), frame, stays=True):
+                pass
+        except GuildError as error:
+            _log.warning("%s: the last message is not answered: %s", id, error)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._tasks)
+
+    def close(self) -> None:
+        for timer in self._keep_alive.values():
+            timer.cancel()
+        self._keep_alive.clear()
+        for task in self._tasks:
+            task.cancel()
+
+
+def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[str, Any]:
+    """Return the limits of the session that follows a run: what the sessions before it have left."""
+    last = history.journal(run)
+    below = [history.journal(child.id) for child in history.below(run)]
+    bounds, spent = in_force(last), Spent.by([last, *below])
+    limits: dict[str, Any] = {}
+    dollars, tokens = None, None
+    if grant is not None:
+        grant.refuse_too_little(last, below)
+        dollars, tokens = grant.budget, grant.max_tokens
+        limits["max_turns"] = grant.max_turns
+    for name in ("max_budget_usd", "budget"):
+        if (maximum := getattr(bounds, name)) is not None:
+            limits[name] = max(round((dollars or maximum) - spent.dollars, 9), _MIN_BUDGET_USD)
+    if (maximum := tokens or bounds.max_tokens) is not None:
+        limits["max_tokens"] = max(maximum - spent.tokens, 1)
+    return limits
+
+
+def _check_resumable(run: Run, *, renew: bool) -> None:
+    """Raise Conflict if a run should not, or cannot, be resumed."""
+    if renew:
+        raise Conflict("requested by the user")
+    code = run.error_code
+    if run.status == "failed" and code in _NOT_RESUMABLE:
+        is_too_long = code == ContextTooLong.code
+        raise Conflict("the conversation no longer fits" if is_too_long else "its record cannot be continued")
+    if run.status in ("completed", "cancelled"):
+        raise Conflict(f"its run was {run.status}")
+
+
+def _refuse_grant(grant: Grant | None, why: str) -> None:
+    """Raise Conflict if new limits are given to a meeting that cannot use them."""
+    if grant is not None:
+        raise Conflict(f"{why}: it has not reached a limit", hint="Leave the limits out.")

@@ -1,0 +1,1 @@
+"""The record of runs: the types of journal entries."""

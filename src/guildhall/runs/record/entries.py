@@ -1,0 +1,402 @@
+"""Journal entries: one payload type for each kind of entry, and their stored form.
+
+Does not append or query entries; the journal does. Reads and writes the stored form of payloads, which no other module
+knows: a field without a default is always stored, a field with a default only if it is set.
+
+Invariant: `docs/journal.md` has the kinds and the fields of this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, TypeVar
+
+from guildhall.core.errors import ErrorInfo, InvalidFile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from guildhall.policy.model import Mode
+    from guildhall.runs.model import PauseCause, RunStatus, Stretch
+
+Kind = Literal[
+    "assembled",
+    "model_asked",
+    "model_failed",
+    "model_answered",
+    "tool_refused",
+    "tool_asked",
+    "tool_started",
+    "tool_doubted",
+    "tool_ended",
+    "worker_created",
+    "limit_asked",
+    "loop_asked",
+    "question_asked",
+    "answered",
+    "listening",
+    "said",
+    "crashed",
+    "resumed",
+    "paused",
+    "ended",
+]
+
+
+class Tokens(TypedDict):
+    """The tokens of a model call."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """The data of a journal entry. A subclass is one kind of entry."""
+
+    kind: ClassVar[Kind]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the payload as it is stored."""
+        optional = _optional(type(self))
+        return {name: value for name, value in vars(self).items() if value or name not in optional}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Payload:
+        """Return the payload that `to_record` stored."""
+        return cls(**record)
+
+
+@cache
+def _optional(payload: type[Payload]) -> frozenset[str]:
+    every = fields(payload)
+    return frozenset(one.name for one in every if one.default is not MISSING or one.default_factory is not MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly(Payload):
+    """The run as it was assembled. Always entry 0."""
+
+    kind: ClassVar[Kind] = "assembled"
+    system_prompt: str
+    first_message: str
+    attachments: Sequence[Mapping[str, Any]]  # described: name, type, size, digest
+    tools: Sequence[Mapping[str, Any]]  # as the model is shown them
+    output_schema: Mapping[str, Any] | None
+    hash: str  # fingerprint of the five fields above
+    memory: str  # the memory block at the end of the system prompt
+    worker: Mapping[str, Any]  # enough to rebuild the worker when its file is gone
+    model: str
+    mode: Mode
+    bounds: Mapping[str, Any]
+    repeatable: Sequence[str]  # tools whose calls may be repeated after a crash
+    above: Sequence[str]  # capabilities of the runs above and around this one
+    called: bool = False  # by another run
+    converses: bool = False  # the run is a conversation
+    given: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of the caller's own process, by toolbox
+    servers: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of MCP servers, by server
+    outsiders: Mapping[str, Any] | None = None  # members that the run may dispatch to, or has tools of
+    activation: Mapping[str, Any] | None = None  # the result of the package's function
+    files: Sequence[Mapping[str, Any]] = ()  # the attachments with their bytes; never shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAsked(Payload):
+    """A model call, before it is made."""
+
+    kind: ClassVar[Kind] = "model_asked"
+    message: Sequence[Mapping[str, Any]]  # what is new in it
+    tools: str  # fingerprint of the tools shown
+    answers: str  # fingerprint of the answers so far
+    attempt: int
+    reserved_usd: float | None
+    reserved_tokens: int
+    max_tokens: int | None
+    copied: bool = False  # by a fork: another run paid for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCallFailed(Payload):
+    """A model call that failed. It may be made again."""
+
+    kind: ClassVar[Kind] = "model_failed"
+    code: str
+    message: str
+    hint: str | None = None
+    where: str | None = None
+    status: int | None = None  # of HTTP
+    transient: bool  # it is made again
+    cost_usd: float | None  # if it was paid for
+    copied: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAnswered(Payload):
+    """The answer of the model, before the run sees it."""
+
+    kind: ClassVar[Kind] = "model_answered"
+    response: Mapping[str, Any]
+    usage: Tokens
+    cost_usd: float | None
+    cut_off: bool = False  # the user interrupted it: usage and cost are what was reserved
+    copied: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolRefused(Payload):
+    """A tool call that was not made."""
+
+    kind: ClassVar[Kind] = "tool_refused"
+    tool: str
+    arguments: Mapping[str, Any] | None
+    reason: str | None
+    rule: str | None
+    result: Mapping[str, Any]  # what the model reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolAsked(Payload):
+    """A tool call that waits for approval."""
+
+    kind: ClassVar[Kind] = "tool_asked"
+    tool: str
+    arguments: Mapping[str, Any] | None
+    reason: str | None
+    ask: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolStarted(Payload):
+    """A tool call, before it is made."""
+
+    kind: ClassVar[Kind] = "tool_started"
+    tool: str
+    arguments: Mapping[str, Any] | None
+    decision: str
+    rule: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolDoubted(Payload):
+    """A tool call that was cut off. A person is asked whether it took effect."""
+
+    kind: ClassVar[Kind] = "tool_doubted"
+    tool: str
+    arguments: Mapping[str, Any] | None
+    ask: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolEnded(Payload):
+    """The result of a tool call, before the run sees it."""
+
+    kind: ClassVar[Kind] = "tool_ended"
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerCreated(Payload):
+    """A worker that the run has written and saved."""
+
+    kind: ClassVar[Kind] = "worker_created"
+    name: str
+    digest: str
+    files: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitAsked(Payload):
+    """A limit was reached, and a person is asked for more."""
+
+    kind: ClassVar[Kind] = "limit_asked"
+    limit: str
+    value: float
+    ask: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopAsked(Payload):
+    """Agents of a workflow only talk to one another, and a person is asked whether they may continue."""
+
+    kind: ClassVar[Kind] = "loop_asked"
+    title: str
+    ask: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAsked(Payload):
+    """The worker of a job or a commission has asked a person a question."""
+
+    kind: ClassVar[Kind] = "question_asked"
+    question: str
+    wait: bool
+    ask: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered(Payload):
+    """The answer to an ask, when the run applied it."""
+
+    kind: ClassVar[Kind] = "answered"
+    ask: str
+    choice: str
+    note: str | None
+    by: str
+    bounds: Mapping[str, Any] | None = None  # where more was granted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening(Payload):
+    """A conversation has finished its turn and waits for the user's next message."""
+
+    kind: ClassVar[Kind] = "listening"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said(Payload):
+    """A message of the user, before the run hears it."""
+
+    kind: ClassVar[Kind] = "said"
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crashed(Payload):
+    """The process of the run died, and the run continues in another."""
+
+    kind: ClassVar[Kind] = "crashed"
+    code: str
+    message: str
+    hint: str | None = None
+    where: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Payload):
+    """The run resumes."""
+
+    kind: ClassVar[Kind] = "resumed"
+    was: RunStatus  # its status before
+    reason: str | None
+    bounds: Mapping[str, Any] | None = None  # where more was granted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unjudged:
+    """How a run segment ended by itself, before the owner of the run decided otherwise."""
+
+    status: RunStatus
+    reason: str | None = None
+    error: ErrorInfo | None = None
+    output: Any = None
+
+    @staticmethod
+    def of(stretch: Stretch) -> Unjudged:
+        return Unjudged(status=stretch.status, reason=stretch.reason, error=stretch.error, output=stretch.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stop(Payload):
+    """The end of a run segment."""
+
+    status: RunStatus
+    reason: str | None
+    unjudged: Unjudged | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        record = super().to_record()
+        return record if self.unjudged is None else {**record, "unjudged": vars(self.unjudged)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Payload:
+        fields: dict[str, Any] = dict(record)
+        if (unjudged := fields.get("unjudged")) is not None:
+            fields["unjudged"] = Unjudged(**unjudged)
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused(_Stop):
+    """The run stopped for now."""
+
+    kind: ClassVar[Kind] = "paused"
+    pause: PauseCause | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(_Stop):
+    """The run ended."""
+
+    kind: ClassVar[Kind] = "ended"
+    error: ErrorInfo | None
+    output: Any
+
+
+PAYLOADS: Mapping[Kind, type[Payload]] = {
+    payload.kind: payload
+    for payload in (
+        Assembly,
+        ModelAsked,
+        ModelCallFailed,
+        ModelAnswered,
+        ToolRefused,
+        ToolAsked,
+        ToolStarted,
+        ToolDoubted,
+        ToolEnded,
+        WorkerCreated,
+        LimitAsked,
+        LoopAsked,
+        QuestionAsked,
+        Answered,
+        Listening,
+        Said,
+        Crashed,
+        Resumed,
+        Paused,
+        Ended,
+    )
+}
+PayloadT = TypeVar("PayloadT", bound=Payload)
+PayloadT_co = TypeVar("PayloadT_co", bound=Payload, covariant=True)
+ToolBegan = ToolStarted | ToolRefused | ToolAsked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Generic[PayloadT_co]):
+    """One entry of a run's journal."""
+
+    run: str
+    seq: int
+    key: str | None
+    data: PayloadT_co
+    at: str
+
+    @property
+    def kind(self) -> Kind:
+        return self.data.kind
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry as it is stored and as `--json` prints it."""
+        return {
+            "run": self.run,
+            "seq": self.seq,
+            "kind": self.kind,
+            "key": self.key,
+            "at": self.at,
+            "data": self.data.to_record(),
+        }
+
+    @staticmethod
+    def from_dict(record: Mapping[str, Any]) -> Entry[Payload]:
+        """Return the entry that `as_dict` returned. Raise InvalidFile if it is damaged."""
+        try:
+            data = PAYLOADS[record["kind"]].from_record(record["data"])
+            return Entry(run=record["run"], seq=record["seq"], key=record["key"], data=data, at=record["at"])
+        except (KeyError, TypeError) as error:
+            about = f"entry {record.get('seq')} ({record.get('kind')}) of run {record.get('run')}"
+            raise InvalidFile(f"cannot read {about}: {error}") from None
+
+    to_wire, from_wire = as_dict, from_dict  # between the hall and its clients

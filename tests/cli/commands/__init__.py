@@ -1,0 +1,1 @@
+"""Tests of the commands, in the same folders as the commands."""
