@@ -21,7 +21,7 @@ from bench.frame import Metric, seconds
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.room.model import Actor
 from guildhall.runs.model import RunRequest
 from guildhall.workflow.instance import Start
@@ -191,7 +191,7 @@ class _Bench:
         request = RunRequest(worker="pair.yaml", input="")
         frame = Frame.here(self._scratch, os.environ)
         start = Start(file="pair.yaml", tag=tag, params={})
-        async with aclosing(client.run_workflow(start, request, frame)) as events:
+        async with aclosing(client.workflows.run(start, request, frame)) as events:
             async for event in events:
                 if event.type == "error":
                     raise RuntimeError(str(event.data))

@@ -19,7 +19,7 @@ from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.journal import Journal
 from guildhall.runs.model import RunRequest
 from guildhall.tools.define import tool
@@ -127,7 +127,9 @@ class _Stopwatch:
 
 
 async def _run(hall: EmbeddedHall, frame: Frame) -> None:
-    async with aclosing(hall.run(RunRequest(worker="adder", input="1 + 2"), frame, [Toolbox("sums", add)])) as events:
+    async with aclosing(
+        hall.runs.run(RunRequest(worker="adder", input="1 + 2"), frame, [Toolbox("sums", add)])
+    ) as events:
         async for event in events:
             if event.type == "error":
                 raise RuntimeError(str(event.data))

@@ -18,7 +18,7 @@ from bench.frame import Metric, seconds
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.childruntime import ChildRuntime
 from guildhall.runtimes.model import Assignment
@@ -97,7 +97,7 @@ class _Bench:
             frame = Frame.here(self._scratch, os.environ)
             for _ in range(3):  # the first one finds a cold hall
                 began = time.perf_counter()
-                async for event in face.run(RunRequest(worker="scribe", input="go"), frame):
+                async for event in face.runs.run(RunRequest(worker="scribe", input="go"), frame):
                     if event.type == "error":
                         raise RuntimeError(str(event.data))
             await hall.close()

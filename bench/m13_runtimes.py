@@ -19,7 +19,7 @@ from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
 from guildhall.testing.scripted_server import ScriptedServer
 
@@ -143,7 +143,7 @@ class _Bench:
         inner = Hall(Home(self._scratch / "home"), environ=self._environ)
         hall = EmbeddedHall(inner)
         frame = Frame.here(self._scratch, self._environ)
-        async with aclosing(hall.run(RunRequest(worker="long", input="Go."), frame)) as events:
+        async with aclosing(hall.runs.run(RunRequest(worker="long", input="Go."), frame)) as events:
             async for event in events:
                 run = event.run
                 break
@@ -159,7 +159,7 @@ class _Bench:
 
 
 async def _to_end(hall: EmbeddedHall, worker: str, frame: Frame) -> None:
-    async for event in hall.run(RunRequest(worker=worker, input="Go."), frame):
+    async for event in hall.runs.run(RunRequest(worker=worker, input="Go."), frame):
         if event.type == "error":
             raise RuntimeError(str(event.data))
 

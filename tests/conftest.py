@@ -24,14 +24,14 @@ import pytest
 
 import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
 from guildhall.core.paths import HOME_VARIABLE, Home
-from guildhall.hall.start import EMBEDDED_VARIABLE, find, process_of, stop
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE, find, process_of, stop
 from tests import requirements
 from tests.warm import Started, Warm
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from guildhall.hall.start import Address
+    from guildhall.hall.client.discovery import Address
     from tests.children import Place
 
 ROOT = Path(__file__).parents[1]

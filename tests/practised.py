@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from guildhall.core.paths import HOME_VARIABLE
-from guildhall.hall.start import EMBEDDED_VARIABLE
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 
 _FILES = {
     "workers/clerk.yaml": """

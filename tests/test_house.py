@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import tomllib
@@ -25,11 +26,11 @@ _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja
 _ALLOWED = {
     (
         "runs/ledger.py",
-        "asked.data['message'] != shown.request(messages[-1])",
+        "asked.data.message != shown.request(messages[-1])",
     ): "a request to a model, compared as data",
     (
         "runs/replay.py",
-        "asked.data['message'] != shown.request(messages[-1])",
+        "asked.data.message != shown.request(messages[-1])",
     ): "a request to a model, compared as data",
     ("jobs/register.py", "hint.replace(run.id, purpose.id)"): "shows the id of the job; decides nothing",
     ("models/dialects/openai_responses_answers.py", "why == 'content_filter'"): "a code of the provider's API",
@@ -89,6 +90,17 @@ def test_every_folder_of_the_package_is_a_floor_of_the_contract():
 @pytest.mark.parametrize("code", error_codes())
 def test_every_error_code_is_documented(code: str):
     assert re.search(rf"`{code}`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"))
+
+
+def test_the_wheel_has_the_marker_of_a_typed_package():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = settings["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel == {"packages": ["src/guildhall"]}, "the wheel has all files that git does not ignore"
+    marker = SOURCE / "py.typed"
+    assert marker.read_bytes() == b""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    ignored = subprocess.run(["git", "check-ignore", "-q", marker], cwd=ROOT, env=env)
+    assert ignored.returncode != 0
 
 
 def test_no_module_is_too_long_to_read():

@@ -42,7 +42,7 @@ _NEEDED = (
     "guildhall.cli.parser",
     "guildhall.hall.composition.callee_trust",
     "guildhall.hall.cases",
-    "guildhall.hall.embedded",
+    "guildhall.hall.services.embedded",
     "guildhall.hall.library",
     "guildhall.hall.testrun.hall",
     "guildhall.hall.serve",

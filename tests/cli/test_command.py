@@ -88,7 +88,7 @@ def test_a_command_reads_the_home_if_no_hall_is_running(project: Path, event_loo
     @command(JSON, event_loop=event_loop)
     async def count(ctx: Context) -> None:
         client = await ctx.connect("read")
-        ctx.print(await client.runs(everything=True), "read")
+        ctx.print(await client.runs.list(everything=True), "read")
 
     assert run(count) == (0, "read\n", "")
     assert run(count, "--json") == (0, "[]\n", "")

@@ -49,7 +49,7 @@ def test_each_function_has_a_row() -> None:
 
 def test_commands_without_an_event_loop_do_not_import_asyncio() -> None:
     queries = [row for row in WITH_FUNCTION if not getattr(import_module(row.module), row.function).event_loop]
-    names = ["guildhall.cli.connection", "guildhall.hall.postcard", "guildhall.hall.remote"]
+    names = ["guildhall.cli.connection", "guildhall.hall.client.transport", "guildhall.hall.client.remote"]
     names = [*names, *sorted({row.module for row in queries})]
     code = f"import sys; sys.path[:] = {sys.path!r}; import {', '.join(names)}; print('asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)

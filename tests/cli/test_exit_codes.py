@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from guildhall.cli import exit_codes
+from guildhall.cli.format.runs import RESUME_HINTED
 from guildhall.core import errors
+from guildhall.runs.execute import RESUME_HINTS
 
 
 def every_error() -> list[type[errors.GuildError]]:
@@ -51,3 +53,10 @@ def test_an_unknown_code_is_a_failure() -> None:
 )
 def test_a_run_ends_its_command(status: str, error: str | None, code: int) -> None:
     assert exit_codes.of_run(status, error) == code
+
+
+def test_the_errors_whose_hint_has_the_command_are_listed() -> None:
+    """`guild run` adds `guild resume` to the hints of the others; it does not look for the words."""
+    hinted = {kind.code for kind in RESUME_HINTS} | {errors.LimitReached.code}
+    assert set(RESUME_HINTED) == hinted
+    assert all("guild resume {root}" in hint for hint in RESUME_HINTS.values())

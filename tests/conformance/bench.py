@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.client.discovery import find_or_start, process_of, wait_for_end
+from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.policy import RunPolicy
-from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.remote import RemoteHall
-from guildhall.hall.start import find_or_start, process_of, wait_for_end
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.catalog import ROWS
 from tests.conformance.table import Table
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run
     from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runtimes.model import Runtime
@@ -136,7 +136,7 @@ class Bench:
         hall = RemoteHall(address)
         try:
             async with asyncio.timeout(PATIENCE):
-                await hall.hello(self.project)
+                await hall.hall.hello(self.project)
                 yield Desk(hall, self.project)
         finally:
             await hall.close()
@@ -162,31 +162,31 @@ class Desk:
 
     def stream(self, text: str = TASK, **options: Any) -> AsyncIterator[Event]:
         """The events of a new run of the worker."""
-        return self.hall.run(RunRequest(worker=WORKER, input=text, **options), self.frame)
+        return self.hall.runs.run(RunRequest(worker=WORKER, input=text, **options), self.frame)
 
     async def run(self, text: str = TASK, **options: Any) -> list[Event]:
         """A new run of the worker, for as long as it goes on by itself."""
         return await heard(self.stream(text, **options))
 
     async def resume(self, run: str, **options: Any) -> list[Event]:
-        return await heard(self.hall.resume(run, self.frame, **options))
+        return await heard(self.hall.runs.resume(run, self.frame, **options))
 
     async def answer(self, choice: str, note: str = "") -> None:
         """The same answer to all that is asked."""
-        for ask in await self.hall.asks():
-            await self.hall.answer(ask.id, Answer(choice=choice, note=note or None))
+        for ask in await self.hall.asks.list():
+            await self.hall.asks.answer(ask.id, Answer(choice=choice, note=note or None))
 
     async def state(self, run: str) -> Run:
-        return (await self.hall.show(run)).run
+        return (await self.hall.runs.get(run)).run
 
     async def record(self, run: str, *kinds: str) -> list[Entry[Payload]]:
         """What is on record of a run: all, or the entries of these kinds."""
-        entries = await self.hall.journal(run)
+        entries = await self.hall.runs.journal(run)
         return [entry for entry in entries if not kinds or entry.kind in kinds]
 
     async def is_replayed(self, run: str) -> bool:
         """Whether the run, gone through once more without the model and without an effect, is the same."""
-        return (await self.hall.replay(run, self.frame)).same
+        return (await self.hall.runs.replay(run, self.frame)).same
 
 
 async def heard(events: Any, until: str | None = None) -> list[Event]:

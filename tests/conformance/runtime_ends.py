@@ -72,7 +72,7 @@ async def a_stop_ends_it_for_good(bench: Bench) -> None:
         else:
             raise AssertionError("the run ended before it could be stopped")
         async with asyncio.timeout(_SOON):
-            await desk.hall.stop(event.run)
+            await desk.hall.runs.stop(event.run)
             await heard(stream)
             while _below() - before:  # noqa: ASYNC110 - the kernel tells nobody else
                 await asyncio.sleep(0.01)

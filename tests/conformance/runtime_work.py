@@ -51,7 +51,7 @@ async def a_tool_is_called_and_the_model_is_told_what_it_gave(bench: Bench) -> N
         run = (await desk.run())[0].run
         same(_end(await desk.state(run)), ("completed", "done", None), "how it ended")
         same(bench.notes, {"a.md": "one"}, "what was written")
-        told = [message for message in (await desk.hall.show(run)).messages if message["role"] == "assistant"]
+        told = [message for message in (await desk.hall.runs.get(run)).messages if message["role"] == "assistant"]
         same(_calls(told[0]), ["sandbox_write_text"], "the calls of the first answer, under their own names")
         same(await desk.is_replayed(run), True, "whether it can be replayed")
     same(bench.notes, {"a.md": "one"}, "what is there after the replay")
@@ -111,7 +111,7 @@ async def an_approval_is_answered_in_another_hall(bench: Bench) -> None:
     async with bench.hall() as desk:
         events = await desk.run()
         same(events[-1].data["status"], "waiting", "how it stands")
-        same(len(await desk.hall.asks()), 2, "the number of questions")
+        same(len(await desk.hall.asks.list()), 2, "the number of questions")
     same(bench.notes, {}, "what was written before an answer")
     async with bench.hall() as desk:
         await desk.answer("yes")
@@ -120,7 +120,7 @@ async def an_approval_is_answered_in_another_hall(bench: Bench) -> None:
         asked = [entry.key for entry in await desk.record(run, "model_answered")]
         same(asked, ["m1", "m2"], "the answers of the model on record: each once")
         same(len(await desk.record(run, "tool_started")), 2, "the number of calls that were made")
-        told = [message for message in (await desk.hall.show(run)).messages if message["role"] == "assistant"]
+        told = [message for message in (await desk.hall.runs.get(run)).messages if message["role"] == "assistant"]
         same(_calls(told[0]), ["sandbox_write_text"] * 2, "the calls of the first answer, under their own names")
         same(await desk.is_replayed(run), True, "whether it can be replayed")
     same(list(bench.notes), ["a.md", "b.md"], "what was written")

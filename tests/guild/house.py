@@ -104,15 +104,15 @@ class House(Workshop):
         return [one["name"] for one in tools]
 
     async def _run(self, worker: str, frame: Frame) -> str:
-        return await self._followed(self.client.run(RunRequest(worker=worker, input="Go."), frame))
+        return await self._followed(self.client.runs.run(RunRequest(worker=worker, input="Go."), frame))
 
     async def _called(self, worker: str, frame: Frame) -> str:
-        root = await self._followed(self.client.run(RunRequest(worker="caller", input="Go."), frame))
+        root = await self._followed(self.client.runs.run(RunRequest(worker="caller", input="Go."), frame))
         return self.hall.history.below(root)[0].id
 
     async def told_of_call(self, worker: str) -> str:
         """What a worker is told that has called another one which did not even begin."""
-        root = await self._followed(self.client.run(RunRequest(worker="caller", input="Go."), self.frame))
+        root = await self._followed(self.client.runs.run(RunRequest(worker="caller", input="Go."), self.frame))
         assert self.hall.history.below(root) == []
         ended = next(entry for entry in self.hall.history.entries(root) if entry.kind == "tool_ended")
         return str(ended.data.result)
@@ -120,7 +120,7 @@ class House(Workshop):
     async def _room(self, worker: str, frame: Frame) -> str:
         request = RunRequest(worker="team.yaml", input="")
         root = await self._followed(
-            self.client.run_workflow(Start(file="team.yaml", params={}, fresh=True), request, frame)
+            self.client.workflows.run(Start(file="team.yaml", params={}, fresh=True), request, frame)
         )
         return self.hall.history.below(root)[0].id
 
@@ -151,6 +151,6 @@ class House(Workshop):
         return run
 
     async def _gone(self, run: str) -> None:
-        async with aclosing(self.client.follow(run, self.frame)) as events:
+        async with aclosing(self.client.runs.follow(run, self.frame)) as events:
             async for _ in events:
                 pass

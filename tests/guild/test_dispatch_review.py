@@ -72,7 +72,7 @@ def test_it_is_changed_while_it_works(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
         id = await commissioned(shop)
         shop.script([write("src/key.py", "gold\n"), submit("Of gold."), say()])
-        changed = await shop.client.commission_edit(id, {"prompt": "Of gold.", "max_turns": 9}, shop.frame)
+        changed = await shop.client.commissions.edit(id, {"prompt": "Of gold.", "max_turns": 9}, shop.frame)
         assert (changed.attempt, changed.by) == (2, "manager")
         done = await shop.quiet(id)
         assert (done.status, done.result) == ("completed", "Of gold.")

@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guildhall.hall.client.discovery import find
+from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.log import Log
-from guildhall.hall.remote import RemoteHall
 from guildhall.hall.serve import Process
-from guildhall.hall.start import find
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from guildhall.core.paths import Home
-    from guildhall.hall.start import Address
+    from guildhall.hall.client.discovery import Address
 
 
 @dataclass(frozen=True)

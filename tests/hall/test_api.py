@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.api import LARGEST, VERBS
-from guildhall.hall.codec import encode
+from guildhall.hall.api import LARGEST
+from guildhall.hall.client.codec import encode
+from guildhall.hall.client.interface import VERBS
 from guildhall.runs.model import RunRequest
 from tests.hall.served import Answered, Served, asked, sent, served
 from tests.rpc.hostile import UNREADABLE
@@ -64,12 +65,12 @@ def test_only_the_person_s_token_opens_the_verbs(home: Home) -> None:
             "Bearer \xff",
         ]
         for value in [*wrong, f"Basic {token}", token, f"Bearer {token} {token}"]:
-            answer = await asked(hall.address, "/api/runs", headers={"Authorization": value})
+            answer = await asked(hall.address, "/api/runs/list", headers={"Authorization": value})
             assert answer.status == 401, value
             assert answer.headers["www-authenticate"] == "Bearer"
             assert answer.error["code"] == "refused"
             assert token not in answer.body.decode()
-        assert (await asked(hall.address, "/api/runs", headers={"Authorization": f"bearer {token}"})).status == 200
+        assert (await asked(hall.address, "/api/runs/list", headers={"Authorization": f"bearer {token}"})).status == 200
 
     inside(home, work)
 
@@ -82,10 +83,10 @@ def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path)
 
     async def work(hall: Served) -> None:
         client = await hall.client()
-        stream = client.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = client.runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         token = {"Authorization": f"Bearer {hall.hall.runs.token(run)}"}
-        for verb in ("runs", "answer", "trust", "hello", "status", "nothing"):
+        for verb in ("runs/list", "asks/answer", "trust/grant", "hall/hello", "hall/status", "nothing"):
             answer = await asked(hall.address, f"/api/{verb}", headers=token)
             assert answer.status == 403, verb
             assert "not that of a run" in answer.error["message"]
@@ -95,7 +96,7 @@ def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path)
         person = {"Content-Type": "application/json"}
         assert (await asked(hall.address, "/mcp/tools/", ping, headers=person)).status == 401
         await stream.aclose()
-        assert (await asked(hall.address, "/api/runs", headers=token)).status == 401, "it ended with its run"
+        assert (await asked(hall.address, "/api/runs/list", headers=token)).status == 401, "it ended with its run"
         await client.close()
 
     inside(home, work)
@@ -115,7 +116,7 @@ def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path)
     ],
 )
 def test_requests_by_way_of_other_places_are_not_heard(home: Home, headers: dict[str, str], status: int) -> None:
-    (answer,) = requests(home, ("/api/runs", {"headers": headers}))
+    (answer,) = requests(home, ("/api/runs/list", {"headers": headers}))
     assert answer.status == status
     assert status == 200 or answer.error["code"] == "refused"
 
@@ -124,40 +125,48 @@ def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
     cases: list[tuple[int, str, dict[str, Any]]] = [
         (404, "/", {}),
         (404, "/api/", {}),
-        (404, "/api/show/x", {}),
-        (404, "/api/_call", {}),
+        (404, "/api/runs", {}),
+        (404, "/api/runs/", {}),
+        (404, "/api/runs.list", {}),
+        (404, "/api/runs/list/x", {}),
+        (404, "/api/runs/launch", {}),
+        (404, "/api/runs/_hall", {}),
+        (404, "/api/runs/__init__", {}),
         (404, "/api/close", {}),
         (404, "/api/settle", {}),
-        (404, "/api/__init__", {}),
         (404, "/api/%00", {}),
-        (404, "/API/runs", {}),
-        (405, "/api/runs", {"method": "GET"}),
-        (405, "/api/runs", {"method": "DELETE"}),
-        (400, "/api/runs", {"raw": b""}),
-        (400, "/api/runs", {"raw": b"{"}),
-        (400, "/api/runs", {"raw": b"[]"}),
-        (400, "/api/runs", {"raw": b'"runs"'}),
-        (400, "/api/runs", {"raw": b"\xff\xfe"}),
-        (400, "/api/runs", {"raw": b"[" * 100_000}),
-        (400, "/api/runs", {"raw": b'{"everything": NaN}'}),
-        *((400, "/api/runs", {"raw": body}) for body in UNREADABLE),
-        (400, "/api/runs", {"body": {"everythin": True}}),
-        (400, "/api/runs", {"body": {"everything": 1}}),
-        (400, "/api/show", {"body": {}}),
-        (400, "/api/show", {"body": {"run": 5}}),
-        (400, "/api/show", {"body": {"run": None}}),
-        (404, "/api/show", {"body": {"run": "r-2222222222"}}),
-        (400, "/api/show", {"body": {"run": "\x00' OR 1=1 --"}}),
-        (400, "/api/journal", {"body": {"run": "r-2222222222", "after": True}}),
-        (400, "/api/answer", {"body": {"ask": "a-2222222222", "answer": {"choice": 1}}}),
-        (400, "/api/trust", {"body": {"files": [{"path": "/x"}]}}),
-        (400, "/api/trust", {"body": {"files": "all"}}),
-        (400, "/api/hello", {"body": {}}),
-        (400, "/api/workers", {"body": {"frame": {"cwd": ".", "root": "."}}}),
-        (400, "/api/workers", {"body": {"frame": {"cwd": "/\0", "root": "/"}}}),
-        (400, "/api/run", {"body": {"request": {"worker": "x", "input": "y", "max_turns": -1}, "frame": {}}}),
-        (404, "/api/run", {"body": {"request": {"worker": "x", "input": "y"}, "frame": {"cwd": "/", "root": "/"}}}),
-        (413, "/api/runs", {"raw": b"x", "headers": {"Content-Length": str(LARGEST + 1)}}),
+        (404, "/API/runs/list", {}),
+        (405, "/api/runs/list", {"method": "GET"}),
+        (405, "/api/runs/list", {"method": "DELETE"}),
+        (400, "/api/runs/list", {"raw": b""}),
+        (400, "/api/runs/list", {"raw": b"{"}),
+        (400, "/api/runs/list", {"raw": b"[]"}),
+        (400, "/api/runs/list", {"raw": b'"runs"'}),
+        (400, "/api/runs/list", {"raw": b"\xff\xfe"}),
+        (400, "/api/runs/list", {"raw": b"[" * 100_000}),
+        (400, "/api/runs/list", {"raw": b'{"everything": NaN}'}),
+        *((400, "/api/runs/list", {"raw": body}) for body in UNREADABLE),
+        (400, "/api/runs/list", {"body": {"everythin": True}}),
+        (400, "/api/runs/list", {"body": {"everything": 1}}),
+        (400, "/api/runs/get", {"body": {}}),
+        (400, "/api/runs/get", {"body": {"run": 5}}),
+        (400, "/api/runs/get", {"body": {"run": None}}),
+        (404, "/api/runs/get", {"body": {"run": "r-2222222222"}}),
+        (400, "/api/runs/get", {"body": {"run": "\x00' OR 1=1 --"}}),
+        (400, "/api/runs/journal", {"body": {"run": "r-2222222222", "after": True}}),
+        (400, "/api/asks/answer", {"body": {"ask": "a-2222222222", "answer": {"choice": 1}}}),
+        (400, "/api/trust/grant", {"body": {"files": [{"path": "/x"}]}}),
+        (400, "/api/trust/grant", {"body": {"files": "all"}}),
+        (400, "/api/hall/hello", {"body": {}}),
+        (400, "/api/workers/list", {"body": {"frame": {"cwd": ".", "root": "."}}}),
+        (400, "/api/workers/list", {"body": {"frame": {"cwd": "/\0", "root": "/"}}}),
+        (400, "/api/runs/run", {"body": {"request": {"worker": "x", "input": "y", "max_turns": -1}, "frame": {}}}),
+        (
+            404,
+            "/api/runs/run",
+            {"body": {"request": {"worker": "x", "input": "y"}, "frame": {"cwd": "/", "root": "/"}}},
+        ),
+        (413, "/api/runs/list", {"raw": b"x", "headers": {"Content-Length": str(LARGEST + 1)}}),
     ]
     answers = requests(home, *((path, options) for _, path, options in cases))
     for (status, path, options), answer in zip(cases, answers, strict=True):
@@ -170,7 +179,9 @@ def test_every_verb_holds_its_arguments_to_their_types(home: Home) -> None:
     """From the live list of verbs: no argument of any of them is taken with a wrong type."""
     wrong: list[Any] = [{"no": "such"}, [[]], 1e99, {"": None}]
     cases = [
-        (f"/api/{name}", {"body": dict.fromkeys(_names(name), value)}) for name in sorted(VERBS) for value in wrong
+        (f"/api/{name.replace('.', '/')}", {"body": dict.fromkeys(_names(name), value)})
+        for name in sorted(VERBS)
+        for value in wrong
     ]
     cases = [case for case in cases if case[1]["body"]]
     for case, answer in zip(cases, requests(home, *cases), strict=True):
@@ -179,9 +190,9 @@ def test_every_verb_holds_its_arguments_to_their_types(home: Home) -> None:
 
 
 def _names(verb: str) -> list[str]:
-    from guildhall.hall.codec import verb as known
+    from guildhall.hall.client.codec import verb as known
 
-    return list(known(verb).takes)
+    return list(known(verb).parameters)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +201,8 @@ def _names(verb: str) -> list[str]:
         b"nonsense\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",  # no Host
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /api/runs/list HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /api/runs/list HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n",  # TLS
@@ -202,7 +213,7 @@ def test_what_is_no_http_is_told_so_and_harms_nobody(home: Home, data: bytes) ->
         answer = await sent(hall.address.port, data)
         assert answer.status in (400, 421)
         assert answer.error["message"]
-        assert (await asked(hall.address, "/api/runs")).status == 200
+        assert (await asked(hall.address, "/api/runs/list")).status == 200
 
     inside(home, work)
 
@@ -210,7 +221,7 @@ def test_what_is_no_http_is_told_so_and_harms_nobody(home: Home, data: bytes) ->
 def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: Home) -> None:
     async def work(hall: Served) -> None:
         head = (
-            f"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {hall.address.token}\r\n"
+            f"POST /api/runs/list HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {hall.address.token}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n"
         ).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", hall.address.port)
@@ -236,7 +247,7 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
 def test_a_body_that_does_not_come_is_not_waited_for(home: Home) -> None:
     async def work(hall: Served) -> Answered:
         hall.process.face._body_within = 0.1
-        return await asked(hall.address, "/api/runs", raw=b"{", headers={"Content-Length": "100"})
+        return await asked(hall.address, "/api/runs/list", raw=b"{", headers={"Content-Length": "100"})
 
     answer = inside(home, work)
     assert (answer.status, answer.error["code"]) == (408, "timed_out")
@@ -250,7 +261,7 @@ def test_a_stream_begins_with_the_first_event_and_ends_with_a_mark(home: Home, p
     async def work(hall: Served) -> Answered:
         request = encode(RunRequest(worker="scribe", input="go"))
         return await asked(
-            hall.address, "/api/run", {"request": request, "frame": encode(frame)}, headers={"Connection": "close"}
+            hall.address, "/api/runs/run", {"request": request, "frame": encode(frame)}, headers={"Connection": "close"}
         )
 
     answer = inside(home, work)

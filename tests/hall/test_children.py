@@ -15,7 +15,7 @@ import pytest
 from guildhall.core.errors import Conflict
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall, open_hall
+from guildhall.hall.services.embedded import EmbeddedHall, open_hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.childruntime import ChildRuntime
 from tests.children import Killing, Watched, children_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.hall.client import Shown
+    from guildhall.hall.client.interface import Shown
     from tests.children import Place
     from tests.conftest import GuildWithHall
 
@@ -60,17 +60,17 @@ class House:
 
     async def run(self, worker: str = "scribe", **options: Any) -> list[Event]:
         request = RunRequest(worker=worker, input="go", **options)
-        return await followed(self.face.run(request, self.frame))
+        return await followed(self.face.runs.run(request, self.frame))
 
     async def resume(self, run: str, **options: Any) -> list[Event]:
-        return await followed(self.face.resume(run, self.frame, **options))
+        return await followed(self.face.runs.resume(run, self.frame, **options))
 
     async def answer_all(self) -> None:
-        for ask in await self.face.asks():
-            await self.face.answer(ask.id, Answer(choice="yes"))
+        for ask in await self.face.asks.list():
+            await self.face.asks.answer(ask.id, Answer(choice="yes"))
 
     async def shown(self, run: str) -> Shown:
-        return await self.face.show(run)
+        return await self.face.runs.get(run)
 
 
 async def followed(stream: Any) -> list[Event]:
@@ -116,7 +116,7 @@ def test_a_run_waits_without_a_process_and_goes_on_when_it_is_answered(
         assert (await house.resume(events[0].run))[-1].data["status"] == "completed"
         shown = await house.shown(events[0].run)
         assert (shown.run.output, [ask.status for ask in shown.asks]) == ("done", ["applied"] * 2)
-        assert (await house.face.replay(shown.run.id, house.frame)).same
+        assert (await house.face.runs.replay(shown.run.id, house.frame)).same
 
     inside(work)
     assert written(project) == ["a.md", "b.md"]
@@ -127,7 +127,7 @@ def test_a_run_is_parked_and_its_process_is_gone(inside: Callable[[Any], Any], p
     put_script(project, WRITE, SLOW)
 
     async def work(house: House) -> None:
-        stream = house.face.run(RunRequest(worker="scribe", input="go"), house.frame)
+        stream = house.face.runs.run(RunRequest(worker="scribe", input="go"), house.frame)
         async for event in stream:
             if event.type == "tool_result":
                 break
@@ -140,7 +140,7 @@ def test_a_run_is_parked_and_its_process_is_gone(inside: Callable[[Any], Any], p
         assert (await house.shown(run)).run.status == "parked"
         put_script(project, WRITE, DONE)
         assert (await house.resume(run))[-1].data["status"] == "completed"
-        kinds = [entry.kind for entry in await house.face.journal(run)]
+        kinds = [entry.kind for entry in await house.face.runs.journal(run)]
         assert kinds.count("tool_started") == 1
 
     inside(work)
@@ -151,9 +151,9 @@ def test_a_run_is_stopped_for_good(inside: Callable[[Any], Any], project: Path) 
     put_script(project, SLOW)
 
     async def work(house: House) -> None:
-        stream = house.face.run(RunRequest(worker="scribe", input="go"), house.frame)
+        stream = house.face.runs.run(RunRequest(worker="scribe", input="go"), house.frame)
         run = (await anext(stream)).run
-        assert await house.face.stop(run) == [run]
+        assert await house.face.runs.stop(run) == [run]
         await house.is_empty()
         assert (await house.shown(run)).run.status == "cancelled"
         await stream.aclose()
@@ -185,13 +185,13 @@ def test_a_tree_of_runs_waits_as_one_and_ends_as_one(inside: Callable[[Any], Any
     async def work(house: House) -> None:
         events = await house.run("boss")
         assert events[-1].data["status"] == "waiting"
-        assert len(await house.face.asks()) == 2
+        assert len(await house.face.asks.list()) == 2
         await house.answer_all()
         assert (await house.resume(events[0].run))[-1].data["status"] == "completed"
         shown = await house.shown(events[0].run)
         assert [one.status for one in shown.below] == ["completed"] * 2
         assert shown.run.output == "both are written"
-        assert (await house.face.replay(shown.run.id, house.frame)).same
+        assert (await house.face.runs.replay(shown.run.id, house.frame)).same
 
     inside(work)
     assert written(project) == ["a.md", "b.md"]
@@ -207,7 +207,7 @@ def test_a_typed_result_and_a_file_that_is_attached(inside: Callable[[Any], Any]
         events = await house.run(attachments=("picture.png",))
         shown = await house.shown(events[0].run)
         assert (shown.run.status, shown.run.output) == ("completed", {"n": 5})
-        assert (await house.face.replay(shown.run.id, house.frame)).same
+        assert (await house.face.runs.replay(shown.run.id, house.frame)).same
 
     inside(work)
 
@@ -244,9 +244,9 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
         told = [event.data.get("attempt") for event in seen if event.type == "error"]
         assert told == [2, 3, None]
         assert run.error["hint"] == f"It goes on from the last step on record: guild resume {run.id}"
-        kinds = [entry.kind for entry in await house.face.journal(run.id)]
+        kinds = [entry.kind for entry in await house.face.runs.journal(run.id)]
         assert (kinds.count("crashed"), kinds.count("tool_started"), kinds[-1]) == (2, 1, "ended")
-        assert (await house.face.replay(run.id, house.frame)).same
+        assert (await house.face.runs.replay(run.id, house.frame)).same
         assert (await house.resume(run.id))[-1].data["status"] == "completed"
         await hall.close()
 
@@ -260,7 +260,7 @@ def test_a_hall_with_children_of_its_own_ends_them_when_it_closes(home: Home, pr
 
     async def go() -> tuple[list[int], str]:
         face = await open_hall(home, {}, children=True)
-        stream = face.run(RunRequest(worker="scribe", input="go"), Frame.here(project, {}))
+        stream = face.runs.run(RunRequest(worker="scribe", input="go"), Frame.here(project, {}))
         run = (await anext(stream)).run
         nursery = face._hall.runtimes.nursery
         assert nursery is not None

@@ -19,7 +19,7 @@ import pytest
 
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.record.entries import ModelAsked
 from guildhall.runtimes.claude import _ANY, _FLAGS, _message
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.hall.client import Shown
+    from guildhall.hall.client.interface import Shown
     from tests.conftest import Guild, GuildWithHall
 
 SLOW = {"sleep": 60, "say": "too late"}
@@ -63,20 +63,20 @@ class Office:
         return list(self._project.parent.glob("guild-home-*"))
 
     async def run(self, *given: Toolbox, **options: Any) -> list[Event]:
-        return await followed(self.face.run(RunRequest(worker="bob", input="Go.", **options), self.frame, given))
+        return await followed(self.face.runs.run(RunRequest(worker="bob", input="Go.", **options), self.frame, given))
 
     async def resume(self, run: str, **options: Any) -> list[Event]:
-        return await followed(self.face.resume(run, self.frame, **options))
+        return await followed(self.face.runs.resume(run, self.frame, **options))
 
     async def shown(self, run: str) -> Shown:
-        return await self.face.show(run)
+        return await self.face.runs.get(run)
 
     async def asked(self, run: str) -> list[str | None]:
         """The keys of the calls of the model."""
-        return [entry.key for entry in await self.face.journal(run) if entry.kind == "model_asked"]
+        return [entry.key for entry in await self.face.runs.journal(run) if entry.kind == "model_asked"]
 
     async def kinds(self, run: str) -> list[str]:
-        return [entry.kind for entry in await self.face.journal(run)]
+        return [entry.kind for entry in await self.face.runs.journal(run)]
 
 
 async def followed(stream: Any) -> list[Event]:
@@ -138,9 +138,9 @@ def test_what_a_person_writes_is_no_command_of_claude_code(home: Home, shop: Pat
     async def work() -> None:
         async with office(home, shop) as here:
             for words in ("/clear", " /init now", "/review", "@/etc/hostname", "!ls", "-x"):
-                events = await followed(here.face.run(RunRequest(worker="bob", input=words), here.frame))
+                events = await followed(here.face.runs.run(RunRequest(worker="bob", input=words), here.frame))
                 assert events[-1].data["status"] == "completed", words
-                (asked,) = [one for one in await here.face.journal(events[0].run) if one.kind == "model_asked"]
+                (asked,) = [one for one in await here.face.runs.journal(events[0].run) if one.kind == "model_asked"]
                 assert asked.data.message == [{"part": "user-prompt", "content": words}]
 
     do(work)
@@ -181,10 +181,10 @@ def test_calls_of_one_answer_are_made_side_by_side_and_two_approvals_wait_as_one
             run = events[0].run
             assert events[-1].data["status"] == "waiting"
             assert (here.programs(), here.homes(), written(shop)) == ([], [], [])
-            asks = await here.face.asks()
+            asks = await here.face.asks.list()
             assert len(asks) == 2
             for ask in asks:
-                await here.face.answer(ask.id, Answer(choice="yes"))
+                await here.face.asks.answer(ask.id, Answer(choice="yes"))
             assert (await here.resume(run))[-1].data["status"] == "completed"
             kinds = await here.kinds(run)
             assert (kinds.count("model_answered"), kinds.count("tool_started")) == (2, 2)
@@ -237,7 +237,7 @@ def test_the_model_is_shown_the_very_same_as_by_our_own_runtime(home: Home, shop
         assert (await here.shown(events[0].run)).run.output == "done"
         assert (await here.kinds(events[0].run)).count("tool_refused") == 1
         (shop / "notes" / "a.md").unlink()
-        told = [entry.data for entry in await here.face.journal(events[0].run) if entry.kind == "model_asked"]
+        told = [entry.data for entry in await here.face.runs.journal(events[0].run) if entry.kind == "model_asked"]
         return [([content for part in entry["message"] for content in each(part)], entry["tools"]) for entry in told]
 
     async def work() -> None:
@@ -264,7 +264,7 @@ def test_a_result_fits_its_schema_and_what_stands_beside_it_is_done(home: Home, 
             shown = (await here.shown(run)).run
             assert (shown.status, shown.output) == ("completed", {"n": 5})
             assert (await here.kinds(run)).count("model_asked") == 3
-            assert (await here.face.replay(run, here.frame)).same
+            assert (await here.face.runs.replay(run, here.frame)).same
 
     do(work)
     assert written(shop) == ["a.md"]
@@ -287,7 +287,7 @@ def test_a_question_is_known_again_in_whatever_order_results_come(home: Home, sh
         async with office(home, shop) as here:
             request, boxes = RunRequest(worker="bob", input="Go."), [Toolbox("clock", wait)]
             results = 0
-            async with aclosing(here.face.run(request, here.frame, boxes)) as events:
+            async with aclosing(here.face.runs.run(request, here.frame, boxes)) as events:
                 async for event in events:
                     results += event.type == "tool_result"
                     if results == 3:
@@ -341,14 +341,14 @@ def test_it_is_ended_at_once_with_all_that_is_its(home: Home, shop: Path, how: s
 
     async def work() -> None:
         async with office(home, shop) as here:
-            stream = here.face.run(RunRequest(worker="bob", input="Go."), here.frame)
+            stream = here.face.runs.run(RunRequest(worker="bob", input="Go."), here.frame)
             async for event in stream:
                 if event.type == "tool_result":
                     break
             assert here.programs()
             began = time.monotonic()
             if how == "stopped":
-                await here.face.stop(event.run)
+                await here.face.runs.stop(event.run)
                 while here.programs():  # noqa: ASYNC110 - the kernel tells nobody else
                     await asyncio.sleep(0.005)
             await stream.aclose()
@@ -370,7 +370,7 @@ def test_a_program_that_is_killed_is_started_again_and_nothing_is_done_twice(hom
     async def work() -> None:
         async with office(home, shop) as here:
             seen: list[Event] = []
-            async with aclosing(here.face.run(RunRequest(worker="bob", input="Go."), here.frame)) as events:
+            async with aclosing(here.face.runs.run(RunRequest(worker="bob", input="Go."), here.frame)) as events:
                 async for event in events:
                     seen.append(event)
                     if event.type == "tool_result" and event.data["id"].startswith("m1/"):
@@ -382,7 +382,7 @@ def test_a_program_that_is_killed_is_started_again_and_nothing_is_done_twice(hom
             assert "Claude Code was ended by SIGKILL" in crash["message"]
             kinds = await here.kinds(seen[0].run)
             assert (kinds.count("crashed"), kinds.count("tool_started"), kinds.count("model_answered")) == (1, 2, 3)
-            assert (await here.face.replay(seen[0].run, here.frame)).same
+            assert (await here.face.runs.replay(seen[0].run, here.frame)).same
 
     do(work)
     assert written(shop) == ["a.md", "b.md"]
@@ -453,7 +453,7 @@ def test_a_program_that_outlives_its_run_gets_nothing_at_either_door(home: Home,
 
     async def work() -> None:
         async with office(home, shop) as here:
-            stream = here.face.run(RunRequest(worker="bob", input="Go."), here.frame)
+            stream = here.face.runs.run(RunRequest(worker="bob", input="Go."), here.frame)
             async for event in stream:
                 if event.type == "tool_result":
                     break
@@ -467,15 +467,15 @@ def test_a_program_that_outlives_its_run_gets_nothing_at_either_door(home: Home,
                 listening = await here.hall.runtimes.reception.listen(outside)
                 orphan = await escaped(copy, env, port)
                 await said(orphan, "tool_result")  # it is at work, and asks its model again
-                await here.face.stop(event.run)
-                before = await here.face.journal(event.run)
+                await here.face.runs.stop(event.run)
+                before = await here.face.runs.journal(event.run)
                 assert (await said(orphan, "terminal_reason"))["is_error"]
                 late = await escaped(copy, env, port)
                 began = await said(late, "mcp_servers")
                 assert [server["status"] for server in began["mcp_servers"]] == ["failed"]
                 assert (await said(late, "terminal_reason"))["api_error_status"] == 401
                 assert (await orphan.wait(), await late.wait()) == (1, 1)
-                assert await here.face.journal(event.run) == before
+                assert await here.face.runs.journal(event.run) == before
                 await listening.close(0)
             await stream.aclose()
 

@@ -41,10 +41,10 @@ class Desk:
     def ask(self, verb: str, **arguments: Any) -> Any:
         """What comes back; of what is refused, the error."""
         address = self._guild.hall()
-        framed = verb in ("commission_new", "commission_dispatch", "commission_redispatch")
+        framed = verb in ("create", "dispatch", "redispatch")
         body = {**arguments, **({"frame": self._frame} if framed else {})}
         bearer = {"Authorization": f"Bearer {address.token}"}
-        request = Request(f"{address.url}/api/{verb}", json.dumps(body).encode(), bearer)
+        request = Request(f"{address.url}/api/commissions/{verb}", json.dumps(body).encode(), bearer)
         try:
             with urlopen(request, timeout=20) as answer:
                 return json.load(answer)["result"]
@@ -53,16 +53,16 @@ class Desk:
 
     def new(self, *, project: str = "shop", begin: bool = False, **more: Any) -> str:
         draft = {"title": "A key", "worker": "smith", "prompt": "Forge a key.", **more}
-        id = self.ask("commission_new", draft=draft, project=project)["id"]
+        id = self.ask("create", draft=draft, project=project)["id"]
         if begin:
-            self.ask("commission_dispatch", id=id)
+            self.ask("dispatch", id=id)
         return id
 
     def shown(self, id: str) -> dict[str, Any]:
-        return self.ask("commission", id=id)
+        return self.ask("get", id=id)
 
     def standing(self) -> dict[str, str]:
-        return {one["id"]: one["status"] for one in self.ask("commissions")}
+        return {one["id"]: one["status"] for one in self.ask("list")}
 
     def ended(self, id: str) -> str:
         until(lambda: self.standing()[id] not in ("dispatched", "in_progress"))
@@ -74,7 +74,7 @@ class Desk:
         status = before["commission"]["status"]
         for verb, from_these in VERBS.items():
             if status not in from_these:
-                error = self.ask(f"commission_{verb}", id=id)["error"]
+                error = self.ask(verb, id=id)["error"]
                 assert error["code"] == "conflict"
                 assert f"{id} is {status}" in error["message"]
         assert self.shown(id) == before
@@ -108,7 +108,7 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
     first = guild_hall("commission", "new", "--worker", "smith", "Forge.").out.strip()  # which starts the hall
     desk = Desk(guild_hall, workshop.repo.path)
     called_off, second, third, last = (desk.new(begin=True) for _ in range(4))
-    desk.ask("commission_dispatch", id=first)
+    desk.ask("dispatch", id=first)
     there, behind = (desk.new(project="yard", begin=True) for _ in range(2))
     at_work, waiting = (called_off, second, third, there), (first, last, behind)
     expected = {**dict.fromkeys(at_work, "in_progress"), **dict.fromkeys(waiting, "dispatched")}
@@ -117,9 +117,9 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
     assert "queued: no free slot" in desk.shown(behind)["warnings"][0]
     blocked, pending = desk.new(dependencies=["none.md"]), desk.new()
     seen = {desk.refuses(id) for id in (second, last, blocked, pending)}
-    unwanted = desk.ask("commission_cancel", id=desk.new(begin=True))
+    unwanted = desk.ask("cancel", id=desk.new(begin=True))
     assert (unwanted["status"], unwanted["run"]) == ("cancelled", None), "it never began"
-    desk.ask("commission_cancel", id=called_off)
+    desk.ask("cancel", id=called_off)
     until(lambda: desk.standing()[first] == "in_progress")  # of those that wait, the oldest
     assert (desk.standing()[last], desk.standing()[behind]) == ("dispatched", "dispatched")
 
@@ -135,7 +135,7 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
     assert desk.standing()[there] == "in_progress"
     hold = desk.shown(there)["commission"]["hold"]
     assert (hold["kind"], "there is no worker 'smith'" in hold["message"]) == ("cannot_resume", True)
-    given_up = desk.ask("commission_cancel", id=there)
+    given_up = desk.ask("cancel", id=there)
     assert yard.at(given_up["branch"], "src/key.py") == "key = 1", "its work is kept"
     seen |= {desk.refuses(id) for id in (called_off, second, behind, pending)}
     assert len(seen) == 8

@@ -16,7 +16,7 @@ from guildhall.core.errors import Conflict, HallInUse, NotFound, WorkerLocked
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.locks import lock_home
-from guildhall.hall.embedded import EmbeddedHall, open_hall
+from guildhall.hall.services.embedded import EmbeddedHall, open_hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.seat import Seat
 from guildhall.store.migrate import prepare
@@ -94,24 +94,24 @@ def test_a_lock_that_says_nothing_of_its_holder_holds_too(home: Home, text: str)
 @pytest.mark.req("X-15")
 def test_a_run_is_followed_asked_about_answered_and_resumed(home: Home, frame: Frame) -> None:
     async def work(hall: EmbeddedHall) -> None:
-        events = await followed(hall.run(RunRequest(worker="scribe", input="go"), frame))
+        events = await followed(hall.runs.run(RunRequest(worker="scribe", input="go"), frame))
         assert [event.type for event in events][-2:] == ["ask_opened", "run_ended"]
         run = events[0].run
-        (ask,) = await hall.asks()
+        (ask,) = await hall.asks.list()
         assert (ask.run, ask.status) == (run, "open")
         with pytest.raises(NotFound):
-            await hall.ask("a-2222222222")
-        await hall.answer(ask.id, Answer(choice="y"))
-        assert (await hall.ask(ask.id)).status == "answered"
-        events = await followed(hall.resume(run, frame))
+            await hall.asks.get("a-2222222222")
+        await hall.asks.answer(ask.id, Answer(choice="y"))
+        assert (await hall.asks.get(ask.id)).status == "answered"
+        events = await followed(hall.runs.resume(run, frame))
         assert events[-1].data["status"] == "completed"
-        shown = await hall.show(run)
+        shown = await hall.runs.get(run)
         assert (shown.run.output, [one.status for one in shown.asks]) == ("done", ["applied"])
-        assert (await hall.replay(run, frame)).same
-        assert [one.id for one in await hall.runs()] == [run]
-        assert (await hall.journal(run))[-1].kind == "ended"
+        assert (await hall.runs.replay(run, frame)).same
+        assert [one.id for one in await hall.runs.list()] == [run]
+        assert (await hall.runs.journal(run))[-1].kind == "ended"
         with pytest.raises(Conflict, match="completed"):
-            await followed(hall.resume(run, frame))
+            await followed(hall.runs.resume(run, frame))
 
     inside(home, work)
 
@@ -120,12 +120,12 @@ def test_a_run_that_is_running_is_not_resumed(home: Home, frame: Frame, project:
     put_script(project, {"sleep": 30, "say": "late"})
 
     async def work(hall: EmbeddedHall) -> None:
-        stream = hall.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = hall.runs.run(RunRequest(worker="scribe", input="go"), frame)
         first = await anext(stream)
         with pytest.raises(Conflict, match="is running"):
-            await followed(hall.resume(first.run, frame))
+            await followed(hall.runs.resume(first.run, frame))
         await stream.aclose()
-        assert (await hall.show(first.run)).run.status == "parked"
+        assert (await hall.runs.get(first.run)).run.status == "parked"
 
     inside(home, work)
 
@@ -135,7 +135,7 @@ def test_closing_the_hall_parks_what_runs(home: Home, frame: Frame, project: Pat
     runs: list[str] = []
 
     async def begin(hall: EmbeddedHall) -> None:
-        stream = hall.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = hall.runs.run(RunRequest(worker="scribe", input="go"), frame)
         runs.append((await anext(stream)).run)
         await hall.close()
         await stream.aclose()
@@ -144,24 +144,24 @@ def test_closing_the_hall_parks_what_runs(home: Home, frame: Frame, project: Pat
         await begin(await open_hall(home, {}))
 
     asyncio.run(go())
-    assert inside(home, lambda hall: hall.show(runs[0]), readonly=True).run.status == "parked"
+    assert inside(home, lambda hall: hall.runs.get(runs[0]), readonly=True).run.status == "parked"
 
 
 @pytest.mark.req("DO-9", "DO-14")
 def test_workers_are_made_promoted_locked_and_retired(home: Home, frame: Frame) -> None:
     async def work(hall: EmbeddedHall) -> None:
-        path = await hall.worker_new("helper", frame)
-        assert (await hall.worker("helper", frame)).status == "active"  # a person wrote it
+        path = await hall.workers.create("helper", frame)
+        assert (await hall.workers.get("helper", frame)).status == "active"  # a person wrote it
         path.write_text(path.read_text() + "\nstatus: draft\n")
-        assert (await hall.worker_promote("helper", frame)).status == "active"
-        assert (await hall.worker_lock("helper", frame)).locked
+        assert (await hall.workers.promote("helper", frame)).status == "active"
+        assert (await hall.workers.lock("helper", frame)).locked
         with pytest.raises(WorkerLocked):
-            await hall.worker_new("helper", frame)
+            await hall.workers.create("helper", frame)
         with pytest.raises(WorkerLocked):
-            await hall.worker_retire("helper", frame)
-        assert not (await hall.worker_unlock("helper", frame)).locked
-        assert (await hall.worker_retire("helper", frame)).status == "retired"
-        listed = {one.name: one.status for one in await hall.workers(frame)}
+            await hall.workers.retire("helper", frame)
+        assert not (await hall.workers.unlock("helper", frame)).locked
+        assert (await hall.workers.retire("helper", frame)).status == "retired"
+        listed = {one.name: one.status for one in await hall.workers.list(frame)}
         assert listed["helper"] == "retired"
         assert listed["scribe"] == "active"
 
@@ -170,26 +170,26 @@ def test_workers_are_made_promoted_locked_and_retired(home: Home, frame: Frame) 
 
 def test_a_recording_answers_in_a_model_s_place(home: Home, frame: Frame) -> None:
     async def work(hall: EmbeddedHall) -> None:
-        first = await followed(hall.run(RunRequest(worker="scribe", input="go", mode="strict"), frame))
+        first = await followed(hall.runs.run(RunRequest(worker="scribe", input="go", mode="strict"), frame))
         model = f"replay:{first[0].run}"
         again = await followed(
-            hall.run(RunRequest(worker="scribe", input="go", mode="strict", override_model=model), frame)
+            hall.runs.run(RunRequest(worker="scribe", input="go", mode="strict", override_model=model), frame)
         )
         assert again[-1].data["status"] == "completed"
-        shown = await hall.show(again[0].run)
+        shown = await hall.runs.get(again[0].run)
         assert (shown.run.output, shown.run.model) == ("done", model)
 
     inside(home, work)
 
 
 def test_the_doctor_says_what_is_missing(home: Home, frame: Frame, project: Path) -> None:
-    healthy = {check.name: check for check in inside(home, lambda hall: hall.doctor(frame))}
+    healthy = {check.name: check for check in inside(home, lambda hall: hall.hall.doctor(frame))}
     assert all(check.ok for check in healthy.values()), healthy
     assert healthy["keys"].hint
     (project / "workers" / "bad.yaml").write_text("name: [")
     (project / "guildhall.yaml").write_text("budget: much")
     home.database.chmod(0o644)
-    ill = {check.name: check for check in inside(home, lambda hall: hall.doctor(frame), readonly=True)}
+    ill = {check.name: check for check in inside(home, lambda hall: hall.hall.doctor(frame), readonly=True)}
     assert not ill["workers"].ok
     assert "1 with errors" in ill["workers"].detail
     assert not ill["settings"].ok
@@ -213,14 +213,14 @@ def test_slow_compaction_is_cancelled_and_reported(home: Home, frame: Frame, pro
     script_compaction(project, sleep=60)
 
     async def work(hall: EmbeddedHall) -> None:
-        await followed(hall.run(RunRequest(worker="scribe", input="go"), frame))
+        await followed(hall.runs.run(RunRequest(worker="scribe", input="go"), frame))
         (event,) = await hall._hall.memory_compactor.wait(timeout_s=0.1)
         assert event.data["text"] == "worker memory not compacted: timed out"
         assert event.data["done"] is False
-        (made,) = [run for run in await hall.runs() if run.worker == "memory-compactor"]
+        (made,) = [run for run in await hall.runs.list() if run.worker == "memory-compactor"]
         assert (made.status, made.reason) == ("cancelled", event.data["text"])
         assert await hall.settle() == [], "reported once"
-        left = await hall.memory_ls(frame, scope="worker", worker="scribe")
+        left = await hall.memory.list(frame, scope="worker", worker="scribe")
         assert [entry.key for entry in left.entries] == ["note"]
 
     inside(home, work)
@@ -228,8 +228,8 @@ def test_slow_compaction_is_cancelled_and_reported(home: Home, frame: Frame, pro
 
 def test_a_closing_hall_waits_for_what_goes_on(home: Home, frame: Frame, project: Path) -> None:
     script_compaction(project, sleep=0.2)
-    inside(home, lambda hall: followed(hall.run(RunRequest(worker="scribe", input="go"), frame)))
-    left = inside(home, lambda hall: hall.memory_ls(frame, scope="worker", worker="scribe"), readonly=True)
+    inside(home, lambda hall: followed(hall.runs.run(RunRequest(worker="scribe", input="go"), frame)))
+    left = inside(home, lambda hall: hall.memory.list(frame, scope="worker", worker="scribe"), readonly=True)
     assert [entry.key for entry in left.entries] == ["compacted"]
 
 
@@ -244,7 +244,7 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
     async def work(hall: EmbeddedHall) -> None:
         inner = hall._hall
         stopping: asyncio.Task[list[str]] | None = None
-        async with aclosing(hall.run(RunRequest(worker="scribe", input="go"), frame)) as events:
+        async with aclosing(hall.runs.run(RunRequest(worker="scribe", input="go"), frame)) as events:
             async for event in events:
                 if event.type != "turn_end":
                     continue
@@ -254,7 +254,7 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
                 async with asyncio.timeout(10):
                     while inner.runtimes.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                         await asyncio.sleep(0.01)
-                stopping = asyncio.create_task(hall.stop(event.run))
+                stopping = asyncio.create_task(hall.runs.stop(event.run))
                 await asyncio.sleep(0.05)
                 go_on.set()
         assert stopping is not None
@@ -285,8 +285,8 @@ def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Hom
         async with asyncio.timeout(10):
             while inner.runtimes.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                 await asyncio.sleep(0.01)
-        (ask,) = await hall.asks()
-        answering = asyncio.create_task(hall.answer(ask.id, Answer(choice="yes")))
+        (ask,) = await hall.asks.list()
+        answering = asyncio.create_task(hall.asks.answer(ask.id, Answer(choice="yes")))
         await asyncio.sleep(0.05)
         assert inner.history.get(prepared.run).status == "running"
         assert not answering.done()  # whoever looks now would think that it goes on

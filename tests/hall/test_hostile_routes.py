@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.api import VERBS
-from guildhall.hall.codec import _fields, verb
+from guildhall.hall.client.codec import _fields, verb
+from guildhall.hall.client.interface import VERBS
 from tests.hall.served import asked, served
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def good(kind: Any, folder: Path) -> Any:
 
 def bodies(name: str, folder: Path) -> Iterator[dict[str, Any]]:
     """What the verb takes, with each of its texts in turn replaced by each hostile one."""
-    takes = verb(name).takes
-    right = {part: good(takes[part], folder) for part in verb(name).needs}
+    takes = verb(name).parameters
+    right = {part: good(takes[part], folder) for part in verb(name).required}
     for part, kind in takes.items():
         for text in TEXTS:
             if _is_text(kind):
@@ -83,12 +83,12 @@ def test_every_route_answers_hostile_text(home: Home, project: Path, caplog: pyt
         async with served(home) as hall:
             for name in sorted(VERBS):
                 for body in bodies(name, project):
-                    answer = await asked(hall.address, f"/api/{name}", body)
+                    answer = await asked(hall.address, f"/api/{name.replace('.', '/')}", body)
                     told = answer.body.decode()
                     if answer.status >= 500 or "Traceback" in told or (answer.status >= 400 and not answer.error):
                         wrong.append((name, str(body)[:200], told[:300]))
                     count += 1
-            assert (await asked(hall.address, "/api/runs")).status == 200
+            assert (await asked(hall.address, "/api/runs/list")).status == 200
         return count
 
     assert asyncio.run(work()) > 15 * len(TEXTS)

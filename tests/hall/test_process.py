@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.hall.start import find
+from guildhall.hall.client.discovery import find
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.cli.places import Terminal
 from tests.runs.places import DONE, WRITE, put_script, put_worker, until

@@ -11,7 +11,7 @@ import pytest
 
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.recovery import MOST_CRASHES
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.entries import ToolEnded
 from tests.hall.served import Served, served
@@ -45,7 +45,7 @@ def begun(home: Home, frame: Frame) -> str:
     """A run that a hall has begun and parked when it left."""
 
     async def work(hall: Served) -> str:
-        stream = EmbeddedHall(hall.hall, stays=True).run(RunRequest(worker="scribe", input="go"), frame)
+        stream = EmbeddedHall(hall.hall, stays=True).runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         await stream.aclose()
         return run
@@ -121,7 +121,7 @@ def test_what_was_lost_again_and_again_without_getting_further_is_given_up(
     put_script(project, DONE)
 
     async def resumed(hall: Served) -> None:
-        events = [event async for event in EmbeddedHall(hall.hall, stays=True).resume(run, frame)]
+        events = [event async for event in EmbeddedHall(hall.hall, stays=True).runs.resume(run, frame)]
         assert events[-1].data["status"] == "completed"
 
     inside(home, resumed)
@@ -156,7 +156,9 @@ def test_what_cannot_go_on_waits_for_a_person_and_keeps_no_other_from_it(
     async def both(hall: Served) -> list[str]:
         client, runs = EmbeddedHall(hall.hall, stays=True), list[str]()
         for worker in ("scribe", "other"):
-            stream = client.run(RunRequest(worker=worker, input="go", override_model=f"script:{worker}.yaml"), frame)
+            stream = client.runs.run(
+                RunRequest(worker=worker, input="go", override_model=f"script:{worker}.yaml"), frame
+            )
             runs.append((await anext(stream)).run)
             await stream.aclose()
         return runs
@@ -179,7 +181,7 @@ def test_what_a_person_parked_stays_parked(home: Home, frame: Frame) -> None:
 
     async def park(hall: Served) -> None:
         await settled(hall, run)
-        await EmbeddedHall(hall.hall).park(run)
+        await EmbeddedHall(hall.hall).runs.park(run)
 
     inside(home, park)
     assert row(home, run)[:2] == ("parked", "by the user")

@@ -9,6 +9,7 @@ import socket
 import threading
 from contextlib import aclosing
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,13 +30,12 @@ from guildhall.core.errors import (
 )
 from guildhall.core.events import Event
 from guildhall.core.frame import Frame
-from guildhall.hall.api import VERBS
-from guildhall.hall.codec import encode
-from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.postcard import Postcard
-from guildhall.hall.remote import RemoteHall
-from guildhall.hall.start import EMBEDDED_VARIABLE, Address
-from guildhall.hall.wire import _Connection
+from guildhall.hall.client.codec import encode
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE, Address
+from guildhall.hall.client.interface import VERBS
+from guildhall.hall.client.remote import RemoteHall
+from guildhall.hall.client.transport import BlockingTransport, _Connection
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.jobs.model import Dispatch
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.registry import Projects
@@ -98,18 +98,18 @@ class Compared:
     async def __call__(self, verb: str, *arguments: Any, **named: Any) -> Any:
         """What it gives, once it is known to be the same both ways."""
         far = await self.once(verb, *arguments, **named)
-        near = await getattr(self._own, verb)(*arguments, **named)
+        near = await attrgetter(verb)(self._own)(*arguments, **named)
         assert far == near, verb
         return far
 
     async def once(self, verb: str, *arguments: Any, **named: Any) -> Any:
         """Of what changes something only the far side is asked."""
         self.asked.add(verb)
-        return await getattr(self._remote, verb)(*arguments, **named)
+        return await attrgetter(verb)(self._remote)(*arguments, **named)
 
     async def stream(self, verb: str, *arguments: Any, **named: Any) -> list[Any]:
         self.asked.add(verb)
-        return await followed(getattr(self._remote, verb)(*arguments, **named))
+        return await followed(attrgetter(verb)(self._remote)(*arguments, **named))
 
 
 def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project: Path) -> None:
@@ -121,27 +121,27 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
     async def work(remote: RemoteHall, hall: Served) -> None:
         both = Compared(remote, EmbeddedHall(hall.hall))
         request = RunRequest(worker="scribe", input="go")
-        events = await both.stream("run", request, frame)
+        events = await both.stream("runs.run", request, frame)
         assert [event.type for event in events][-2:] == ["ask_opened", "run_ended"]
         run = events[0].run
-        (ask,) = await both("asks")
-        await both("ask", ask.id)
-        answered = await both.once("answer", ask.id, Answer(choice="yes", note="ü"))
+        (ask,) = await both("asks.list")
+        await both("asks.get", ask.id)
+        answered = await both.once("asks.answer", ask.id, Answer(choice="yes", note="ü"))
         assert answered.answer == Answer(choice="yes", note="ü")
-        assert (await both.stream("resume", run, frame))[-1].data["status"] == "completed"
-        assert (await both("show", run)).run.output == "done"
-        assert [one.id for one in await both("runs", everything=True, called=True)] == [run]
-        assert (await both("journal", run, 1))[-1].kind == "ended"
-        assert (await both("replay", run, frame)).same
-        assert (await both.once("fork", run, 1, frame)).of == run
-        script = await both("script", run)
+        assert (await both.stream("runs.resume", run, frame))[-1].data["status"] == "completed"
+        assert (await both("runs.get", run)).run.output == "done"
+        assert [one.id for one in await both("runs.list", everything=True, called=True)] == [run]
+        assert (await both("runs.journal", run, 1))[-1].kind == "ended"
+        assert (await both("runs.replay", run, frame)).same
+        assert (await both.once("runs.fork", run, 1, frame)).of == run
+        script = await both("runs.script", run)
         (project / "tests" / "it.yaml").write_text(script)
-        (tested,) = await both.stream("test", [project / "tests" / "it.yaml"])
+        (tested,) = await both.stream("runs.test", [project / "tests" / "it.yaml"])
         assert tested.file == project / "tests" / "it.yaml"
-        assert await both.stream("follow", run, frame) == []
-        await both("park", run)
-        other = (await both.stream("run", request, frame))[0].run
-        assert await both.once("stop", other) == [other]
+        assert await both.stream("runs.follow", run, frame) == []
+        await both("runs.park", run)
+        other = (await both.stream("runs.run", request, frame))[0].run
+        assert await both.once("runs.stop", other) == [other]
         await _workers(both, frame)
         await _trust(both, frame, project)
         await _memory(both, frame)
@@ -152,7 +152,9 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _packages(both, frame)
         await _projects(both, project)
         await _meetings(both, hall, home, project)
-        await both("doctor", frame)
+        await both("hall.doctor", frame)
+        assert (await both("hall.hello", project)).env == ()
+        assert (await both.once("hall.status"))["state"] == "serving"
         assert both.asked == VERBS
 
     with_client(home, work)
@@ -161,109 +163,109 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
 async def _meetings(both: Compared, hall: Served, home: Home, project: Path) -> None:
     parlour = Parlour.at(home, project.parent / "shop")
     parlour.script([{"say": "one"}, {"say": "two"}])
-    meeting = await both.once("meeting_open", "architect", "Which form?", parlour.frame)
-    assert (await both.stream("meeting_come", meeting.id, parlour.frame))[-1].type == "listening"
-    assert (await both.stream("meeting_say", meeting.id, "ü", parlour.frame))[-1].data["number"] == 2
-    shown = await both("meeting", meeting.id)
+    meeting = await both.once("meetings.open", "architect", "Which form?", parlour.frame)
+    assert (await both.stream("meetings.join", meeting.id, parlour.frame))[-1].type == "listening"
+    assert (await both.stream("meetings.say", meeting.id, "ü", parlour.frame))[-1].data["number"] == 2
+    shown = await both("meetings.get", meeting.id)
     assert [one.words for one in shown.exchanges] == ["Which form?", "ü"]
-    assert await both("meetings", project="shop", status="open") == [shown.meeting]
-    await both.once("meeting_interrupt", meeting.id)
-    closed = await both.once("meeting_close", meeting.id, parlour.frame, summarise=False)
+    assert await both("meetings.list", project="shop", status="open") == [shown.meeting]
+    await both.once("meetings.interrupt", meeting.id)
+    closed = await both.once("meetings.close", meeting.id, parlour.frame, summarise=False)
     assert closed.status == "closed"
-    await both.once("meeting_delete", meeting.id)
+    await both.once("meetings.delete", meeting.id)
     place, run = hall.hall.projects.get("shop"), meeting.run or shown.meeting.run or ""
     made = [
         await hall.hall.meetings.request(place, "architect", topic, by="worker", made_by=run) for topic in ("a", "b")
     ]
-    assert (await both.once("meeting_defer", made[0].id, "2999-01-31")).deferred_to
-    assert (await both.once("meeting_accept", made[0].id)).status == "open"
-    assert (await both.once("meeting_decline", made[1].id, reason="no")).reason == "no"
+    assert (await both.once("meetings.defer", made[0].id, "2999-01-31")).deferred_to
+    assert (await both.once("meetings.accept", made[0].id)).status == "open"
+    assert (await both.once("meetings.decline", made[1].id, reason="no")).reason == "no"
 
 
 async def _projects(both: Compared, folder: Path) -> None:
     repository(folder / "shop").commit({}, "Start")
-    added = await both.once("project_add", folder / "shop", branch="main")
-    assert added in [shown.project for shown in await both("projects")]
-    assert await both("project_check", "shop") == []
-    assert (await both.once("project_remove", "shop")).project == added
+    added = await both.once("projects.add", folder / "shop", branch="main")
+    assert added in [shown.project for shown in await both("projects.list")]
+    assert await both("projects.check", "shop") == []
+    assert (await both.once("projects.remove", "shop")).project == added
     with pytest.raises(NotFound):
-        await both("project_check", "shop")
+        await both("projects.check", "shop")
 
 
 async def _members(both: Compared, frame: Frame, home: Home) -> None:
     put_member(home.path, "ant")
     ant = "home/ant"
-    assert [tool["name"] for tool in await both.once("member_tools", ant, frame)] == ["echo", "look", "die"]
-    (shown,) = await both.once("members", frame)
-    assert await both.once("member", "ant", frame) == shown
+    assert [tool["name"] for tool in await both.once("members.tools", ant, frame)] == ["echo", "look", "die"]
+    (shown,) = await both.once("members.list", frame)
+    assert await both.once("members.get", "ant", frame) == shown
     assert (shown.state, shown.member.display_name) == ("ready", "Ant")
-    result = await both.once("member_call", "ant", "echo", {"text": "ü"}, frame)
+    result = await both.once("members.call", "ant", "echo", {"text": "ü"}, frame)
     assert result["content"][0]["text"] == "echo: ü"
-    job = await both.once("dispatch", "ant", Dispatch(description="a", task="quick"), frame)
+    job = await both.once("jobs.dispatch", "ant", Dispatch(description="a", task="quick"), frame)
     assert job.id == "ant/j-1"
-    assert (await both.once("member_jobs", "ant", frame)).jobs[0].description == "a"
-    assert (await both.once("member_job", "ant", "j-1", frame)).status == "completed"
-    assert (await both.once("member_job_result", "ant", "j-1", frame)).output == "done: quick"
-    assert await both.once("member_job_cancel", "ant", "j-1", frame) == "completed"
+    assert (await both.once("members.jobs", "ant", frame)).jobs[0].description == "a"
+    assert (await both.once("members.job", "ant", "j-1", frame)).status == "completed"
+    assert (await both.once("members.job_result", "ant", "j-1", frame)).output == "done: quick"
+    assert await both.once("members.cancel_job", "ant", "j-1", frame) == "completed"
     with pytest.raises(Refused, match="takes no answers"):
-        await both.once("member_job_answer", "ant", "j-1", "yes", frame)
-    assert isinstance(await both.once("members_at_work"), list)
-    await both.once("member_job_delete", "ant", "j-1", frame)
+        await both.once("members.answer_job", "ant", "j-1", "yes", frame)
+    assert isinstance(await both.once("members.active_jobs"), list)
+    await both.once("members.delete_job", "ant", "j-1", frame)
     with pytest.raises(MemberRefused, match="there is no job"):
-        await both.once("member_job", "ant", "j-1", frame)
-    path = await both.once("member_new", "bee", frame)
+        await both.once("members.job", "ant", "j-1", frame)
+    path = await both.once("members.create", "bee", frame)
     assert (path / "server.py").is_file()
     shutil.rmtree(path)
 
 
 async def _packages(both: Compared, frame: Frame) -> None:
-    path = await both.once("package_new", "hours", template="timekeeper")
-    assert [one.types for one in await both("packages")] == [("worker", "toolbox")]
-    shown = await both("package", "hours", frame)
+    path = await both.once("packages.create", "hours", template="timekeeper")
+    assert [one.types for one in await both("packages.list")] == [("worker", "toolbox")]
+    shown = await both("packages.get", "hours", frame)
     assert [tool.name for tool in shown.tools] == ["days_between", "add_workdays"]
-    looked = await both("package_look", path)
-    kept = await both.once("package_rm", "hours")
-    assert (await both.once("package_add", kept, seen=looked.digest)).path == path
-    await both.once("package_rm", "hours")
+    looked = await both("packages.inspect", path)
+    kept = await both.once("packages.remove", "hours")
+    assert (await both.once("packages.add", kept, seen=looked.digest)).path == path
+    await both.once("packages.remove", "hours")
 
 
 async def _workers(both: Compared, frame: Frame) -> None:
-    await both("workers", frame)
-    await both("worker", "scribe", frame)
-    await both("worker_check", "scribe", frame)
-    path = await both.once("worker_new", "helper", frame)
+    await both("workers.list", frame)
+    await both("workers.get", "scribe", frame)
+    await both("workers.check", "scribe", frame)
+    path = await both.once("workers.create", "helper", frame)
     path.write_text(path.read_text() + "\nstatus: draft\n")
-    assert (await both.once("worker_promote", "helper", frame)).status == "active"
-    assert (await both.once("worker_lock", "helper", frame)).locked
+    assert (await both.once("workers.promote", "helper", frame)).status == "active"
+    assert (await both.once("workers.lock", "helper", frame)).locked
     with pytest.raises(WorkerLocked):
-        await both.once("worker_new", "helper", frame)
-    assert not (await both.once("worker_unlock", "helper", frame)).locked
-    assert (await both.once("worker_retire", "helper", frame)).status == "retired"
-    plan = await both("plan", RunRequest(worker="scribe", input=""), frame)
+        await both.once("workers.create", "helper", frame)
+    assert not (await both.once("workers.unlock", "helper", frame)).locked
+    assert (await both.once("workers.retire", "helper", frame)).status == "retired"
+    plan = await both("runs.plan", RunRequest(worker="scribe", input=""), frame)
     assert "scribe" in plan.text() or plan.worker == "scribe"
 
 
 async def _trust(both: Compared, frame: Frame, project: Path) -> None:
-    looking = await both("trust_look", frame, worker="teller")
+    looking = await both("trust.inspect", frame, worker="teller")
     assert [seen.path for seen in looking.open] == [project / "toolboxes" / "desk.py"]
-    assert await both("untrusted_of_all", "teller", frame) == []
+    assert await both("trust.untrusted_callees", "teller", frame) == []
     with pytest.raises(NotTrusted, match="desk"):
-        await both.stream("run", RunRequest(worker="teller", input="go"), frame)
-    await both.once("trust", looking.open)
-    assert (await both("trust_look", frame, at=project)).open == ()
-    assert [pin.path for pin in await both.once("trust_forget", project)] == [project / "toolboxes" / "desk.py"]
+        await both.stream("runs.run", RunRequest(worker="teller", input="go"), frame)
+    await both.once("trust.grant", looking.open)
+    assert (await both("trust.inspect", frame, at=project)).open == ()
+    assert [pin.path for pin in await both.once("trust.revoke", project)] == [project / "toolboxes" / "desk.py"]
 
 
 async def _memory(both: Compared, frame: Frame) -> None:
-    await both.once("memory_write", "build", "make", frame, scope="project")
-    await both.once("memory_write", "build", "make test", frame, scope="project")
-    assert (await both("memory_show", "build", frame, scope="project")).content == "make test"
-    assert len((await both("memory_ls", frame)).entries) == 1
-    assert len((await both("memory_blame", "build", frame, scope="project")).changes) == 2
-    assert (await both.once("memory_revert", "build", frame, scope="project")).content == "make"
-    await both.once("memory_rm", "build", frame, scope="project")
+    await both.once("memory.write", "build", "make", frame, scope="project")
+    await both.once("memory.write", "build", "make test", frame, scope="project")
+    assert (await both("memory.get", "build", frame, scope="project")).content == "make test"
+    assert len((await both("memory.list", frame)).entries) == 1
+    assert len((await both("memory.history", "build", frame, scope="project")).changes) == 2
+    assert (await both.once("memory.revert", "build", frame, scope="project")).content == "make"
+    await both.once("memory.remove", "build", frame, scope="project")
     with pytest.raises(NotFound):
-        await both("memory_show", "build", frame, scope="project")
+        await both("memory.get", "build", frame, scope="project")
 
 
 async def _workflow(both: Compared, frame: Frame, project: Path) -> None:
@@ -271,40 +273,40 @@ async def _workflow(both: Compared, frame: Frame, project: Path) -> None:
     agents = {"coder": {"system_prompt": "Code.", "model": "script:answers.yaml"}}
     (project / "team.yaml").write_text(json.dumps({"agents": agents, "kickoff": "@coder go"}))
     request = RunRequest(worker="team.yaml", input="")
-    assert (await both("plan_workflow", request, frame, tag="main", params={})).workflow == "team"
-    events = await both.stream("run_workflow", Start(file="team.yaml", params={}), request, frame)
+    assert (await both("workflows.plan", request, frame, tag="main", params={})).workflow == "team"
+    events = await both.stream("workflows.run", Start(file="team.yaml", params={}), request, frame)
     assert (events[0].type, events[-1].type) == ("run_started", "run_ended")
-    assert (await both("show", events[0].run)).below
+    assert (await both("runs.get", events[0].run)).below
     await _started(both, frame)
 
 
 async def _started(both: Compared, frame: Frame) -> None:
-    (before,) = await both("workflows")
-    assert await both("workflow_of", before.run) == before
+    (before,) = await both("workflows.list")
+    assert await both("workflows.find_by_run", before.run) == before
     start = Start(file="team.yaml", tag="b", params={}, mode="start")
-    began = await both.once("start_workflow", start, RunRequest(worker="team.yaml", input=""), frame)
+    began = await both.once("workflows.start", start, RunRequest(worker="team.yaml", input=""), frame)
     coder, team = parse("coder@team:b"), parse("@team:b")
     async with asyncio.timeout(10):
-        while (await both.once("workflow", team)).status != "quiet":  # noqa: ASYNC110 - nobody tells when
+        while (await both.once("workflows.get", team)).status != "quiet":  # noqa: ASYNC110 - nobody tells when
             await asyncio.sleep(0.01)
-    await both.once("stop_agent", coder)
-    assert (await both.once("send", coder, "hello ü")).stopped == ("coder",)
-    shown = await both("workflow", coder)
+    await both.once("workflows.stop_agent", coder)
+    assert (await both.once("rooms.send", coder, "hello ü")).stopped == ("coder",)
+    shown = await both("workflows.get", coder)
     assert shown.agents[0].unread > 0
-    assert (await both("channel", began.run))[-1].content == "hello ü"
-    assert (await both.once("document_write", team, "one", file="a/b.md")).content == "one"
-    assert (await both.once("document_append", team, "two", file="a/b.md")).content == "one\ntwo"
-    assert (await both("document_read", team, file="a/b.md")).path == "a/b.md"
-    assert [one.path for one in await both("documents", team)] == ["a/b.md"]
-    assert await both("proposals", team) == []
-    due = await both.once("schedule_set", coder, "1h", prompt="look")
-    assert await both("schedules", coder) == [due]
-    assert await both.once("schedule_clear", coder) is True
-    assert (await both.once("start_agent", coder)).run == began.run
-    assert began.run in await both.once("stop", began.run)
-    alone = await both.once("start_worker", RunRequest(worker="scribe", input=""), frame)
+    assert (await both("rooms.messages", began.run))[-1].content == "hello ü"
+    assert (await both.once("rooms.write_document", team, "one", file="a/b.md")).content == "one"
+    assert (await both.once("rooms.append_document", team, "two", file="a/b.md")).content == "one\ntwo"
+    assert (await both("rooms.read_document", team, file="a/b.md")).path == "a/b.md"
+    assert [one.path for one in await both("rooms.documents", team)] == ["a/b.md"]
+    assert await both("rooms.proposals", team) == []
+    due = await both.once("workflows.set_schedule", coder, "1h", prompt="look")
+    assert await both("workflows.schedules", coder) == [due]
+    assert await both.once("workflows.clear_schedule", coder) is True
+    assert (await both.once("workflows.start_agent", coder)).run == began.run
+    assert began.run in await both.once("runs.stop", began.run)
+    alone = await both.once("workflows.start_worker", RunRequest(worker="scribe", input=""), frame)
     assert [str(agent.target) for agent in alone.agents] == ["scribe"]
-    await both.once("stop", alone.run)
+    await both.once("runs.stop", alone.run)
 
 
 # streams
@@ -314,19 +316,20 @@ def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, f
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> None:
-        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         await stream.aclose()
-        shown = await remote.show(run)
+        shown = await remote.runs.get(run)
         assert (shown.run.status, shown.run.reason) == ("parked", "by the user")
 
-        cut = remote._stream("run", request=RunRequest(worker="scribe", input="go"), frame=frame)  # as a kill would
+        request = {"request": encode(RunRequest(worker="scribe", input="go")), "frame": encode(frame)}
+        cut = remote._stream("runs.run", request)  # as a kill would
         run = (await anext(cut)).run
         before = hall.process.clients
         await cut.aclose()
         await until(lambda: hall.process.clients < before)
         assert hall.hall.runs.alive(run)
-        await remote.park(run)
+        await remote.runs.park(run)
 
     with_client(home, work)
 
@@ -335,7 +338,7 @@ def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, fr
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> None:
-        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         events: list[Event] = []
 
         async def follow() -> None:
@@ -347,7 +350,7 @@ def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, fr
         following.cancel()
         with pytest.raises(asyncio.CancelledError):
             await following
-        (run,) = await remote.runs()
+        (run,) = await remote.runs.list()
         assert (run.status, [event.run for event in events]) == ("parked", [run.id]), "whoever follows knows which"
         assert not hall.hall.busy()
 
@@ -367,7 +370,7 @@ def test_interrupted_before_a_hall_answers_that_is_gone_then_it_is_not_known_wha
         async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             remote = RemoteHall(Address(pid=1, boot="b", version="1", url=url, since="", token="t"))
-            following = asyncio.ensure_future(followed(remote.run(RunRequest(worker="scribe", input="go"), frame)))
+            following = asyncio.ensure_future(followed(remote.runs.run(RunRequest(worker="scribe", input="go"), frame)))
             await asked.wait()
             following.cancel()
             leave.set()
@@ -382,12 +385,12 @@ def test_one_who_comes_later_follows_a_live_run(home: Home, frame: Frame, projec
     put_script(project, {"sleep": 0.3, "say": "soon"})
 
     async def work(remote: RemoteHall, hall: Served) -> None:
-        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         first = await anext(stream)
-        late = asyncio.create_task(followed(remote.follow(first.run, frame)))
-        again = asyncio.create_task(followed(remote.resume(first.run, frame)))  # it goes on: attached, not refused
+        late = asyncio.create_task(followed(remote.runs.follow(first.run, frame)))
+        again = asyncio.create_task(followed(remote.runs.resume(first.run, frame)))  # it goes on: attached, not refused
         with pytest.raises(Conflict, match="is running"):
-            await followed(remote.resume(first.run, frame, max_turns=10))
+            await followed(remote.runs.resume(first.run, frame, max_turns=10))
         own = [first, *[event async for event in stream]]
         for events in (await late, await again):
             assert replace(events[0], at="") == replace(first, at="")
@@ -402,7 +405,8 @@ def test_a_person_who_is_gone_is_not_waited_for(home: Home, frame: Frame) -> Non
     at_terminal = replace(frame, interactive=True)
 
     async def work(remote: RemoteHall, hall: Served) -> None:
-        cut = remote._stream("run", request=RunRequest(worker="scribe", input="go"), frame=at_terminal)
+        request = {"request": encode(RunRequest(worker="scribe", input="go")), "frame": encode(at_terminal)}
+        cut = remote._stream("runs.run", request)
         async for event in cut:
             if event.type == "ask_opened":
                 break
@@ -410,7 +414,7 @@ def test_a_person_who_is_gone_is_not_waited_for(home: Home, frame: Frame) -> Non
         assert hall.hall.busy(), "somebody is there to answer"
         await cut.aclose()
         await until(lambda: not hall.hall.busy())
-        (run,) = await remote.runs()
+        (run,) = await remote.runs.list()
         assert run.status == "waiting"
 
     with_client(home, work)
@@ -429,7 +433,7 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
         sock.connect(("127.0.0.1", hall.address.port))
         reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
         answer = _Connection(reader, writer, hall.address)
-        assert await answer.begin("/api/run", request) == 200
+        assert await answer.begin("/api/runs/run", request) == 200
         began = json.loads(await answer.line())["item"]
         (listeners,) = hall.hall.bus._listeners.values()
         for number in range(10_000):
@@ -438,7 +442,7 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
             )
             if number % 100 == 0:
                 await asyncio.sleep(0)
-        await remote.park(began["run"])
+        await remote.runs.park(began["run"])
         assert 1_000 <= listeners[0].__self__._queue.qsize() <= 1_100
         lines: list[Any] = [{}]
         while lines[-1] != {"end": True}:
@@ -454,23 +458,23 @@ def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, pr
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> str:
-        await remote.hello(frame.root)
-        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        await remote.hall.hello(frame.root)
+        stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         hall.process.leave()
         rest = [event async for event in stream]
         assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", "shutdown")
-        assert (await remote.show(run)).run.status == "parked", "who followed can still look"
+        assert (await remote.runs.get(run)).run.status == "parked", "who followed can still look"
         with pytest.raises(HallGone, match="leaving"):
-            await remote.doctor(frame)
+            await remote.hall.doctor(frame)
         with pytest.raises(HallGone):
-            await followed(remote.run(RunRequest(worker="scribe", input="go"), frame))
+            await followed(remote.runs.run(RunRequest(worker="scribe", input="go"), frame))
         with pytest.raises(HallGone):
-            await RemoteHall(hall.address).hello(frame.root)
+            await RemoteHall(hall.address).hall.hello(frame.root)
         await remote.close()
         await hall.serving
         with pytest.raises(HallGone, match="is gone"):
-            await remote.runs()
+            await remote.runs.list()
         assert not home.address.exists()
         return run
 
@@ -488,8 +492,8 @@ def test_a_run_that_fails_before_it_begins_leaves_nothing_running(home: Home, fr
 
     async def work(remote: RemoteHall, hall: Served) -> None:
         with pytest.raises(GuildError):
-            await followed(remote.run(RunRequest(worker="scribe", input="go"), frame))
-        assert await remote.runs() == []
+            await followed(remote.runs.run(RunRequest(worker="scribe", input="go"), frame))
+        assert await remote.runs.list() == []
 
     with_client(home, work)
 
@@ -504,10 +508,10 @@ def test_the_library_uses_the_hall_that_is_running(home: Home, frame: Frame, mon
     async def work(remote: RemoteHall, hall: Served) -> None:
         result = await worker.arun("go", approver=lambda ask: "yes")
         assert result.output == "done"
-        assert [run.id for run in await remote.runs()] == [result.run]
+        assert [run.id for run in await remote.runs.list()] == [result.run]
         asked = await worker.arun("go")
         assert asked.status == "waiting"
-        await remote.answer(asked.asks[0]["ask"], Answer(choice="yes"))
+        await remote.asks.answer(asked.asks[0]["ask"], Answer(choice="yes"))
         assert (await worker.aresume(asked.run)).output == "done"
         several = await asyncio.gather(*(worker.arun(str(number), mode="approve_all") for number in range(3)))
         assert [one.output for one in several] == ["done"] * 3
@@ -521,42 +525,42 @@ async def _jobs(both: Compared, frame: Frame, project: Path) -> None:
     script = {"workers": {"smith": [[{"call": "submit_result", "with": {"output": "a key"}}, {"say": "done"}]]}}
     (project / "smith.yaml").write_text(json.dumps(script))
     put_worker(project, "smith", model="script:smith.yaml", sandboxes=None, tool_rules=None)
-    job = await both.once("dispatch", "smith", Dispatch(description="a key", task="Forge it."), frame)
-    await both.stream("follow", job.run, frame)
-    assert (await both("jobs", filter="a*", limit=1, worker="smith")).jobs[0].id == job.id
-    assert (await both("job", job.id)).job.status == "completed"
-    assert (await both("job_result", job.id)).output == "a key"
-    assert (await both("job_cancel", job.id)).status == "completed"
-    await both.once("job_delete", job.id)
+    job = await both.once("jobs.dispatch", "smith", Dispatch(description="a key", task="Forge it."), frame)
+    await both.stream("runs.follow", job.run, frame)
+    assert (await both("jobs.list", filter="a*", limit=1, worker="smith")).jobs[0].id == job.id
+    assert (await both("jobs.get", job.id)).job.status == "completed"
+    assert (await both("jobs.result", job.id)).output == "a key"
+    assert (await both("jobs.cancel", job.id)).status == "completed"
+    await both.once("jobs.delete", job.id)
     with pytest.raises(UnknownJob):
-        await both.once("job", job.id)
+        await both.once("jobs.get", job.id)
 
 
 async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) -> None:
     repository(project).commit({})
     Projects(home).add(project, "till")
     draft = Draft(title="A key", worker="smith", prompt="Forge it.", artifacts=("key.py",), max_turns=9)
-    made = await both.once("commission_new", draft, frame, project="till")
+    made = await both.once("commissions.create", draft, frame, project="till")
     assert (made.status, made.draft) == ("pending", draft)
-    edited = await both.once("commission_edit", made.id, {"artifacts": []}, frame)
+    edited = await both.once("commissions.edit", made.id, {"artifacts": []}, frame)
     assert edited.draft.artifacts == ()
-    begun = await both.once("commission_dispatch", made.id, frame)
+    begun = await both.once("commissions.dispatch", made.id, frame)
     assert begun.status == "in_progress", begun.reason
-    await both.stream("follow", begun.run, frame)
-    assert [one.id for one in await both("commissions", project="till", status="completed")] == [made.id]
-    assert await both("commission_rests", made.id, within=0.1) is True
-    shown = await both("commission", made.id)
+    await both.stream("runs.follow", begun.run, frame)
+    assert [one.id for one in await both("commissions.list", project="till", status="completed")] == [made.id]
+    assert await both("commissions.wait_idle", made.id, within=0.1) is True
+    shown = await both("commissions.get", made.id)
     assert (shown.commission.result, shown.timeline[0].after) == ("a key", "pending")
-    other = await both.once("commission_new", draft, frame)
-    assert (await both.once("commission_cancel", other.id, reason="no")).reason == "no"
-    again = await both.once("commission_redispatch", other.id, frame)
+    other = await both.once("commissions.create", draft, frame)
+    assert (await both.once("commissions.cancel", other.id, reason="no")).reason == "no"
+    again = await both.once("commissions.redispatch", other.id, frame)
     assert again.attempt == 1
-    await both.stream("follow", again.run, frame)
+    await both.stream("runs.follow", again.run, frame)
     with pytest.raises(Conflict, match="cannot be abandoned"):
-        await both.once("commission_abandon", made.id)
-    await both.once("commission_delete", made.id)
+        await both.once("commissions.abandon", made.id)
+    await both.once("commissions.delete", made.id)
     with pytest.raises(NotFound, match="no commission"):
-        await both("commission", made.id)
+        await both("commissions.get", made.id)
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"])
@@ -573,8 +577,8 @@ def test_a_hall_that_is_gone_in_the_middle_of_an_answer_is_told_as_gone(said: by
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         address = Address(pid=1, boot="b", version="1", url=url, since="", token="t")
-        postcard = Postcard(address)
+        transport = BlockingTransport(address)
         with pytest.raises(HallGone):
-            asyncio.run(postcard.ask("/api/runs", {}))
-        asyncio.run(postcard.close())
+            asyncio.run(transport.call("/api/runs/list", {}))
+        asyncio.run(transport.close())
         thread.join()

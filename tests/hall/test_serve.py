@@ -51,7 +51,7 @@ def test_a_connection_keeps_it_and_its_end_lets_it_go(home: Home) -> None:
     async def go() -> None:
         async with served(home, idle=0.1) as hall:
             client = await hall.client()
-            await client.hello(home.path)
+            await client.hall.hello(home.path)
             await asyncio.sleep(0.2)
             assert not hall.serving.done()
             await client.close()

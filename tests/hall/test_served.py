@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from guildhall.hall.start import find
+from guildhall.hall.client.discovery import find
 from tests.members.small import speaking, write_script
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 
 from guildhall import __version__
 from guildhall.core.errors import HallUnavailable
+from guildhall.hall.client.discovery import Address, find, is_embedded, same_version, stop
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.start import Address, find, is_embedded, same_version, stop
 from tests.hall.served import served
 
 if TYPE_CHECKING:

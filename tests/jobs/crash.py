@@ -77,7 +77,7 @@ async def answered(shop: Shop, hear: Hear) -> None:
 
 async def answer_all(shop: Shop) -> None:
     for ask in shop.hall.asks.open():
-        await shop.client.answer(ask.id, Answer(choice="the front one"))
+        await shop.client.asks.answer(ask.id, Answer(choice="the front one"))
 
 
 async def cancelled(shop: Shop, hear: Hear) -> None:

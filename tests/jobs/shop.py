@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.jobs.model import Dispatch
 
 if TYPE_CHECKING:

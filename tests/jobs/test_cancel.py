@@ -47,7 +47,7 @@ def test_to_cancel_what_has_ended_changes_nothing(shop: Shop) -> None:
         assert await shop.jobs.cancel(failed.id) == failed
         for job in (done, failed):
             with pytest.raises(Conflict, match="nothing to stop"):
-                await shop.client.stop(job.run)
+                await shop.client.runs.stop(job.run)
 
     shop.inside(work)
 
@@ -57,7 +57,7 @@ def test_to_stop_the_run_is_to_cancel_the_job(shop: Shop) -> None:
 
     async def work(shop: Shop) -> None:
         job = await shop.dispatch()
-        assert await shop.client.stop(job.run) == [job.run]
+        assert await shop.client.runs.stop(job.run) == [job.run]
         assert shop.jobs.get(job.id).status == "cancelled"
 
     shop.inside(work)
@@ -75,7 +75,7 @@ def test_a_result_that_was_submitted_first_wins_against_the_cancel(shop: Shop) -
         assert shop.jobs.result(job.id).output == "in time"
         run = shop.hall.history.get(job.run)
         assert (run.status, run.output) == ("completed", "in time")
-        assert (await shop.client.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).same
 
     shop.inside(work)
 

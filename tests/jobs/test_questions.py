@@ -44,8 +44,8 @@ def test_an_open_question_shows_in_the_inbox_and_in_the_status(shop: Shop) -> No
         assert (ask.kind, ask.question.body) == ("question", "Which door?\n\nFront or back?")
         for wrong in (" ", "", "\0", "x" * 10_001, "\ud800"):
             with pytest.raises(UsageError):
-                await shop.client.answer(ask.id, Answer(choice=wrong))
-        await shop.client.answer(ask.id, Answer(choice=" the back door ", note="it is open"))
+                await shop.client.asks.answer(ask.id, Answer(choice=wrong))
+        await shop.client.asks.answer(ask.id, Answer(choice=" the back door ", note="it is open"))
         shown = shop.jobs.status(job.id)
         assert shown.as_wire()["questions"] is None
         assert [one.answer for one in shown.asked] == ["the back door\nit is open"]
@@ -53,7 +53,7 @@ def test_an_open_question_shows_in_the_inbox_and_in_the_status(shop: Shop) -> No
         assert shop.jobs.get(job.id).status == "completed"
         assert not shop.hall.runs.alive(job.run)
         with pytest.raises(Conflict):
-            await shop.client.answer(ask.id, Answer(choice="another"))
+            await shop.client.asks.answer(ask.id, Answer(choice="another"))
 
     shop.inside(work)
 
@@ -65,13 +65,13 @@ def test_an_answer_that_comes_while_it_works_is_heard_with_the_next_call(shop: S
     async def work(shop: Shop) -> None:
         job = await shop.dispatch()
         (ask,) = await asked(shop)
-        await shop.client.answer(ask.id, Answer(choice="the front door"))
+        await shop.client.asks.answer(ask.id, Answer(choice="the front door"))
         await shop.ended(job.id)
         heard = [text for text in told(shop, job.run) if "the front door" in text]
         assert len(heard) == 1
         assert "Which door?" in heard[0]
         assert shop.hall.asks.get(ask.id).status == "applied"
-        assert (await shop.client.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).same
 
     shop.inside(work)
 
@@ -90,7 +90,7 @@ def test_a_question_that_waits_puts_the_job_away_and_the_answer_lets_it_go_on(sh
 
     async def answer(shop: Shop) -> None:  # days later, in another process
         assert shop.jobs.get(job).status == "running"
-        await shop.client.answer(question, Answer(choice="the front door"))
+        await shop.client.asks.answer(question, Answer(choice="the front door"))
         ended = await shop.ended(job)
         assert ended.status == "completed"
         assert told(shop, ended.run)[0] == "A person has answered: the front door"
@@ -109,7 +109,7 @@ def test_two_that_wait_get_their_own_answers(shop: Shop) -> None:
         asks = await asked(shop, 3)
         await shop.until(lambda: not shop.hall.runs.alive(job.run))
         for ask in asks:
-            await shop.client.answer(ask.id, Answer(choice=f"to {ask.question.body[:11]}"))
+            await shop.client.asks.answer(ask.id, Answer(choice=f"to {ask.question.body[:11]}"))
         await shop.ended(job.id)
         assert told(shop, job.run)[0].count("to Which") + told(shop, job.run)[1].count("to Which") >= 2
         answers = {one.question[:11]: one.answer for one in shop.jobs.status(job.id).asked}
@@ -127,9 +127,9 @@ def test_a_resumed_job_is_told_what_was_answered_meanwhile(shop: Shop) -> None:
         job = await shop.done(maxTurns=1)
         assert job.status == "failed"
         (ask,) = shop.hall.asks.open()
-        await shop.client.answer(ask.id, Answer(choice="the front door"))
+        await shop.client.asks.answer(ask.id, Answer(choice="the front door"))
         assert shop.jobs.get(job.id).status == "failed"
-        async for _ in shop.client.resume(job.run, shop.frame, max_turns=9):
+        async for _ in shop.client.runs.resume(job.run, shop.frame, max_turns=9):
             pass
         assert shop.jobs.get(job.id).status == "completed"
         assert sum("the front door" in text for text in told(shop, job.run)) == 1
@@ -145,7 +145,7 @@ def test_cancelling_and_deleting_withdraw_the_questions(shop: Shop) -> None:
         await shop.until(lambda: not shop.hall.runs.alive(waiting.run))
         assert (await shop.jobs.cancel(waiting.id)).status == "cancelled"
         with pytest.raises(Conflict, match="withdrawn"):
-            await shop.client.answer(ask.id, Answer(choice="late"))
+            await shop.client.asks.answer(ask.id, Answer(choice="late"))
         assert shop.jobs.get(waiting.id).status == "cancelled"
         shop.script([ASK, say()])
         done = await shop.done()
@@ -169,7 +169,7 @@ def test_other_asks_of_a_job_are_among_its_questions(shop: Shop) -> None:
         assert "wants to call Glob" in question
         assert list(shown.waiting) == [ask.id]
         assert shown.job.status == "running"
-        await shop.client.answer(ask.id, Answer(choice="yes"))
+        await shop.client.asks.answer(ask.id, Answer(choice="yes"))
         assert (await shop.ended(job.id)).status == "completed"
 
     shop.inside(work)

@@ -60,7 +60,7 @@ def test_a_job_that_cannot_go_on_has_failed_and_says_why(shop: Shop) -> None:
         assert "script" in (job.error or "")
         assert shop.hall.history.get(job.run).status == "failed"
         shop.script([call("update_summary", summary="one"), submit(), say()])
-        async for _ in shop.client.resume(job.run, shop.frame):
+        async for _ in shop.client.runs.resume(job.run, shop.frame):
             pass
         assert shop.jobs.get(id).status == "completed"
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.paths import HOME_VARIABLE
-from guildhall.hall.start import EMBEDDED_VARIABLE
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

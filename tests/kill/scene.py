@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.paths import HOME_VARIABLE
-from guildhall.hall.start import EMBEDDED_VARIABLE
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 from tests.conftest import ROOT
 from tests.warm import Started
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.paths import HOME_VARIABLE
-from guildhall.hall.start import EMBEDDED_VARIABLE
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 from tests.kill.scene import Ended
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.define import tool
@@ -100,15 +100,15 @@ class Desk:
             hall.runtimes.for_run = lambda *_: runtime  # with the warm parent of all tests
             face = EmbeddedHall(hall)
             try:
-                stream = face.run(RunRequest(worker="boss", input="go"), self._frame, [self.toolbox()])
+                stream = face.runs.run(RunRequest(worker="boss", input="go"), self._frame, [self.toolbox()])
                 run = (await _followed(stream))[0].run
-                for ask in await face.asks():
+                for ask in await face.asks.list():
                     assert ask.kind == "approval", "nothing is in doubt: the hall has lived"
-                    await face.answer(ask.id, Answer(choice="yes"))
-                    await _followed(face.resume(run, self._frame, [self.toolbox()]))
-                told = await face.show(run)
-                assert (await face.replay(run, self._frame)).same
-                record = [await face.journal(one.id) for one in (told.run, *told.below)]
+                    await face.asks.answer(ask.id, Answer(choice="yes"))
+                    await _followed(face.runs.resume(run, self._frame, [self.toolbox()]))
+                told = await face.runs.get(run)
+                assert (await face.runs.replay(run, self._frame)).same
+                record = [await face.runs.journal(one.id) for one in (told.run, *told.below)]
                 return {"told": told, "record": record}
             finally:
                 await hall.close()

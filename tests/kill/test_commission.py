@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.paths import HOME_VARIABLE
-from guildhall.hall.start import EMBEDDED_VARIABLE
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 from tests.projects.commissions.workshop import RESTS, Workshop, say, submit, write
 
 if TYPE_CHECKING:

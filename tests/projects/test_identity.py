@@ -58,8 +58,8 @@ def test_another_repository_of_the_name_has_nothing_of_the_first(
         if by_hand:
             settings.write_text(settings.read_text().replace(str(first.path), str(other.path)))
             return
-        await shop.client.project_remove("shop")
-        await shop.client.project_add(other.path)
+        await shop.client.projects.remove("shop")
+        await shop.client.projects.add(other.path)
 
     async def begun(shop: Workshop) -> list[str]:
         await shop.commissions.drain()
@@ -81,12 +81,12 @@ def test_a_repository_keeps_its_records_where_it_is_moved_or_registered_again(
     id = workshop.inside(_done)
 
     async def moved(shop: Workshop) -> list[str]:
-        await shop.client.project_remove("shop")
+        await shop.client.projects.remove("shop")
         assert await _listed(shop) == []
         assert [one.id for one in await shop.commissions.all()] == [id]
         assert "no project" in (await shop.commissions.details(id)).warnings[0]
         shop.repo.path.rename(tmp_path / "elsewhere")
-        await shop.client.project_add(tmp_path / "elsewhere", name="store")
+        await shop.client.projects.add(tmp_path / "elsewhere", name="store")
         return [one.id for one in await shop.commissions.all("store")]
 
     assert workshop.inside(moved) == [id]
@@ -115,17 +115,17 @@ def test_a_copy_of_a_repository_is_another_one_while_the_first_is_there(workshop
     async def copied(shop: Workshop) -> None:
         await shop.new(title="Of the first")
         shutil.copytree(shop.repo.path, copy)
-        await shop.client.project_add(copy)
+        await shop.client.projects.add(copy)
         draft = Draft(title="Of the copy", worker="smith", prompt="Forge.")
         made = await shop.commissions.create(shop.hall.projects.get("bshop"), draft, shop.frame)
         await shop.commissions.abandon(made.id)
-        await shop.client.project_remove("bshop")
+        await shop.client.projects.remove("bshop")
 
     async def again(shop: Workshop) -> list[str]:
         for one in await shop.commissions.all("shop"):
             await shop.commissions.abandon(one.id)
-        await shop.client.project_remove("shop")
-        await shop.client.project_add(shop.repo.path)
+        await shop.client.projects.remove("shop")
+        await shop.client.projects.add(shop.repo.path)
         return [one.title for one in await shop.commissions.all("shop")]
 
     workshop.inside(copied)
@@ -137,7 +137,7 @@ def test_a_copy_of_a_repository_is_another_one_while_the_first_is_there(workshop
     (copy / ".git/guildhall-id").write_text(ids[0])
 
     async def moved(shop: Workshop) -> list[str]:
-        assert (await shop.client.project_add(copy)).name == "shop"
+        assert (await shop.client.projects.add(copy)).name == "shop"
         return [one.title for one in await shop.commissions.all("shop")]
 
     assert workshop.inside(moved) == ["Of the first"]

@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.errors import GuildError
 from guildhall.core.frame import Frame
-from guildhall.hall.embedded import open_hall
+from guildhall.hall.services.embedded import open_hall
 from guildhall.runs.model import RunRequest
 from tests.runs.places import put_script, put_worker
 
@@ -43,9 +43,11 @@ def frame(repo: Repository, worktrees: Worktrees, shop: Project) -> Frame:
 async def ran(home: Home, frame: Frame) -> tuple[str, list[str]]:
     hall = await open_hall(home, {"PATH": "/usr/bin:/bin"})
     try:
-        events = [event async for event in hall.run(RunRequest(worker="coder", input="go"), frame)]
+        events = [event async for event in hall.runs.run(RunRequest(worker="coder", input="go"), frame)]
         run = events[0].run
-        told = [str(entry.data) for entry in await hall.journal(run) if entry.kind in ("tool_ended", "tool_refused")]
+        told = [
+            str(entry.data) for entry in await hall.runs.journal(run) if entry.kind in ("tool_ended", "tool_refused")
+        ]
         return str(events[-1].data), told
     finally:
         await hall.close()

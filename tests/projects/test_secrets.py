@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.frame import Secrets
+from guildhall.core.redaction import Secrets
 from guildhall.projects.artifact import Artifact, without_secrets
 from guildhall.projects.branches import Branches
 from guildhall.projects.commissions.model import Draft

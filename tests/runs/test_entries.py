@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from guildhall.core.errors import InvalidFile, UsageError
-from guildhall.hall.codec import decode, encode
+from guildhall.hall.client.codec import decode, encode
 from guildhall.runs.record.entries import PAYLOADS, Entry, Kind, Paused, Payload, Unjudged
 from tests.cli.places import make_project
 

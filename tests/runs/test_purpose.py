@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from guildhall.core.errors import UsageError
-from guildhall.hall.codec import decode, encode
+from guildhall.hall.client.codec import decode, encode
 from guildhall.runs.model import RunRequest, request_from_record
 from guildhall.runs.purpose import (
     PLAIN,

@@ -19,7 +19,7 @@ from guildhall.runs.grants import Grant
 from guildhall.runs.patience import _SETTLED  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.script import script_of
 from guildhall.runs.seat import seat_on_record
-from guildhall.runs.talking import check_words, number_of
+from guildhall.runs.talking import number_of
 from guildhall.runs.transcript import conversation
 from guildhall.store.tables import journal
 from tests.conformance.bench import WORKER, Bench, write
@@ -409,12 +409,6 @@ def test_a_worker_with_a_schema_talks_in_words(tmp_path: Path) -> None:
 
 
 # Hostile
-
-
-@pytest.mark.parametrize("words", ["", " \n", "a\0b", "half \ud800", None, 1, b"x"])
-def test_what_is_no_text_is_not_heard(words: object) -> None:
-    with pytest.raises(UsageError, match=r"what is said is not text|nothing is said"):
-        check_words(words)
 
 
 def test_words_that_are_none_fail_the_run_and_are_not_on_record(tmp_path: Path) -> None:

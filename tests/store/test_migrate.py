@@ -133,10 +133,10 @@ def test_an_empty_file_is_filled(home: Home):
 
 def test_a_cut_off_creation_beside_nothing_is_begun_again(home: Home):
     home.path.mkdir()
-    (home.path / "hall.db.new").write_bytes(b"half")
+    (home.path / ".hall.db.new").write_bytes(b"half")
     prepare(home.database)
     assert is_created(home.database)
-    assert not (home.path / "hall.db.new").exists()
+    assert not (home.path / ".hall.db.new").exists()
 
 
 @pytest.mark.parametrize("revision", ["0000", "0002", "0007", "0999", "", "a\n\x1b[31m", "x" * 5000])
@@ -236,7 +236,7 @@ def test_a_home_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path):
         prepare(tmp_path / "letter" / "hall.db")
     assert caught.value.hint == "Set GUILDHALL_HOME to another folder."
     (tmp_path / "hall").mkdir()
-    (tmp_path / "hall" / "hall.db.new").mkdir()
+    (tmp_path / "hall" / ".hall.db.new").mkdir()
     with pytest.raises(HallUnavailable, match="cannot be made"):
         prepare(tmp_path / "hall" / "hall.db")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError
-from guildhall.workers.edit import replace_file, set_field
+from guildhall.workers.edit import set_field
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,17 +94,6 @@ def test_mode_mark_and_link_stay(tmp_path: Path):
     assert link.is_symlink()
     assert path.read_bytes() == b"\xef\xbb\xbfname: w\nlocked: false\n"
     assert path.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path):
-    path = tmp_path / "w.yaml"
-    path.write_text("old")
-    blocked = tmp_path / "folder.yaml"
-    blocked.mkdir()
-    with pytest.raises(Conflict, match="the file cannot be written: Is a directory"):
-        replace_file(blocked, "new")
-    assert path.read_text() == "old"
-    assert sorted(tmp_path.iterdir()) == [blocked, path]
 
 
 line = st.text(alphabet="abc #:'\"[]{},&*!|>-é", max_size=12)

@@ -12,7 +12,7 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.policy import RunPolicy
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.room import records as room_records
 from guildhall.runs.model import RunRequest
 from guildhall.workflow import records
@@ -107,7 +107,7 @@ class Team:
 
     async def run(self, name: str = "team.yaml", *, interactive: bool = False, **asked: Any) -> Run:
         """Runs the workflow until it stops; how its run stands then."""
-        stream = self.client.run_workflow(*self.started(name, **asked), self.frame(interactive=interactive))
+        stream = self.client.workflows.run(*self.started(name, **asked), self.frame(interactive=interactive))
         return await self.followed(stream)
 
     def started(self, name: str = "team.yaml", **asked: Any) -> tuple[Start, RunRequest]:
@@ -121,7 +121,7 @@ class Team:
         return Target(agent, "team", "main")
 
     async def resume(self, run: str, **more: Any) -> Run:
-        return await self.followed(self.client.resume(run, self.frame(), **more))
+        return await self.followed(self.client.runs.resume(run, self.frame(), **more))
 
     async def followed(self, stream: Any) -> Run:
         async with aclosing(stream) as events:

@@ -46,19 +46,19 @@ def test_an_agent_wakes_when_it_is_due_and_is_told_why(team: Team) -> None:
 
     async def work(team: Team) -> None:
         await start(team)
-        schedule = await team.client.schedule_set(parse("ann@team"), "1h", prompt="anything new?")
+        schedule = await team.client.workflows.set_schedule(parse("ann@team"), "1h", prompt="anything new?")
         assert 3500 < (moment(schedule.due_at or "") - datetime.now(UTC)).total_seconds() <= 3600
         await ring(team)
         await until(lambda: ("ann", "woke") in said(team))
         assert said(team)[0] == ("system", "anything new?")
-        after = await team.client.schedules(parse("ann@team"))
+        after = await team.client.workflows.schedules(parse("ann@team"))
         assert 3500 < (moment(after[0].due_at or "") - datetime.now(UTC)).total_seconds() <= 3600
-        await team.client.schedule_set(parse("@team"), "0 9 * * 1-5")  # for those without one of their own
-        assert await team.client.schedule_clear(parse("ann@team"))
-        assert not await team.client.schedule_clear(parse("ann@team"))
+        await team.client.workflows.set_schedule(parse("@team"), "0 9 * * 1-5")  # for those without one of their own
+        assert await team.client.workflows.clear_schedule(parse("ann@team"))
+        assert not await team.client.workflows.clear_schedule(parse("ann@team"))
         await ring(team)
         await until(lambda: {("ann", "woke again"), ("bob", "me too")} <= set(said(team)))
-        assert [one.agent for one in await team.client.schedules(parse("@team"))] == [None]
+        assert [one.agent for one in await team.client.workflows.schedules(parse("@team"))] == [None]
 
     team.inside(work)
 
@@ -69,7 +69,7 @@ def test_a_short_interval_keeps_time_by_itself(team: Team) -> None:
 
     async def work(team: Team) -> None:
         await start(team)
-        await team.client.schedule_set(parse("ann@team"), "1s")
+        await team.client.workflows.set_schedule(parse("ann@team"), "1s")
         await until(lambda: [text for _, text in said(team)].count("tick") == 2)
 
     team.inside(work)
@@ -81,8 +81,8 @@ def test_a_busy_or_stopped_agent_gets_no_second_one(team: Team) -> None:
 
     async def work(team: Team) -> None:
         await start(team)
-        await team.client.stop_agent(parse("bob@team"))
-        await team.client.schedule_set(parse("@team"), "1h", prompt="wake up")
+        await team.client.workflows.stop_agent(parse("bob@team"))
+        await team.client.workflows.set_schedule(parse("@team"), "1h", prompt="wake up")
         for _ in range(5):
             await ring(team)
             await asyncio.sleep(0.01)
@@ -102,7 +102,9 @@ def test_the_file_s_wakeup_is_set_and_one_that_was_missed_rings_once_in_the_next
 
     async def first(team: Team) -> None:
         await start(team)
-        assert [(one.agent, one.every) for one in await team.client.schedules(parse("@team"))] == [("ann", 3600.0)]
+        assert [(one.agent, one.every) for one in await team.client.workflows.schedules(parse("@team"))] == [
+            ("ann", 3600.0)
+        ]
         await until_stands(team, "quiet")
         await team.hall.drain()
 
@@ -145,13 +147,13 @@ def test_what_is_no_time_is_said_so(team: Team) -> None:
         await start(team)
         for when in NO_TIMES:
             with pytest.raises(UsageError):
-                await team.client.schedule_set(parse("ann@team"), when)
+                await team.client.workflows.set_schedule(parse("ann@team"), when)
         for prompt in ("", " ", "a\0", "\ud800", "x" * 20_001):
             with pytest.raises(UsageError):
-                await team.client.schedule_set(parse("ann@team"), "5m", prompt=prompt)
+                await team.client.workflows.set_schedule(parse("ann@team"), "5m", prompt=prompt)
         with pytest.raises(NotFound):
-            await team.client.schedule_set(parse("carl@team"), "5m")
-        assert await team.client.schedules(parse("@team")) == []
+            await team.client.workflows.set_schedule(parse("carl@team"), "5m")
+        assert await team.client.workflows.schedules(parse("@team")) == []
 
     team.inside(work)
 
@@ -207,8 +209,8 @@ def test_a_schedule_that_cannot_be_told_ends_no_team(team: Team) -> None:
                 if event.type == "trouble":
                     break
         assert "ann could not be woken" in event.data["message"]
-        assert (await team.client.schedules(parse("ann@team")))[0].due_at > LONG_AGO
-        await team.client.send(parse("bob@team"), "are you there?")
+        assert (await team.client.workflows.schedules(parse("ann@team")))[0].due_at > LONG_AGO
+        await team.client.rooms.send(parse("bob@team"), "are you there?")
         await until(lambda: ("bob", "here") in said(team))
 
     team.inside(work)

@@ -81,7 +81,7 @@ def test_a_vote_ends_when_its_time_is_up_also_while_somebody_works(team: Team) -
         await team.until(lambda: len(team.runs_started("ann")) == 2)
         run = team.events[0].run
         assert task.done() is False or team.hall.history.get(run).status == "completed"
-        await team.client.stop(run)
+        await team.client.runs.stop(run)
         await task
         assert team.room.proposals()[0].status == "expired"
 

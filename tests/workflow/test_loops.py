@@ -59,7 +59,7 @@ def test_who_says_the_same_again_is_stopped(team: Team) -> None:
         assert len(team.runs(run.id, "ann")) == 3  # the third time it is held back
         (ask,) = team.hall.asks.open()
         assert "max_repeats" in ask.question.body
-        await team.client.answer(ask.id, Answer(choice="yes"))
+        await team.client.asks.answer(ask.id, Answer(choice="yes"))
         run = await team.resume(run.id)
         assert run.status == "waiting"
         assert len(team.runs(run.id, "ann")) == 6  # as much again
@@ -109,11 +109,11 @@ def test_at_a_terminal_the_question_is_asked_while_the_team_waits(team: Team) ->
 
     async def work(team: Team) -> None:
         answers = iter(["yes", "no"])
-        stream = team.client.run_workflow(*team.started(), team.frame(interactive=True))
+        stream = team.client.workflows.run(*team.started(), team.frame(interactive=True))
         async for event in stream:
             team.events.append(event)
             if event.type == "ask_opened":
-                await team.client.answer(event.data["ask"]["ask"], Answer(choice=next(answers)))
+                await team.client.asks.answer(event.data["ask"]["ask"], Answer(choice=next(answers)))
         assert next(answers, None) is None
         run = team.hall.history.get(team.events[0].run)
         assert (run.status, len(team.runs(run.id))) == ("completed", 6)
@@ -136,10 +136,10 @@ def test_what_was_let_go_late_is_not_taken_for_handled(team: Team) -> None:
     async def work(team: Team) -> None:
         task = team.begun()
         await team.until(lambda: team.heard("ask_opened"))
-        await team.client.send(team.target("ann"), "hello")
+        await team.client.rooms.send(team.target("ann"), "hello")
         await team.until(lambda: team.heard("no_action"))
         (ask,) = team.hall.asks.open()
-        await team.client.answer(ask.id, Answer(choice="yes"))
+        await team.client.asks.answer(ask.id, Answer(choice="yes"))
         run = await task
         assert run.status == "completed"
         assert [one.output for one in team.runs(run.id, "ann")] == ["done", "done", "handled"]
@@ -154,11 +154,11 @@ def test_what_was_held_back_when_it_was_stopped_is_no_matter_of_the_next_generat
     async def work(team: Team) -> None:
         first = await team.run()
         assert (first.status, first.reason) == ("waiting", "ask")
-        await team.client.stop(first.id)
+        await team.client.runs.stop(first.id)
         team.script(ann=[[say()]])
         second = await team.run()
         assert (second.status, second.error) == ("completed", None)
         assert team.hall.asks.open() == []
-        assert (await team.client.replay(second.id, team.frame())).same
+        assert (await team.client.runs.replay(second.id, team.frame())).same
 
     team.inside(work)

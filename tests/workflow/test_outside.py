@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from guildhall.hall.start import EMBEDDED_VARIABLE
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from tests.hall.served import served
 from tests.workflow.teams import Team, call, say, send

@@ -49,14 +49,14 @@ def ran(team: Team, **fields: Any) -> str:
     async def trusted(team: Team) -> str:
         path = team.project / "team.yaml"
         if "setup" in fields:
-            await team.client.trust((await team.client.trust_look(team.frame(), at=path)).open)
+            await team.client.trust.grant((await team.client.trust.inspect(team.frame(), at=path)).open)
         return (await team.run()).id
 
     return team.inside(trusted)
 
 
 def replayed(team: Team, run: str) -> Replayed:
-    return team.inside(lambda team: team.client.replay(run, team.frame()))
+    return team.inside(lambda team: team.client.runs.replay(run, team.frame()))
 
 
 def changed(team: Team, change: Callable[[dict[str, Any]], None]) -> None:
@@ -76,7 +76,7 @@ def test_thirty_replays_of_agents_side_by_side_are_identical(team: Team) -> None
 
     async def ten(team: Team) -> list[Replayed]:
         before = team.hall.store.read(lambda connection: connection.exec_driver_sql("PRAGMA data_version").scalar())
-        found = [await team.client.replay(run, team.frame()) for _ in range(10)]
+        found = [await team.client.runs.replay(run, team.frame()) for _ in range(10)]
         after = team.hall.store.read(lambda connection: connection.exec_driver_sql("PRAGMA data_version").scalar())
         assert before == after
         assert len(team.hall.history.recent()) == 1
@@ -127,15 +127,15 @@ def test_what_is_changed_is_shown_with_the_run_and_the_step(team: Team, guild: G
         for change, told in CHANGES:
             path.write_text(before)
             changed(team, change)
-            found = (await team.client.replay(run, team.frame())).difference
+            found = (await team.client.runs.replay(run, team.frame())).difference
             assert found is not None, told
             assert all(text in found.text for text in told), found.text
         path.write_text(before)
         changed(team, lambda data: data["agents"]["bob"].update(system_prompt="Another."))
-        assert (await team.client.replay(run, team.frame())).run == bob[0]
-        alone = await team.client.replay(bob[1], team.frame())
+        assert (await team.client.runs.replay(run, team.frame())).run == bob[0]
+        alone = await team.client.runs.replay(bob[1], team.frame())
         assert (alone.run, alone.difference.step) == (bob[1], 0)
-        assert (await team.client.replay(cid[0], team.frame())).same
+        assert (await team.client.runs.replay(cid[0], team.frame())).same
 
     team.inside(look)
     shown = guild("replay", run)
@@ -155,7 +155,7 @@ def test_what_the_room_says_otherwise_is_a_difference(team: Team) -> None:
         async def alter(team: Team, column: str = column, was: str = was, now: str = now) -> Replayed:
             statement = f"UPDATE room_log SET {column} = replace({column}, ?, ?)"  # noqa: S608
             await team.hall.store.write(lambda c: c.exec_driver_sql(statement, (was, now)))
-            found = await team.client.replay(run, team.frame())
+            found = await team.client.runs.replay(run, team.frame())
             await team.hall.store.write(lambda c: c.exec_driver_sql(statement, (now, was)))
             return found
 
@@ -238,7 +238,7 @@ def test_one_that_failed_or_was_parked_replays_as_far_as_it_came(team: Team) -> 
                 await asyncio.sleep(0.01)
         run = team.hall.history.recent()[0].id
         await asyncio.sleep(0.2)
-        await team.client.park(run)
+        await team.client.runs.park(run)
         await running
         return run
 

@@ -22,7 +22,7 @@ from tests.workflow.teams import Team, call, say, send
 from tests.workflow.test_replays import ran
 
 if TYPE_CHECKING:
-    from guildhall.hall.client import Tested
+    from guildhall.hall.client.interface import Tested
     from tests.conftest import Guild
 
 
@@ -30,12 +30,12 @@ async def recorded(team: Team, run: str, name: str = "tests/team.yaml") -> Path:
     """The script of a run, in a file."""
     path = team.project / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(await team.client.script(run))
+    path.write_text(await team.client.runs.script(run))
     return path
 
 
 async def outcome(team: Team, path: Path) -> Tested:
-    (found,) = [one async for one in team.client.test([path])]
+    (found,) = [one async for one in team.client.runs.test([path])]
     return found
 
 
@@ -156,7 +156,7 @@ def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
 
     async def work(team: Team) -> None:
         await team.run()
-        text = await team.client.script((await team.run()).id)
+        text = await team.client.runs.script((await team.run()).id)
         assert "the test, because its room was in use before" in text
         assert "\ntest:" not in text
 
@@ -207,10 +207,10 @@ def test_loops_that_were_let_go_on_are_so_again(team: Team) -> None:
         while run.status == "waiting":
             (ask,) = team.hall.asks.open()
             assert ask.kind == "loop"
-            await team.client.answer(ask.id, Answer(choice="yes"))
+            await team.client.asks.answer(ask.id, Answer(choice="yes"))
             run = await team.resume(run.id)
         assert run.status == "completed"
-        assert (await team.client.replay(run.id, team.frame())).difference is None
+        assert (await team.client.runs.replay(run.id, team.frame())).difference is None
         path = await recorded(team, run.id)
         assert "loop: true" in path.read_text()
         found = await outcome(team, path)
@@ -226,7 +226,7 @@ def test_an_agent_may_be_named_as_its_workflow(team: Team) -> None:
     async def work(team: Team) -> None:
         run = await team.run("ann.yaml")
         assert run.status == "completed"
-        assert (await team.client.replay(run.id, team.frame())).difference is None
+        assert (await team.client.runs.replay(run.id, team.frame())).difference is None
         found = await outcome(team, await recorded(team, run.id))
         assert found.passed, told(found)
 
@@ -273,7 +273,7 @@ def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
     async def work(team: Team) -> None:
         run = await team.run()
         assert run.output == "ann:\none\n\nbob:\ntwo"
-        assert (await team.client.replay(run.id, team.frame())).difference is None
+        assert (await team.client.runs.replay(run.id, team.frame())).difference is None
         found = await outcome(team, await recorded(team, run.id))
         assert found.passed, told(found)
 
@@ -358,7 +358,7 @@ def test_whatever_ran_from_a_script_replays_and_passes_as_a_test(
 
     async def work(team: Team) -> None:
         run = await team.run()
-        replayed = await team.client.replay(run.id, team.frame())
+        replayed = await team.client.runs.replay(run.id, team.frame())
         assert replayed.difference is None
         try:
             path = await recorded(team, run.id)

@@ -30,7 +30,7 @@ def put(project: Path, name: str, **fields: Any) -> None:
 
 async def seat(team: Team, name: str, project: Path | None = None, **asked: Any) -> WorkflowShown:
     frame = team.frame() if project is None else replace(team.frame(), cwd=project, root=project)
-    return await team.client.start_worker(RunRequest(worker=name, input="", **asked), frame)
+    return await team.client.workflows.start_worker(RunRequest(worker=name, input="", **asked), frame)
 
 
 def said(team: Team) -> list[tuple[str, str]]:
@@ -51,21 +51,21 @@ def test_they_come_and_go_and_the_last_takes_the_workflow_along(team: Team) -> N
             await seat(team, "alice")
         second = await seat(team, "bob")
         assert second.run == first.run
-        assert (await team.client.send(parse("alice"), "hello")).posted.reached == ("alice",)
+        assert (await team.client.rooms.send(parse("alice"), "hello")).posted.reached == ("alice",)
         await until(lambda: ("bob", "hi") in said(team))
         await until_stands(team, "quiet", "@global")
-        assert (await team.client.schedule_set(parse("alice"), "5m")).agent == "alice"
-        await team.client.stop_agent(parse("alice"))
-        shown = await team.client.workflow(parse("@global"))
+        assert (await team.client.workflows.set_schedule(parse("alice"), "5m")).agent == "alice"
+        await team.client.workflows.stop_agent(parse("alice"))
+        shown = await team.client.workflows.get(parse("@global"))
         assert {agent.name: agent.status for agent in shown.agents} == {"alice": "stopped", "bob": "idle"}
         assert [one.agent for one in team.hall.rooms.find("global", "main").seats()] == ["bob"]
         assert (await seat(team, "alice")).run == first.run
-        await team.client.stop_agent(parse("alice"))
-        ended = await team.client.stop_agent(parse("bob"))
+        await team.client.workflows.stop_agent(parse("alice"))
+        ended = await team.client.workflows.stop_agent(parse("bob"))
         assert ended == [first.run]
         assert not team.hall.busy()
         with pytest.raises(Conflict, match="bob is not there") as caught:
-            await team.client.send(parse("bob"), "hey")
+            await team.client.rooms.send(parse("bob"), "hey")
         assert caught.value.hint == "To seat it: guild start bob"
         again = await seat(team, "bob")
         assert (again.generation, again.run != first.run) == (2, True)
@@ -86,7 +86,7 @@ def test_each_works_from_where_it_was_started_with_the_model_asked_for_there(tea
     async def work(team: Team) -> None:
         first = await seat(team, "alice")
         await seat(team, "bob", other, model="script:mine.yaml")
-        await team.client.send(parse("@global"), "what do you see?")
+        await team.client.rooms.send(parse("@global"), "what do you see?")
         await until(lambda: [one.status for one in team.runs(first.run)] == ["completed"] * 2)
         for name, file in (("alice", "a.txt"), ("bob", "b.txt")):
             run = team.runs(first.run, name)[0]
@@ -112,7 +112,7 @@ def test_they_go_on_in_the_next_hall(team: Team) -> None:
 
     async def second(team: Team) -> None:
         await recovered(team)
-        assert (await team.client.send(parse("alice"), "hello")).run == began
+        assert (await team.client.rooms.send(parse("alice"), "hello")).run == began
         await until(lambda: ("alice", "here") in said(team))
 
     team.inside(second)
@@ -128,9 +128,9 @@ def test_who_cannot_be_seated(team: Team) -> None:
         for name in ("alice", "person", "a.b", "nobody", "../../etc/passwd", "x" * 300):
             with pytest.raises(GuildError):
                 await seat(team, name)
-        assert await team.client.workflows() == []
+        assert await team.client.workflows.list() == []
         with pytest.raises(NotFound):
-            await team.client.workflow(parse("alice"))
+            await team.client.workflows.get(parse("alice"))
 
     team.inside(work)
 
@@ -142,7 +142,7 @@ def test_a_bare_name_suggests_the_agent_of_a_workflow(team: Team) -> None:
     async def work(team: Team) -> None:
         await team.run()
         with pytest.raises(NotFound, match="there is no agent ann") as caught:
-            await team.client.send(parse("ann"), "x")
+            await team.client.rooms.send(parse("ann"), "x")
         assert caught.value.hint == "Did you mean ann@team?"
 
     team.inside(work)

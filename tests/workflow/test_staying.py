@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 async def start(team: Team, *, tag: str = "main", **more: Any) -> WorkflowShown:
     asked = Start(file="team.yaml", tag=tag, params={}, mode="start", **more)
-    return await team.client.start_workflow(asked, RunRequest(worker="team.yaml", input=""), team.frame())
+    return await team.client.workflows.start(asked, RunRequest(worker="team.yaml", input=""), team.frame())
 
 
 async def run(team: Team, *, tag: str = "main", **more: Any) -> str:
     asked = Start(file="team.yaml", tag=tag, params={}, **more)
-    stream = team.client.run_workflow(asked, RunRequest(worker="team.yaml", input=""), team.frame())
+    stream = team.client.workflows.run(asked, RunRequest(worker="team.yaml", input=""), team.frame())
     return (await team.followed(stream)).id
 
 
@@ -44,7 +44,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 async def until_stands(team: Team, status: str, target: str = "@team") -> WorkflowShown:
     for _ in range(1_000):
-        if (shown := await team.client.workflow(parse(target))).status == status:
+        if (shown := await team.client.workflows.get(parse(target))).status == status:
             return shown
         await asyncio.sleep(0.01)
     raise AssertionError(f"it is not {status} within 10 s")
@@ -70,7 +70,7 @@ def test_it_is_quiet_until_somebody_speaks(team: Team) -> None:
         await until_stands(team, "quiet")
         assert said(team)[-1] == ("bob", "thanks")
         assert team.hall.busy()  # nothing runs, and still the process stays
-        sent = await team.client.send(parse("ann@team"), "are you there?")
+        sent = await team.client.rooms.send(parse("ann@team"), "are you there?")
         assert sent.posted.reached == ("ann",)
         await until(lambda: ("ann", "again") in said(team))
         shown = await until_stands(team, "quiet")
@@ -91,22 +91,22 @@ def test_whom_a_person_reaches(team: Team) -> None:
     async def work(team: Team) -> None:
         await start(team)
         reached: Callable[[Any], set[str]] = lambda sent: set(sent.posted.reached)  # noqa: E731
-        assert reached(await team.client.send(parse("@team"), "all of you")) == {"ann", "bob"}
-        assert reached(await team.client.send(parse("@team"), "@all sync up")) == {"ann", "bob"}
-        assert reached(await team.client.send(parse("@team"), "@bob and only you")) == {"bob"}
-        assert reached(await team.client.send(parse("bob@team"), "no mention")) == {"bob"}
+        assert reached(await team.client.rooms.send(parse("@team"), "all of you")) == {"ann", "bob"}
+        assert reached(await team.client.rooms.send(parse("@team"), "@all sync up")) == {"ann", "bob"}
+        assert reached(await team.client.rooms.send(parse("@team"), "@bob and only you")) == {"bob"}
+        assert reached(await team.client.rooms.send(parse("bob@team"), "no mention")) == {"bob"}
         with pytest.raises(NotFound, match="@bop is not in this room") as caught:
-            await team.client.send(parse("@team"), "@bop fix it")
+            await team.client.rooms.send(parse("@team"), "@bop fix it")
         assert "bob" in str(caught.value.hint)
         with pytest.raises(NotFound, match="there is no agent bop@team") as caught:
-            await team.client.send(parse("bop@team"), "x")
+            await team.client.rooms.send(parse("bop@team"), "x")
         assert "bob@team" in str(caught.value.hint)
         with pytest.raises(NotFound, match="there is no workflow @taem") as caught:
-            await team.client.send(parse("@taem"), "x")
+            await team.client.rooms.send(parse("@taem"), "x")
         assert "@team" in str(caught.value.hint)
         for text in ("", "  ", "a\0b", "\ud800", "x" * 1_000_001):
             with pytest.raises(UsageError):
-                await team.client.send(parse("ann@team"), text)
+                await team.client.rooms.send(parse("ann@team"), text)
 
     team.inside(work)
 
@@ -121,23 +121,23 @@ def test_one_agent_is_stopped_and_the_others_go_on(team: Team) -> None:
         began = await start(team)
         await until(lambda: team.agents(began.run)["ann"].status == "running")
         at = team.agents(began.run)["ann"].run
-        ended = await team.client.stop_agent(parse("ann@team"))
+        ended = await team.client.workflows.stop_agent(parse("ann@team"))
         assert ended == [at]
         assert team.hall.history.get(at).status == "cancelled"
         assert team.agents(began.run)["ann"].status == "stopped"
-        sent = await team.client.send(parse("@team"), "who is there?")
+        sent = await team.client.rooms.send(parse("@team"), "who is there?")
         assert sent.stopped == ("ann",)
         await until(lambda: ("bob", "still here") in said(team))
         shown = await until_stands(team, "quiet")
         assert {agent.name: agent.unread for agent in shown.agents} == {"ann": 2, "bob": 0}
         with pytest.raises(Conflict, match="ann@team is stopped"):
-            await team.client.stop_agent(parse("ann@team"))
-        await team.client.start_agent(parse("ann@team"))
+            await team.client.workflows.stop_agent(parse("ann@team"))
+        await team.client.workflows.start_agent(parse("ann@team"))
         await until(lambda: ("ann", "I am back") in said(team))
         with pytest.raises(Conflict, match="works already"):
-            await team.client.start_agent(parse("ann@team"))
+            await team.client.workflows.start_agent(parse("ann@team"))
         with pytest.raises(UsageError, match="names no agent"):
-            await team.client.stop_agent(parse("@team"))
+            await team.client.workflows.stop_agent(parse("@team"))
 
     team.inside(work)
 
@@ -150,7 +150,7 @@ def test_an_agent_that_failed_is_tried_again_with_its_dead_letters(team: Team) -
         began = await start(team)
         await until(lambda: team.agents(began.run)["ann"].status == "failed")
         await until_stands(team, "quiet")
-        await team.client.start_agent(parse("ann@team"))
+        await team.client.workflows.start_agent(parse("ann@team"))
         await until(lambda: ("ann", "now it works") in said(team))
 
     team.inside(work)
@@ -171,18 +171,18 @@ def test_targets_from_elsewhere_are_held_to_the_form(team: Team) -> None:
             Target(None, "../team"),
         ):
             for verb in (
-                team.client.workflow(odd),
-                team.client.send(odd, "x"),
-                team.client.stop_agent(odd),
-                team.client.start_agent(odd),
-                team.client.documents(odd),
-                team.client.document_read(odd),
-                team.client.document_write(odd, "x"),
-                team.client.document_append(odd, "x"),
-                team.client.proposals(odd),
-                team.client.schedules(odd),
-                team.client.schedule_set(odd, "5m"),
-                team.client.schedule_clear(odd),
+                team.client.workflows.get(odd),
+                team.client.rooms.send(odd, "x"),
+                team.client.workflows.stop_agent(odd),
+                team.client.workflows.start_agent(odd),
+                team.client.rooms.documents(odd),
+                team.client.rooms.read_document(odd),
+                team.client.rooms.write_document(odd, "x"),
+                team.client.rooms.append_document(odd, "x"),
+                team.client.rooms.proposals(odd),
+                team.client.workflows.schedules(odd),
+                team.client.workflows.set_schedule(odd, "5m"),
+                team.client.workflows.clear_schedule(odd),
             ):
                 with pytest.raises(UsageError) as caught:
                     await verb
@@ -198,23 +198,23 @@ def test_a_stopped_workflow_is_over_and_says_how_to_begin_again(team: Team) -> N
     async def work(team: Team) -> None:
         began = await start(team, tag="pr-1")
         await until(lambda: team.agents(began.run)["ann"].status == "running")
-        ended = await team.client.stop(began.run)
+        ended = await team.client.runs.stop(began.run)
         assert ended[0] == began.run
         assert len(ended) == 2
-        shown = await team.client.workflow(parse("@team:pr-1"))
+        shown = await team.client.workflows.get(parse("@team:pr-1"))
         assert (shown.status, shown.over) == ("stopped", True)
         assert {agent.status for agent in shown.agents} == {"stopped"}
         assert not team.hall.busy()
         for verb in (
-            team.client.send(parse("ann@team:pr-1"), "x"),
-            team.client.stop_agent(parse("ann@team:pr-1")),
-            team.client.schedule_set(parse("ann@team:pr-1"), "5m"),
+            team.client.rooms.send(parse("ann@team:pr-1"), "x"),
+            team.client.workflows.stop_agent(parse("ann@team:pr-1")),
+            team.client.workflows.set_schedule(parse("ann@team:pr-1"), "5m"),
         ):
             with pytest.raises(Conflict, match="@team:pr-1 is stopped: nobody is there") as caught:
                 await verb
             assert "--tag pr-1" in str(caught.value.hint)
         with pytest.raises(Conflict, match="nothing to stop"):
-            await team.client.stop(began.run)
+            await team.client.runs.stop(began.run)
 
     team.inside(work)
 
@@ -242,7 +242,7 @@ def test_it_goes_on_in_the_next_hall_with_the_file_of_then(team: Team, how: str)
     async def second(team: Team) -> None:
         await recovered(team)
         await until_stands(team, "quiet")
-        sent = await team.client.send(parse("ann@team"), "go on")
+        sent = await team.client.rooms.send(parse("ann@team"), "go on")
         assert sent.run == began
         await until(lambda: ("ann", "second") in said(team))
         assert [text for _, text in said(team)].count("first") == 1
@@ -284,16 +284,17 @@ def test_two_tags_share_nothing(team: Team) -> None:
             await until(lambda tag=tag: ("ann", "done") in said(team, tag))
             await until_stands(team, "quiet", f"@team:{tag}")
         assert said(team, "one") == said(team, "two")
-        await team.client.send(parse("ann@team:one"), "only one")
-        await team.client.document_append(parse("@team:one"), "more", file="a.md")
+        await team.client.rooms.send(parse("ann@team:one"), "only one")
+        await team.client.rooms.append_document(parse("@team:one"), "more", file="a.md")
         await until_stands(team, "quiet", "@team:one")
         assert len(said(team, "one")) == len(said(team, "two")) + 1
         contents = [
-            (await team.client.document_read(parse(f"@team:{tag}"), file="a.md")).content for tag in ("one", "two")
+            (await team.client.rooms.read_document(parse(f"@team:{tag}"), file="a.md")).content
+            for tag in ("one", "two")
         ]
         assert contents == ["mine\nmore", "mine"]
-        await team.client.stop(one.run)
-        assert (await team.client.workflow(parse("@team:two"))).status == "quiet"
+        await team.client.runs.stop(one.run)
+        assert (await team.client.workflows.get(parse("@team:two"))).status == "quiet"
         assert one.run != two.run
 
     team.inside(work)
@@ -309,18 +310,18 @@ def test_generations_share_a_room_and_a_fresh_one_does_not(team: Team) -> None:
         team.script(ann=[[say("nothing")]])
         second = await run(team)
         assert [text for _, text in said(team)] == ["@ann begin", "one", "@ann begin"]
-        assert [message.id for message in await team.client.channel(first)] == [1, 2]
-        assert [message.id for message in await team.client.channel(second)] == [3]
+        assert [message.id for message in await team.client.rooms.messages(first)] == [1, 2]
+        assert [message.id for message in await team.client.rooms.messages(second)] == [3]
         assert team.hall.history.get(first).output == "one"
         assert team.hall.history.get(second).output == ""  # nothing was said this time
-        assert (await team.client.workflow(parse("@team"))).generation == 2
+        assert (await team.client.workflows.get(parse("@team"))).generation == 2
         third = await run(team, fresh=True)
         assert [text for _, text in said(team)] == ["@ann begin"]
-        assert (await team.client.workflow(parse("@team"))).generation == 3
-        assert await team.client.documents(parse("@team")) == []
+        assert (await team.client.workflows.get(parse("@team"))).generation == 3
+        assert await team.client.rooms.documents(parse("@team")) == []
         aside = team.project / ".workflow/team/main/documents~1/a.md"
         assert aside.read_text() == "first"  # nothing is deleted
-        assert [message.content for message in await team.client.channel(first)] == ["@ann begin", "one"]
+        assert [message.content for message in await team.client.rooms.messages(first)] == ["@ann begin", "one"]
         assert len({first, second, third}) == 3
 
     team.inside(work)
@@ -357,7 +358,7 @@ def test_a_workflow_of_the_same_name_elsewhere_is_not_taken_for_it(team: Team) -
         asked = RunRequest(worker="x", input="")
         start = Start(file="sub/team.yaml", params={})
         with pytest.raises(Conflict, match="is the workflow of") as caught:
-            await team.followed(team.client.run_workflow(start, asked, team.frame()))
+            await team.followed(team.client.workflows.run(start, asked, team.frame()))
         assert "--fresh" in str(caught.value.hint)
 
     team.inside(work)
@@ -376,7 +377,7 @@ def test_a_generation_that_failed_is_not_resumed_beside_a_later_one(team: Team) 
         with pytest.raises(Conflict, match=f"begun anew as {second.run}, which is live"):
             await team.resume(first)
         assert team.hall.history.get(first).status == "failed"
-        await team.client.stop(second.run)
+        await team.client.runs.stop(second.run)
         with pytest.raises(Conflict, match="which is stopped"):
             await team.resume(first)
 
@@ -399,7 +400,7 @@ def test_what_a_person_says_as_it_ends_is_read_or_refused_and_never_lost(team: T
         team.hall.store.submit(hold)  # its end waits to be put on record
         await asyncio.to_thread(held.wait, 10)
         await asyncio.sleep(0.1)
-        sending = asyncio.create_task(team.client.send(parse("ann@team"), "one more thing"))
+        sending = asyncio.create_task(team.client.rooms.send(parse("ann@team"), "one more thing"))
         await asyncio.sleep(0.05)
         go_on.set()
         with pytest.raises(Conflict, match="@team is done: nobody is there"):

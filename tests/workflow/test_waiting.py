@@ -46,7 +46,7 @@ def test_the_answer_wakes_exactly_the_one_that_waits_while_the_team_lives(team: 
         run = team.events[0].run
         asks = {ask.run: ask for ask in team.hall.asks.open()}
         ann = team.agents(run)["ann"].run
-        await team.client.answer(asks[ann].id, Answer(choice="yes"))
+        await team.client.asks.answer(asks[ann].id, Answer(choice="yes"))
         await team.until(lambda: team.heard("document"))
         await team.until(lambda: team.heard("run_ended")[-1].data["status"] == "completed")
         assert {name: state.status for name, state in team.agents(run).items()} == {
@@ -54,7 +54,7 @@ def test_the_answer_wakes_exactly_the_one_that_waits_while_the_team_lives(team: 
             "bob": "running",
             "cid": "waiting",
         }
-        await team.client.stop(run)
+        await team.client.runs.stop(run)
         await task
 
     team.inside(work)
@@ -65,10 +65,10 @@ def test_at_a_terminal_an_agents_question_is_asked_inline(team: Team) -> None:
     team.script(ann=[WRITES])
 
     async def work(team: Team) -> None:
-        async for event in team.client.run_workflow(*team.started(), team.frame(interactive=True)):
+        async for event in team.client.workflows.run(*team.started(), team.frame(interactive=True)):
             team.events.append(event)
             if event.type == "ask_opened":
-                await team.client.answer(event.data["ask"]["ask"], Answer(choice="yes"))
+                await team.client.asks.answer(event.data["ask"]["ask"], Answer(choice="yes"))
         assert team.events[-1].data["status"] == "completed"
         assert len(team.heard("ask_opened")) == 1
         assert not [event for event in team.heard("run_ended") if event.data["status"] == "waiting"]
@@ -84,9 +84,9 @@ def test_whoever_resumes_at_a_terminal_is_asked_again_what_is_open(team: Team) -
         run = await team.run()
         assert run.status == "waiting"
         assert (await team.resume(run.id)).status == "waiting"
-        async for event in team.client.resume(run.id, team.frame(interactive=True)):
+        async for event in team.client.runs.resume(run.id, team.frame(interactive=True)):
             if event.type == "ask_opened":
-                await team.client.answer(event.data["ask"]["ask"], Answer(choice="yes"))
+                await team.client.asks.answer(event.data["ask"]["ask"], Answer(choice="yes"))
         assert team.hall.history.get(run.id).status == "completed"
 
     team.inside(work)
@@ -98,7 +98,7 @@ def test_to_stop_a_workflow_that_waits_withdraws_what_it_asks(team: Team) -> Non
 
     async def work(team: Team) -> None:
         run = await team.run()
-        await team.client.stop(run.id)
+        await team.client.runs.stop(run.id)
         assert [ask.status for ask in team.hall.asks.of_run(run.id)] == ["withdrawn"]
         assert {one.status for one in team.runs(run.id)} == {"cancelled"}
 
@@ -165,7 +165,7 @@ def test_no_more_money_ends_it_at_the_limit_and_more_goes_on(team: Team) -> None
         run = await team.run()
         assert run.status == "waiting"
         (ask,) = team.hall.asks.open()
-        await team.client.answer(ask.id, Answer(choice="no"))
+        await team.client.asks.answer(ask.id, Answer(choice="no"))
         run = await team.resume(run.id)
         assert (run.status, run.reason, run.error["limit"]) == ("failed", "limit", "budget")
         assert f"guild resume {run.id} --budget" in run.error["hint"]

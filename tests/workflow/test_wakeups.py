@@ -69,7 +69,7 @@ def test_every_mention_is_handled_exactly_once(
         for moment, to in sends:
             await asyncio.sleep(moment)
             with suppress(Conflict):  # it is over already
-                await team.client.send(team.target(), f"@{to} from outside")
+                await team.client.rooms.send(team.target(), f"@{to} from outside")
         run = await task
         while team.room.waiting():  # said when it was over already: the next one begins with it
             run = await team.run()
@@ -115,7 +115,7 @@ def test_a_wake_up_that_got_lost_is_made_good_and_wakes_nobody_else(team: Team) 
         await team.until(lambda: ("bob", "I was asked") in team.said())
         run = team.events[0].run
         assert team.runs(run, "cid") == []
-        await team.client.stop(run)
+        await team.client.runs.stop(run)
         await task
 
     team.inside(work)

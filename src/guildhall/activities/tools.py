@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import UsageError
-from guildhall.runs.model import is_text
 from guildhall.runs.record.entries import Entry, Payload, ToolEnded, ToolRefused, ToolStarted
 from guildhall.tools.define import call_method
 from guildhall.tools.model import Text
@@ -33,16 +31,6 @@ async def call_with_answers(tools: object, tool: Tool, call: ToolCall, questions
 
 def _answer_block(asked: Asked) -> Text:
     return Text(f"A person has answered your question {asked.question!r}: {asked.answer}")
-
-
-def check_words(name: str, text: str, most: int, *, empty: bool = False) -> None:
-    """Raise UsageError if a text of a model is not text, is empty, or is too long."""
-    if not is_text(text):
-        raise UsageError(f"{name}: there is a NUL in it, or half a character")
-    if not empty and not text.strip():
-        raise UsageError(f"{name}: it is empty")
-    if len(text) > most:
-        raise UsageError(f"{name}: it is longer than {most:,} characters")
 
 
 def with_output_schema(submit: Tool, schema: Mapping[str, Any] | None) -> Tool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.cli.connection import Mode
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 T = TypeVar("T")
 Argument = Callable[[Any], object]  # adds itself to a parser, or to a group of a parser
@@ -162,7 +162,7 @@ class Command:
         return run_interruptible(_run(ctx, result), screen)
 
     def _run_blocking(self, ctx: Context) -> int:
-        from guildhall.hall.postcard import run_without_event_loop
+        from guildhall.hall.client.transport import run_without_event_loop
 
         result = self.function(ctx)
         assert isinstance(result, Coroutine)

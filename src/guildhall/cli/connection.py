@@ -14,14 +14,14 @@ from guildhall.cli import exit_codes
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
-from guildhall.hall.start import find, find_or_start, is_embedded, same_version, wait_for_end
+from guildhall.hall.client.discovery import find, find_or_start, is_embedded, same_version, wait_for_end
 from guildhall.models.keys import travelling
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 Mode = Literal["start", "read", "here"]
 Connection = tuple["HallClient", Frame]
@@ -55,10 +55,10 @@ def connect_blocking(screen: Screen) -> Connection | None:
     address = None if is_embedded(environ) else find(Home.locate(environ))
     if address is None:
         return None
-    from guildhall.hall.postcard import Postcard
-    from guildhall.hall.remote import RemoteHall
+    from guildhall.hall.client.remote import RemoteHall
+    from guildhall.hall.client.transport import BlockingTransport
 
-    client = RemoteHall(same_version(address), Postcard(address))
+    client = RemoteHall(same_version(address), BlockingTransport(address))
     return client, _frame(environ, frozenset(), screen, None)
 
 
@@ -68,7 +68,7 @@ async def _connect(home: Home, environ: dict[str, str], root: Path, mode: Mode) 
         found = await _connect_to_process(home, environ, root, mode)
         if found is not None:
             return found
-    from guildhall.hall.embedded import open_hall
+    from guildhall.hall.services.embedded import open_hall
 
     variables = _allowed_variables(home, root, mode)
     return await open_hall(home, environ, readonly=mode != "start"), variables
@@ -80,7 +80,7 @@ async def _connect_to_process(
     """Connect to the hall's process, or return None if none is running and the mode does not start one."""
     import asyncio
 
-    from guildhall.hall.remote import RemoteHall
+    from guildhall.hall.client.remote import RemoteHall
 
     for _ in range(_MAX_TRIES):
         address = await asyncio.to_thread(find_or_start, home, environ) if mode == "start" else find(home)
@@ -88,7 +88,7 @@ async def _connect_to_process(
             return None
         client = RemoteHall(same_version(address))
         try:
-            welcome = await client.hello(root)
+            welcome = await client.hall.hello(root)
         except HallGone:
             await client.close()
             if mode != "start":

@@ -11,7 +11,7 @@ import select
 import sys
 from contextlib import aclosing, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.connection import connect, run_interruptible
@@ -23,12 +23,12 @@ from guildhall.cli.trust_prompt import run_trusted
 from guildhall.core.errors import GuildError, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.projects.meetings.model import Exchange, MeetingDetails
 
 _HELP = """\
@@ -85,9 +85,9 @@ class Conversation:
 
         async def work(client: HallClient, frame: Frame) -> int:
             self._id = id
-            shown = await client.meeting(id)
+            shown = await client.meetings.get(id)
             self._print_last_exchange(shown)
-            await self._follow_turn(client, client.meeting_come(id, frame, renew=renew, **self._more))
+            await self._follow_turn(client, client.meetings.join(id, frame, renew=renew, **self._more))
             return exit_codes.DONE
 
         code = self._run_turn(work)
@@ -167,9 +167,9 @@ class Conversation:
         async def work(client: HallClient, frame: Frame) -> int:
             rest = list(said)
             if back:
-                self._id = (await client.meeting(who)).meeting.id
-                before = len((await client.meeting(who)).exchanges)
-                come = client.meeting_come(who, frame, renew=renew, **self._more)
+                self._id = (await client.meetings.get(who)).meeting.id
+                before = len((await client.meetings.get(who)).exchanges)
+                come = client.meetings.join(who, frame, renew=renew, **self._more)
                 seen = await self._follow_turn(
                     client, come, print_answer=self._screen.note if rest else self._screen.result
                 )
@@ -190,18 +190,18 @@ class Conversation:
     async def once(self, id: str, client: HallClient, frame: Frame) -> int:
         """Wait for the answer that is due, for commands that resume the run of a meeting."""
         self._id = id
-        before = sum(bool(one.answer) for one in (await client.meeting(id)).exchanges)
-        if not await self._follow_turn(client, client.meeting_come(id, frame, **self._more)):
+        before = sum(bool(one.answer) for one in (await client.meetings.get(id)).exchanges)
+        if not await self._follow_turn(client, client.meetings.join(id, frame, **self._more)):
             self._print_no_answer_due()
         await self._print_result(client, before)
         return self._code
 
     async def _print_result(self, client: HallClient, before: int) -> None:
-        shown = await client.meeting(self._id)
+        shown = await client.meetings.get(self._id)
         if self._screen.wanted.form == "text":
             return
         new = [one.as_dict() for one in shown.exchanges[before:]]
-        of_run = (await client.show(shown.meeting.run)).asks if shown.meeting.run else ()
+        of_run = (await client.runs.get(shown.meeting.run)).asks if shown.meeting.run else ()
         asks = [ask.as_dict() for ask in of_run if ask.status == "open"]
         data: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
         self._screen.last(data)
@@ -210,7 +210,7 @@ class Conversation:
 
     async def _open(self, client: HallClient, frame: Frame, worker: str, words: str, project: str | None) -> int:
         meeting = await run_trusted(
-            lambda: client.meeting_open(worker, words, frame, project=project),
+            lambda: client.meetings.open(worker, words, frame, project=project),
             client,
             frame,
             self._screen,
@@ -219,12 +219,12 @@ class Conversation:
         self._id = meeting.id
         if self._screen.wanted.form == "text":
             self._screen.note(f"{self._id}: {worker}", "dim")
-        await self._follow_turn(client, client.meeting_come(self._id, frame))
+        await self._follow_turn(client, client.meetings.join(self._id, frame))
         return self._code
 
     async def _say(self, client: HallClient, frame: Frame, words: str) -> int:
-        known = len((await client.meeting(self._id)).exchanges)  # others may say something at the same time
-        await self._follow_turn(client, client.meeting_say(self._id, words, frame), said=(words, known))
+        known = len((await client.meetings.get(self._id)).exchanges)  # others may say something at the same time
+        await self._follow_turn(client, client.meetings.say(self._id, words, frame), said=(words, known))
         return self._code
 
     def _print_no_answer_due(self) -> None:
@@ -233,7 +233,7 @@ class Conversation:
     async def _follow_turn(
         self,
         client: HallClient,
-        stream: AsyncIterator[Event],
+        stream: AsyncGenerator[Event],
         *,
         said: tuple[str, int] | None = None,
         print_answer: Callable[[str], None] | None = None,
@@ -245,7 +245,7 @@ class Conversation:
         """
         follower = Follower(client, self._screen)
         ended, seen = "", said is not None
-        async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
+        async with aclosing(stream) as events:
             async for event in events:
                 seen, ended = True, event.run if event.type == "run_ended" else ""
                 if event.type != "run_started" or self._screen.wanted.form != "text":
@@ -253,7 +253,7 @@ class Conversation:
         self._screen.end_line()
         if not seen:
             return False
-        shown = await client.meeting(self._id)
+        shown = await client.meetings.get(self._id)
         if self._screen.wanted.form == "text" and not self._screen.one_terminal:
             answer = _answer(shown.exchanges, said, over=bool(ended))
             (print_answer or self._screen.result)(answer) if answer else None
@@ -265,7 +265,7 @@ class Conversation:
         """Return the exit code after a turn, and print what prevents an answer."""
         if not shown.answering or not shown.meeting.run:
             return exit_codes.DONE
-        run = await client.show(ended)
+        run = await client.runs.get(ended)
         if error := run.run.error:
             self._screen.note(f"guild: {error['message']}", "red")
             if hint := error.get("hint"):
@@ -276,13 +276,13 @@ class Conversation:
 
     async def _close(self, client: HallClient, frame: Frame) -> int:
         self._screen.note("Closing; the notes are being written.", "dim")
-        meeting = await client.meeting_close(self._id, frame)
+        meeting = await client.meetings.close(self._id, frame)
         if self._screen.wanted.form == "text":
             print_change(meeting, self._screen)
         return exit_codes.DONE
 
     async def _show(self, client: HallClient, frame: Frame) -> int:
-        print_meeting(await client.meeting(self._id), self._screen)
+        print_meeting(await client.meetings.get(self._id), self._screen)
         return exit_codes.DONE
 
     def _print_last_exchange(self, shown: MeetingDetails) -> None:
@@ -325,7 +325,7 @@ class Conversation:
         """Interrupt the answer after Ctrl-C. The meeting stays open."""
 
         async def work(client: HallClient, frame: Frame) -> int:
-            await client.meeting_interrupt(self._id)
+            await client.meetings.interrupt(self._id)
             return exit_codes.DONE
 
         with suppress(GuildError):

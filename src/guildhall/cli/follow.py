@@ -27,10 +27,10 @@ from guildhall.core.events import (
 from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
 
 _NO_LIMIT = 1_000_000  # characters of a line that is not cut
 _MAX_POLLS, _POLL_S = 20, 0.05  # until a parked run that someone else cancels has ended
@@ -67,12 +67,12 @@ class Follower:
         self._streamed = ""  # the text of the last answer, as it was printed while it was written
         self._last_message = ""  # of the room
 
-    async def follow(self, stream: AsyncIterator[Event]) -> int:
+    async def follow(self, stream: AsyncGenerator[Event]) -> int:
         """Follow until the run ends or the user stops it, and return the exit code."""
         stopped: int | None = None
         self._screen.last_words = "Whether a run has begun, `guild ls` shows."
         try:
-            async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
+            async with aclosing(stream) as events:
                 async for event in events:
                     await self.handle(event)
         except (asyncio.CancelledError, ReaderGone):
@@ -160,7 +160,7 @@ class Follower:
 
     async def _ask(self, ask: Mapping[str, Any]) -> None:
         try:
-            await self._client.answer(ask["ask"], await ask_person(ask, self._screen))
+            await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
         except TimeoutError:
             self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
         except Conflict as error:
@@ -169,12 +169,12 @@ class Follower:
     # at the end
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
-        shown = await self._client.show(run)
+        shown = await self._client.runs.get(run)
         for _ in range(_MAX_POLLS):  # parked, but not by this command: someone cancels it
             if stopped is not None or shown.run.pause != "user":
                 break
             await asyncio.sleep(_POLL_S)
-            shown = await self._client.show(run)
+            shown = await self._client.runs.get(run)
         self._screen.end_line()
         self._print_status(shown)
         if shown.run.status == "parked":
@@ -204,9 +204,9 @@ class Follower:
             self._screen.note(line)
 
     async def _print_interrupted_calls(self, run: str) -> None:
-        shown = await self._client.show(run)
+        shown = await self._client.runs.get(run)
         for one in (shown.run, *shown.below):
-            entries = await self._client.journal(one.id)
+            entries = await self._client.runs.journal(one.id)
             first = entries[0].data if entries else None
             harmless = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
             calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}

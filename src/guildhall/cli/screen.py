@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
-from guildhall.core.frame import Redactor
+from guildhall.core.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from guildhall.members.model import of_member
 from guildhall.workflow.target import parse
 
 if TYPE_CHECKING:
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workflow.instance import AgentShown, WorkflowShown
     from guildhall.workflow.target import Target
 
@@ -107,7 +107,7 @@ class Resolved:
 async def resolve(text: str, client: HallClient) -> Resolved:
     """Find the run of an id, or the workflow of a target."""
     if is_id(text, ASK):
-        return Resolved(run=(await client.ask(text)).run)
+        return Resolved(run=(await client.asks.get(text)).run)
     if is_id(text, RUN):
         return Resolved(run=text)
     if (run := await _owned_run(text, client)) is not None:
@@ -117,7 +117,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
             raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
         return await _resolve_agent(text, client)
     target = parse_target(text)
-    workflow = await client.workflow(target)
+    workflow = await client.workflows.get(target)
     return Resolved(run=workflow.run, target=target, workflow=workflow)
 
 
@@ -130,19 +130,19 @@ async def resolve_run(text: str, client: HallClient) -> str:
     target = parse_target(text)
     if target.agent is not None:
         raise UsageError(f"{target} is one agent of {target.team}", hint=f"Name the whole: {target.team}")
-    return (await client.workflow(target)).run
+    return (await client.workflows.get(target)).run
 
 
 async def _owned_run(text: str, client: HallClient) -> str | None:
     """Return the last run of a job, a commission or a meeting, or None for other ids. Raise NotFound without a run."""
     if is_id(text, JOB):
-        run, missing = (await client.job(text)).job.run, f"there is no run behind the job {text}"
+        run, missing = (await client.jobs.get(text)).job.run, f"there is no run behind the job {text}"
         hint = f"See guild job show {text}."
     elif is_id(text, MEETING):
-        run, missing = (await client.meeting(text)).meeting.run, f"nobody has come to the meeting {text} yet"
+        run, missing = (await client.meetings.get(text)).meeting.run, f"nobody has come to the meeting {text} yet"
         missing, hint = f"{missing}: there is no run", f"guild meeting show {text}"
     elif is_id(text, COMMISSION):
-        one = (await client.commission(text)).commission
+        one = (await client.commissions.get(text)).commission
         run, missing = one.run, f"commission {text} is {one.status}: it has no run yet"
         hint = one.next_command
     else:
@@ -155,7 +155,7 @@ async def _owned_run(text: str, client: HallClient) -> str | None:
 async def _resolve_agent(text: str, client: HallClient) -> Resolved:
     try:
         target = parse_target(text)
-        workflow = await client.workflow(target)
+        workflow = await client.workflows.get(target)
     except (UsageError, NotFound) as error:
         hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
         raise NotFound(f"there is no run and no ask {_quote(text)}, and no agent of that name", hint=hint) from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from guildhall.cli.command import Context
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client.interface import HallClient, Trusting
     from guildhall.workers.trust import Seen
 
 T = TypeVar("T")
@@ -51,9 +51,9 @@ async def run_trusted(
         where = f"{error.where}: " if error.where else ""
         screen.note(f"guild: {where}{error.message}", "yellow")
         try:
-            looking = await client.trust_look(frame, at=at, worker=worker)
+            looking = await client.trust.inspect(frame, at=at, worker=worker)
         except NotFound:  # the name of a member
-            looking = await client.trust_look(frame)
+            looking = await client.trust.inspect(frame)
         screen.note(describe_code(looking))
         if not await ask_trust(looking, client, screen):
             raise
@@ -64,7 +64,7 @@ async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bo
     """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
     if not looking.open or not await agrees(f"Trust {name_files(looking)} as it is now? yes, no:", screen):
         return False
-    await client.trust(looking.open)
+    await client.trust.grant(looking.open)
     return True
 
 
@@ -75,7 +75,7 @@ async def trust_own_files(files: Sequence[Seen], ctx: Context) -> None:
         return
     try:
         client = await ctx.connect()
-        await client.trust(files)
+        await client.trust.grant(files)
     except HallUnavailable:
         names = " ".join(shlex.quote(str(seen.path)) for seen in files)
         ctx.screen.note(f"Before it can be tested: guild trust {names}", "yellow")

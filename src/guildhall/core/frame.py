@@ -6,7 +6,6 @@ the caller's allowed variables, never with the hall's own.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +23,6 @@ _HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_C
 _OWN = frozenset(
     {"HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
 )
-_SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth|cookie|private)")
-_SECRET_VALUE = re.compile(r"^(sk-|ghp_|gho_|github_pat_|xox[abpr]-|AKIA|eyJ[A-Za-z0-9_-]{10,}\.)")
-SHORTEST_SECRET = 8
-_MOST_SECRETS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,41 +129,3 @@ class RecordedFrame:
             model=record["model"],
             caller=record["caller"],
         )
-
-
-def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable's name or value looks like a secret."""
-    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.match(value))
-
-
-class Redactor:
-    """Replaces the values of secret variables wherever text is shown or logged."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        known = {v: n for n, v in environ.items() if len(v) >= SHORTEST_SECRET and looks_secret(n, v)}
-        longest_first = sorted(known, key=len, reverse=True)
-        self._names = known
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if known else None
-
-    def __call__(self, text: str) -> str:
-        if self._pattern is None:
-            return text
-        return self._pattern.sub(lambda match: f"[{self._names[match[0]]}]", text)
-
-
-class Secrets:
-    """A redactor that learns: the secrets of a process, and those that requests bring."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._known: dict[str, str] = {}
-        self._redact = Redactor({})
-        self.learn(environ)
-
-    def learn(self, variables: Mapping[str, str]) -> None:
-        new = {name: value for name, value in variables.items() if looks_secret(name, value)}
-        if new.items() - self._known.items():
-            self._known = dict(list({**self._known, **new}.items())[-_MOST_SECRETS:])
-            self._redact = Redactor(self._known)
-
-    def __call__(self, text: str) -> str:
-        return self._redact(text)

@@ -7,7 +7,6 @@ only. A run's token opens what is mounted for runs, such as `/mcp/`, and there o
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 from contextlib import aclosing, suppress
@@ -18,29 +17,39 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.nearest import did_you_mean
-from guildhall.hall.client import HallClient
-from guildhall.hall.codec import decode, encode, texts_in, verb
+from guildhall.core.text import is_text
+from guildhall.hall.client.codec import decode, encode, texts_in, verb
+from guildhall.hall.client.interface import VERBS
 from guildhall.rpc.http import BODY_TIMEOUT_S, Headers, HttpError, check_local, is_token, read_body, send_json
 from guildhall.rpc.jsonrpc import RpcError, parse_json
-from guildhall.runs.model import is_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
-    from pathlib import Path
 
-    from guildhall.hall.remote import Welcome
+    from guildhall.hall.client.interface import HallClient
     from guildhall.rpc.http import App, Message, Receive, Send
 
 LARGEST = 20_000_000  # bytes of a request
 _READ_WITHIN = 600.0  # seconds that a stream waits for a reader who has stopped reading
 
-# The verbs that callers keep for themselves, and those that a hall carries out at once, even as it comes or leaves.
-_NOT_SERVED = frozenset({"settle", "close"})
-_TO_THE_LAST = frozenset(
-    {"status", "show", "runs", "journal", "asks", "ask", "park", "workflow", "workflows", "workflow_of", "channel"}
+_ROUTES = {f"/api/{name.replace('.', '/')}": name for name in VERBS}
+# Verbs that are answered while the hall recovers the runs of an earlier hall, and while it is leaving.
+_READ_ONLY = frozenset(
+    {
+        "hall.status",
+        "runs.get",
+        "runs.list",
+        "runs.journal",
+        "asks.list",
+        "asks.get",
+        "workflows.get",
+        "workflows.list",
+        "workflows.find_by_run",
+        "rooms.messages",
+    }
 )
-_PARTS = [part for part in inspect.getmro(HallClient) if part.__module__.startswith("guildhall.")]
-VERBS = frozenset(name for part in _PARTS for name in vars(part) if not name.startswith("_")) - _NOT_SERVED
+_WHILE_LEAVING = _READ_ONLY | {"runs.park"}
+_WHILE_RECOVERING = _READ_ONLY | {"hall.hello"}
 
 _log = logging.getLogger("guildhall.hall")
 
@@ -61,8 +70,6 @@ class House:
     token: str = field(repr=False)  # the person's
     is_run: Callable[[str], bool]  # whether a token is that of a live run
     hall: HallClient
-    allowed: Callable[[Path], Welcome]  # what may travel with requests from a project
-    standing: Callable[[], Mapping[str, Any]]  # how the process stands, for `guild hall status`
     leaving: Callable[[], bool]
     recovered: asyncio.Event  # what an earlier hall has left behind goes on
     secrets: Callable[[Mapping[str, str]], None]  # is told what must not be in the log
@@ -113,9 +120,8 @@ class Api:
             await send_json(send, 200, {"boot": self._house.boot, "version": __version__, "state": state})
             return
         self._demand_person(headers)
-        name = path.removeprefix("/api/")
-        if not path.startswith("/api/") or name not in {*VERBS, "hello", "status"}:
-            raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(name[:60], VERBS)))
+        if (name := _ROUTES.get(path)) is None:
+            raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(path[:60], _ROUTES)))
         if scope["method"] != "POST":
             raise _Rejected(405, UsageError("verbs are asked for with POST"))
         await self._verb(name, await _body(receive, headers, self._body_within), receive, send)
@@ -132,19 +138,13 @@ class Api:
     # the verbs
 
     async def _verb(self, name: str, body: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if self._house.leaving() and name not in _TO_THE_LAST:
+        if self._house.leaving() and name not in _WHILE_LEAVING:
             raise HallGone("the hall is leaving", hint="The same command again starts a new one.")
-        if name == "status":
-            await send_json(send, 200, {"result": self._house.standing()})
-            return
-        if name == "hello":
-            root = decode(_Hello, dict(body)).root
-            await send_json(send, 200, {"result": encode(self._house.allowed(root))})
-            return
         arguments = self._arguments(name, body)
-        if name not in _TO_THE_LAST - {"park"}:  # what an earlier hall has left behind goes on first
+        if name not in _WHILE_RECOVERING:
             await self._house.recovered.wait()
-        done = getattr(self._house.hall, name)(**arguments)
+        service, _, method = name.partition(".")
+        done = getattr(getattr(self._house.hall, service), method)(**arguments)
         if verb(name).streams:
             await self._stream(done, receive, send)
         else:
@@ -153,11 +153,11 @@ class Api:
     def _arguments(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         known = verb(name)
         for part in body:
-            if part not in known.takes:
-                raise UsageError(f"{name} takes no {part[:60]!r}", hint=did_you_mean(part, known.takes))
-        if missing := sorted(known.needs - body.keys()):
+            if part not in known.parameters:
+                raise UsageError(f"{name} takes no {part[:60]!r}", hint=did_you_mean(part, known.parameters))
+        if missing := sorted(known.required - body.keys()):
             raise UsageError(f"{name} needs {', '.join(missing)}")
-        arguments = {part: decode(known.takes[part], value, part) for part, value in body.items()}
+        arguments = {part: decode(known.parameters[part], value, part) for part, value in body.items()}
         for part, value in arguments.items():
             if isinstance(value, Frame):
                 _check_frame(value)
@@ -181,11 +181,6 @@ class Api:
                     task.cancel()
                     with suppress(asyncio.CancelledError, Exception):
                         await task
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Hello:
-    root: Path
 
 
 def _check_frame(frame: Frame) -> None:

@@ -86,7 +86,7 @@ async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tup
 
     A test that brings a worker's file of its own is taken for one that does.
     """
-    from guildhall.core.frame import Redactor
+    from guildhall.core.redaction import Redactor
     from guildhall.runs.neutral import Neutral
 
     frame = replace(frame, cwd=root / case.folder, root=root)

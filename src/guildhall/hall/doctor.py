@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
-from guildhall.hall.client import Check, Checked
+from guildhall.hall.client.interface import Check, Checked
 from guildhall.models.catalog import detected_keys
 from guildhall.models.keys import joined
 from guildhall.runtimes.catalog import ROWS

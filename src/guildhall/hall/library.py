@@ -23,8 +23,8 @@ from guildhall.core.events import AskOpenedData
 from guildhall.core.frame import Frame
 from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import Home
-from guildhall.hall.remote import RemoteHall
-from guildhall.hall.start import find, is_embedded, same_version
+from guildhall.hall.client.discovery import find, is_embedded, same_version
+from guildhall.hall.client.remote import RemoteHall
 from guildhall.models.keys import travelling
 from guildhall.policy.model import Mode
 from guildhall.runs.model import Answer, RunRequest, Usage
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from guildhall.core.events import Event
-    from guildhall.hall.client import HallClient, Shown
-    from guildhall.hall.embedded import EmbeddedHall
+    from guildhall.hall.client.interface import HallClient, Shown
+    from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.tools.model import Toolbox
 
     # Is shown an ask as JSON; says yes, no, session (or another of its choices), or an Answer with a note.
@@ -184,7 +184,7 @@ class Worker:
             purpose=call or PLAIN,
         )
         frame = self._frame(approver is not None)
-        async with _opened(self) as hall, aclosing(hall.run(request, frame, *self._given())) as events:
+        async with _opened(self) as hall, aclosing(hall.runs.run(request, frame, *self._given())) as events:
             async for event in _answering(hall, events, approver):
                 yield event
 
@@ -225,7 +225,7 @@ class Worker:
         async with (
             _opened(self) as hall,
             aclosing(
-                hall.resume(run, frame, *self._given(), max_turns=max_turns, max_tokens=max_tokens, budget=budget)
+                hall.runs.resume(run, frame, *self._given(), max_turns=max_turns, max_tokens=max_tokens, budget=budget)
             ) as events,
         ):
             async for _ in _answering(hall, events, approver):
@@ -237,17 +237,17 @@ class Worker:
 
         async def tell() -> None:
             async with _opened(self) as hall:
-                await hall.answer(ask, Answer(choice=choice, note=note))
+                await hall.asks.answer(ask, Answer(choice=choice, note=note))
 
         _synchronously(tell())
 
     async def result(self, run: str) -> RunResult:
         """How a run stands."""
-        from guildhall.hall.embedded import open_hall
+        from guildhall.hall.services.embedded import open_hall
 
         hall = await open_hall(self.home, os.environ, readonly=True)
         try:
-            shown = await hall.show(run)
+            shown = await hall.runs.get(run)
         finally:
             await hall.close()
         return RunResult(
@@ -305,14 +305,14 @@ class _opened:  # noqa: N801 - used like a function
             return hall
 
     async def _open(self) -> EmbeddedHall | RemoteHall:
-        from guildhall.hall.embedded import open_hall
+        from guildhall.hall.services.embedded import open_hall
 
         home = self._worker.home
         wanted = not self._worker.toolboxes and not is_embedded(os.environ)
         if wanted and (address := find(home)) is not None:
             remote = RemoteHall(same_version(address))
             try:
-                await remote.hello(self._worker.cwd)
+                await remote.hall.hello(self._worker.cwd)
             except HallGone:  # it leaves just now
                 await remote.close()
             else:
@@ -352,7 +352,7 @@ async def _answering(
             said = approver(ask)
             said = await said if inspect.isawaitable(said) else said
             with suppress(Conflict):  # too late: the run has been told that nobody answered in time
-                await hall.answer(ask["ask"], replace(_as_answer(said), by="approver"))
+                await hall.asks.answer(ask["ask"], replace(_as_answer(said), by="approver"))
 
 
 def _as_answer(said: object) -> Answer:

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from guildhall.core.frame import Secrets
+from guildhall.core.redaction import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

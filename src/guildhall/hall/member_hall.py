@@ -20,9 +20,9 @@ from guildhall.core.errors import InvalidFile
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.composition.environment import MemberFolder
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.operations import Operations
 from guildhall.hall.serve import Process
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.model import MANIFEST
 from guildhall.rpc.endpoint import PATH, Endpoint
 from guildhall.workers.load import SUFFIXES

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import JobShown
 
     Carry = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -59,13 +59,13 @@ class Operations:
         asked = Dispatch(
             description=_needed(params, "description", str), task=_needed(params, "task", str), config=config or {}
         )
-        job = await self._hall.dispatch(self._worker, asked, self._frame())
+        job = await self._hall.jobs.dispatch(self._worker, asked, self._frame())
         return {"jobId": job.id}
 
     async def _list(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _only(params, "detail", "filter", "limit", "cursor")
         detail = detail_of(_given(params, "detail", str) or "simple")
-        page = await self._hall.jobs(
+        page = await self._hall.jobs.list(
             worker=self._name,
             filter=_given(params, "filter", str),
             limit=_given(params, "limit", int),
@@ -79,15 +79,15 @@ class Operations:
 
     async def _result(self, params: Mapping[str, Any]) -> dict[str, Any]:
         shown = await self._shown(params)
-        return (await self._hall.job_result(shown.job.id)).as_wire()
+        return (await self._hall.jobs.result(shown.job.id)).as_wire()
 
     async def _cancel(self, params: Mapping[str, Any]) -> dict[str, Any]:
         shown = await self._shown(params)
-        return (await self._hall.job_cancel(shown.job.id)).row()
+        return (await self._hall.jobs.cancel(shown.job.id)).row()
 
     async def _delete(self, params: Mapping[str, Any]) -> dict[str, Any]:
         shown = await self._shown(params)
-        await self._hall.job_delete(shown.job.id)
+        await self._hall.jobs.delete(shown.job.id)
         return {"jobId": shown.job.id, "deleted": True}
 
     async def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,14 +100,14 @@ class Operations:
             raise UsageError(f"the job {shown.job.id} has no such open question", hint="`worker/status` has them.")
         if question is None and len(meant) > 1:
             raise UsageError(f"question: {len(meant)} are open; give the text of the one that is meant")
-        await self._hall.answer(meant[0].ask, Answer(choice=words))
+        await self._hall.asks.answer(meant[0].ask, Answer(choice=words))
         return {"jobId": shown.job.id, "question": meant[0].question, "answer": words}
 
     async def _shown(self, params: Mapping[str, Any], *more: str) -> JobShown:
         """The job that is meant, if it is this worker's: of others' nothing is known here."""
         _only(params, "jobId", *more)
         id = _needed(params, "jobId", str)
-        shown = await self._hall.job(id)
+        shown = await self._hall.jobs.get(id)
         if shown.job.worker != self._name:
             raise UnknownJob(f"there is no job {id[:60]!r}")
         return shown

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Listed
 
@@ -52,12 +52,12 @@ class OutsideTools:
         client, frame = await self._reach()
         workers = [
             {"name": one.name, "description": one.description}
-            for one in await client.workers(frame)
+            for one in await client.workers.list(frame)
             if await _takes_work(one, client, frame)
         ]
         members = [
             {"name": shown.member.name, "description": shown.member.description, "trusted": shown.trusted}
-            for shown in await client.members(frame)
+            for shown in await client.members.list(frame)
             if shown.member.takes_work
         ]
         return _told({"workers": workers, "members": members})
@@ -76,7 +76,7 @@ class OutsideTools:
         refuse_choice_of_model(config)
         label = " ".join((description or task).split())[:_LABEL]
         client, frame = await self._reach()
-        job = await client.dispatch(worker, Dispatch(description=label, task=task, config=config or {}), frame)
+        job = await client.jobs.dispatch(worker, Dispatch(description=label, task=task, config=config or {}), frame)
         self._last = job.id
         return _told({"jobId": job.id})
 
@@ -90,9 +90,9 @@ class OutsideTools:
         """
         client, frame = await self._reach()
         if member is not None:
-            listing = await client.member_jobs(member, frame, filter=filter, limit=limit)
+            listing = await client.members.jobs(member, frame, filter=filter, limit=limit)
             return _told({"jobs": [{**one.as_wire(), "jobId": f"{member}/{one.id}"} for one in listing.jobs]})
-        page = await client.jobs(filter=filter, limit=limit)
+        page = await client.jobs.list(filter=filter, limit=limit)
         return _told({"jobs": [job.row("detailed") for job in page.jobs]})
 
     async def status(self, job: str | None = None) -> str:
@@ -128,13 +128,13 @@ class OutsideTools:
         job = self._named(job)
         client, frame = await self._reach()
         if (theirs := of_member(job)) is not None:
-            return _told({**(await client.member_job_result(*theirs, frame)).as_wire(), "jobId": job})
+            return _told({**(await client.members.job_result(*theirs, frame)).as_wire(), "jobId": job})
         try:
-            result = await client.job_result(job)
+            result = await client.jobs.result(job)
         except NotFinished as error:
             more = "`wait` waits until it has ended." if error.status == "running" else "`status` says more."
             raise NotFinished(error.message, job=error.job, status=error.status, hint=more) from None
-        return _told({**result.as_wire(), "directory": (await client.job(job)).directory})
+        return _told({**result.as_wire(), "directory": (await client.jobs.get(job)).directory})
 
     async def answer(self, ask: str, text: str) -> str:
         """Pass on what the person has said to a question of a job. Only the person's own words: do not make them up.
@@ -144,13 +144,13 @@ class OutsideTools:
             text: What the person said.
         """
         client, _ = await self._reach()
-        asked = await client.ask(ask)
+        asked = await client.asks.get(ask)
         if asked.kind != "question":
             raise Refused(
                 f"{ask} is no question: only the person decides it",
                 hint=f"Tell the person to look at it and answer it: guild answer {ask}",
             )
-        await client.answer(ask, Answer(choice=text, by=RELAYED))
+        await client.asks.answer(ask, Answer(choice=text, by=RELAYED))
         return "Passed on."
 
     async def cancel(self, job: str) -> str:
@@ -161,8 +161,8 @@ class OutsideTools:
         """
         client, frame = await self._reach()
         if (theirs := of_member(job)) is not None:
-            return _told({"jobId": job, "status": await client.member_job_cancel(*theirs, frame)})
-        ended = await client.job_cancel(job)
+            return _told({"jobId": job, "status": await client.members.cancel_job(*theirs, frame)})
+        ended = await client.jobs.cancel(job)
         return _told({"jobId": ended.id, "status": ended.status})
 
     def _named(self, job: str | None) -> str:
@@ -175,10 +175,10 @@ class OutsideTools:
     async def _standing(self, job: str) -> dict[str, Any]:
         client, frame = await self._reach()
         if (theirs := of_member(job)) is not None:
-            return {**(await client.member_job(*theirs, frame)).as_wire(), "jobId": job}
-        shown = await client.job(job)
+            return {**(await client.members.job(*theirs, frame)).as_wire(), "jobId": job}
+        shown = await client.jobs.get(job)
         told = shown.as_wire()
-        asks = [one for one in await client.asks() if one.root == shown.job.run]
+        asks = [one for one in await client.asks.list() if one.root == shown.job.run]
         return {**told, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
 
 
@@ -187,7 +187,7 @@ async def _takes_work(one: Listed, client: HallClient, frame: Frame) -> bool:
     if one.error is not None or one.status != "active" or (one.scope, one.name) == ("shipped", COMPACTOR_WORKER):
         return False
     try:
-        refuse_writing(await client.worker(one.name, frame))
+        refuse_writing(await client.workers.get(one.name, frame))
     except GuildError:
         return False
     return True

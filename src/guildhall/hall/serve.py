@@ -24,18 +24,16 @@ from guildhall import __version__
 from guildhall.core.clock import stamp
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
-from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
+from guildhall.hall.client.discovery import Address, process_of
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.locks import LOCK_PATIENCE
 from guildhall.hall.composition.recovery import Recovery
-from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.log import Log, log_to_stderr
-from guildhall.hall.packaging import log_invalid
-from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
-from guildhall.hall.start import Address, process_of
+from guildhall.hall.services.embedded import EmbeddedHall
+from guildhall.hall.services.packages import log_invalid
 from guildhall.rpc.listener import Listener
 
 if TYPE_CHECKING:
@@ -113,15 +111,13 @@ class Process:
         self._leave.set()
 
     def _face(self) -> Api:
-        client = EmbeddedHall(self._hall, stays=True)
+        client = EmbeddedHall(self._hall, stays=True, status=self._standing)
         api = Api(
             House(
                 boot=self._hall.boot,
                 token=self._address.token,
                 is_run=lambda token: self._hall.runtimes.tokens.door(token) is not None,
                 hall=client,
-                allowed=self._allowed,
-                standing=self._standing,
                 leaving=self._leave.is_set,
                 recovered=self._recovered,
                 secrets=self._log.learn,
@@ -171,23 +167,12 @@ class Process:
         await self._hall.close()
         _log.info("process %d has left", os.getpid())
 
-    def _allowed(self, root: Path) -> Welcome:
-        try:
-            return Welcome(env=self._hall.settings(Frame(cwd=root, root=root)).env)
-        except GuildError as error:
-            return Welcome(env=(), problem=error)
-
     def _standing(self) -> dict[str, Any]:
-        members = Hall.members.of(self._hall).peek()
         return {
             "pid": self._address.pid,
-            "boot": self._address.boot,
-            "version": self._address.version,
             "url": self._address.url,
             "since": self._address.since,
             "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
-            "runs": self._hall.annexes.living,
-            "members": members.standing() if members is not None else [],
             "clients": self._listener.clients - 1,
             "idle": self._idle,
         }

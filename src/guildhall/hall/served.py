@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from guildhall.hall.composition.hall import Hall
-    from guildhall.hall.embedded import EmbeddedHall
+    from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.rpc.http import Message
 
 PREFIX = "/workers/"

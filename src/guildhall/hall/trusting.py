@@ -9,7 +9,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.paths import project_root
 from guildhall.hall.cases import TESTS, code_of_test, has_test, plans_of_test, tests_in
-from guildhall.hall.client import Trusting
+from guildhall.hall.client.interface import Trusting
 from guildhall.hall.workflows import load_workflow, plans_of_agents
 from guildhall.members.trust import member_code
 from guildhall.runs.model import RunRequest

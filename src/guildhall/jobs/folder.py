@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from guildhall.activities.contract import MAX_PROBLEMS, check_output, output_text
 from guildhall.activities.model import Asked, Decided
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
 from guildhall.jobs.model import Job, JobStatus
 from guildhall.jobs.questions import parse, write
@@ -40,7 +41,6 @@ QUESTIONS = "questions.md"
 DECISIONS = "decisions.json"
 ARTIFACTS = "artifacts"
 GONE = ".gone-"  # before the name of a directory that is being removed
-_DRAFT = ".{}.new"  # one name for each file is enough: whoever writes is alone
 LARGEST = 20_000_000  # bytes of a file that is read whole
 _MOST_LISTED = 10_000  # artifacts
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -289,27 +289,11 @@ def _json(value: Any) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """A whole file in the place of another one: after a crash there is the one or the other."""
-    draft = path.with_name(_DRAFT.format(path.name))
+    """Replace a file of the job durably. Raise Conflict if it cannot be written."""
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(descriptor)
-        draft.rename(path)
-        _settle(path.parent)
+        replace_file(path, text.encode(), durable=True, single_writer=True)
     except OSError as error:
         raise Conflict(f"{path.name} cannot be written: {error.strerror or error}", where=str(path)) from None
-
-
-def _settle(folder: Path) -> None:
-    """Brings the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _files(folder: Path, shown: str, depth: int = 0) -> Iterator[str]:

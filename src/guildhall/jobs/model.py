@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import UsageError
 from guildhall.core.nearest import did_you_mean
-from guildhall.runs.model import check_limits, is_text
-from guildhall.runs.texts import check_line, check_text
+from guildhall.core.text import check_line, check_text, is_text
+from guildhall.runs.model import check_limits
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:

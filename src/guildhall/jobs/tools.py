@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.activities.model import Decided
-from guildhall.activities.tools import SUBMIT, call_with_answers, check_words, with_output_schema
+from guildhall.activities.tools import SUBMIT, call_with_answers, with_output_schema
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
+from guildhall.core.text import check_text
 from guildhall.jobs.model import artifact_path
 from guildhall.tools.define import bind_tools
 
@@ -79,7 +80,7 @@ class JobTools:
         Args:
             summary: A few sentences.
         """
-        check_words("summary", summary, _MAX_SUMMARY)
+        check_text("summary", summary, _MAX_SUMMARY)
         await self._write(lambda folder: folder.summarise(summary))
         return "Noted."
 
@@ -92,7 +93,7 @@ class JobTools:
             reasoning: Why.
         """
         for name, text in (("question", question), ("decision", decision), ("reasoning", reasoning)):
-            check_words(name, text, _MAX_WORDS)
+            check_text(name, text, _MAX_WORDS)
         decided = Decided(question=question, decision=decision, reasoning=reasoning)
         await self._write(lambda folder: folder.decide(self._key, decided))
         return "Recorded."
@@ -105,7 +106,7 @@ class JobTools:
             question: The question, understandable without having seen your work.
             wait: true: go on only with the answer, which may take hours.
         """
-        check_words("question", question, _MAX_WORDS)
+        check_text("question", question, _MAX_WORDS)
         answer = await self._questions.ask(self._key, question, wait)
         if wait:
             return "Nobody will answer: decide it yourself." if answer is None else f"A person has answered: {answer}"
@@ -129,7 +130,7 @@ class JobTools:
             content: All of its text.
         """
         place = artifact_path(path)
-        check_words("content", content, _MAX_FILE, empty=True)
+        check_text("content", content, _MAX_FILE, allow_empty=True)
         await self._write(lambda folder: folder.write_artifact(place, content))
         return f"Written: artifacts/{place}"
 
@@ -142,7 +143,7 @@ class JobTools:
             artifacts: The files that belong to it, to be sure that they are there.
         """
         if isinstance(output, str):  # with a schema it may be anything  # pyright: ignore[reportUnnecessaryIsInstance]
-            check_words("output", output, _MAX_FILE)
+            check_text("output", output, _MAX_FILE)
         named = tuple(map(artifact_path, artifacts or ()))
         contract = replace(self._contract, artifacts=tuple(dict.fromkeys((*self._contract.artifacts, *named))))
         try:

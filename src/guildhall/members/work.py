@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import GuildError, MemberFailed, MemberRefused
 from guildhall.members.wire import AtWork
 
@@ -124,9 +124,7 @@ class Work:
             if not told:
                 self._file.unlink(missing_ok=True)
                 return
-            beside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-            beside.write_text(json.dumps(told))
-            beside.replace(self._file)
+            replace_file(self._file, json.dumps(told).encode(), mode=0o666)
 
 
 async def _look(jobs: dict[str, JobStanding | None], reach: Reach) -> None:

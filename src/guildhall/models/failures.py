@@ -20,6 +20,7 @@ from guildhall.core.errors import (
     RateLimited,
     UnknownModel,
 )
+from guildhall.core.redaction import redact
 from guildhall.models.model import is_transient
 
 if TYPE_CHECKING:
@@ -109,16 +110,8 @@ def said_in(body: Any) -> str | None:
 
 def one_line(text: str, secrets: Mapping[str, str]) -> str:
     """The text on one line, not too long, without these values; each has the name that takes its place."""
-    line = " ".join(without(text, secrets).split())
+    line = " ".join(redact(text, secrets).split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
-
-
-def without(text: str, secrets: Mapping[str, str]) -> str:
-    """The text without these values."""
-    for value, name in secrets.items():
-        if len(value) >= 4:
-            text = text.replace(value, f"[{name}]")
-    return text
 
 
 def read_body(data: bytes) -> Any:

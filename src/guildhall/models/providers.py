@@ -22,8 +22,9 @@ from guildhall.core.errors import (
     RateLimited,
     UnknownModel,
 )
+from guildhall.core.redaction import redact
 from guildhall.models import keys, prices
-from guildhall.models.failures import explained, kind_of, one_line, said_in, without
+from guildhall.models.failures import explained, kind_of, one_line, said_in
 from guildhall.models.keys import ADDRESSES, KEYS, variable_with_key
 from guildhall.models.model import Upstream, is_transient
 from guildhall.models.naming import similar, split_name
@@ -145,7 +146,7 @@ class ProviderSource:
             login=self._login is not None,
             ssl=self._ssl,
             failure=self._failure,
-            clean=lambda text: without(text, secrets),
+            clean=lambda text: redact(text, secrets),
         )
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:

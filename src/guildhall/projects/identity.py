@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import GuildError
 from guildhall.projects import git as program
 from guildhall.projects.records import aside, put_aside, take_back
-from guildhall.workers.edit import replace_file
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
@@ -84,7 +84,7 @@ class Identities:
         if not own or self._is_copy(own, project.path, common):
             same = not own and known is not None and _is_same(project, known)
             own = known.id if known is not None and same else secrets.token_hex(8)
-            replace_file(common / _FILE, f"{own}\n")
+            replace_user_file(common / _FILE, f"{own}\n")
         return own
 
     def _is_copy(self, own: str, path: Path, common: Path) -> bool:
@@ -131,7 +131,7 @@ class Identities:
         known = _Known(id=id, path=str(project.path), commit=commit)
         folder = self._records / project.name
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / "repository.json", json.dumps(vars(known), indent=1) + "\n")
+        replace_user_file(folder / "repository.json", json.dumps(vars(known), indent=1) + "\n")
 
 
 def _own(common: Path) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from guildhall.core.frame import SHORTEST_SECRET
+from guildhall.core.redaction import MIN_GUESSED_CHARS
 from guildhall.projects.records import redacted, remember_redacted
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Redactions:
         self._readonly = readonly
 
     def __call__(self, text: str) -> str:
-        if len(text) < SHORTEST_SECRET:
+        if len(text) < MIN_GUESSED_CHARS:
             return text
         digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         kept = self._store.read(lambda connection: redacted(connection, digest))

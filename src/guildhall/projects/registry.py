@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from guildhall.core import yaml
+from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.ids import LONGEST_NAME, is_name
 from guildhall.core.nearest import did_you_mean
 from guildhall.projects import git as program
 from guildhall.projects.config import with_fields, with_project, without_project
 from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings, ProjectShown
-from guildhall.workers.edit import replace_file
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
@@ -232,7 +232,7 @@ class Projects:
         return Project(name=name, path=Path(os.path.realpath(path)), branch=entry.branch, settings=settings)
 
     def _write(self, text: str) -> None:
-        replace_file(self._home.settings, text)
+        replace_user_file(self._home.settings, text)
 
 
 def _demand_repository(folder: Path) -> None:

@@ -16,9 +16,9 @@ import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
 from guildhall.projects import trees
@@ -343,15 +343,7 @@ def _put(path: Path, text: str) -> None:
     with suppress(OSError, ValueError):
         if not path.is_symlink() and path.read_text() == text:
             return
-    handle, name = mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(path, text.encode(), mode=0o644, exact_mode=True)
 
 
 def _vanish(folder: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.atomic_file import replace_file
 from guildhall.room import proposal_records, records
 from guildhall.room.document_stores import check_folder
 
@@ -102,11 +103,7 @@ def _entry(message: Message) -> str:
 
 
 def _replace(path: Path, pieces: Iterable[str]) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, _FLAGS | os.O_EXCL, 0o644), "w", encoding="utf-8", newline="") as file:
-        file.writelines(pieces)
-    draft.replace(path)
+    replace_file(path, (piece.encode() for piece in pieces), mode=0o644, single_writer=True)
 
 
 def _size(path: Path) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.core import text as text_checks
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import PROPOSAL, digest, is_name
 
@@ -313,29 +314,13 @@ def check_seat(name: str) -> None:
 
 
 def check_text(text: str, what: str, *, most: int = MAX_TEXT) -> bytes:
-    """The text as bytes. Raises unless it can be kept."""
-    if len(text) > most:
-        raise UsageError(f"{what} has {len(text):,} characters, and at most {most:,} are taken", hint="Say it briefer.")
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{what} is not text: it has half characters in it", hint="Write plain text.") from None
-    if "\0" in text:
-        raise UsageError(f"{what} is not text: it has NUL characters in it", hint="Write plain text.")
-    if len(data) > most:
-        raise UsageError(f"{what} has {len(data):,} bytes, and at most {most:,} are taken", hint="Say it briefer.")
-    return data
+    """Return the text as bytes. Raise UsageError if it is not text or has more than `most` bytes."""
+    return text_checks.check_text(what, text, max_bytes=most, allow_empty=True, long="Say it briefer.").encode()
 
 
 def check_line(text: str, what: str) -> str:
-    """A short text on one line, stripped. Raises unless it is one."""
-    check_text(text, what, most=MAX_LINE)
-    line = text.strip()
-    if not line:
-        raise UsageError(f"{what} is empty", hint="Say something in it.")
-    if not line.isprintable():
-        raise UsageError(f"{what} is to be one line of plain text", hint="Leave out what cannot be printed.")
-    return line
+    """Return a text of one line without surrounding blanks. Raise UsageError if it is not one."""
+    return text_checks.check_line(what, text.strip(), MAX_LINE, empty="Say something in it.")
 
 
 def pin(content: str) -> str:

@@ -134,7 +134,7 @@ async def read_body(
 
 
 async def send_json(send: Send, status: int, payload: Any, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Send a response. If the payload is None, it has no body. A body ends with a line break, as lines of a stream do."""
+    """Send a response. Without a payload it has no body. A body ends with a line break, as lines of a stream do."""
     data = b"" if payload is None else json.dumps(payload, separators=(",", ":")).encode() + b"\n"
     head = [(b"content-length", str(len(data)).encode()), (b"cache-control", b"no-store"), *headers]
     if data:

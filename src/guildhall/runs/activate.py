@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable
 from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import is_text
 from guildhall.core.yaml import shown
-from guildhall.runs.model import Bounds, is_text
+from guildhall.runs.model import Bounds
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 from guildhall.tools.host import HostSpec, ToolHost
 from guildhall.tools.model import View

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import moment, stamp
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.nearest import nearest_or
+from guildhall.core.text import is_text
 from guildhall.runs import records
-from guildhall.runs.model import choice_of, choices_in_words, is_text
+from guildhall.runs.model import choice_of, choices_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

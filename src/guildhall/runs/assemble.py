@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
+from guildhall.core.text import is_text
 from guildhall.models.keys import joined
 from guildhall.runs.activate import DEFAULT, activated, context_of
 from guildhall.runs.arrange import bounds_of, permitted, refuse_unasked, tools_of, view_of
@@ -21,7 +22,6 @@ from guildhall.runs.assembled import (
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.fit import fitting, refuse_native, refuse_talking, refuse_unguarded
-from guildhall.runs.model import RunRequest, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runs.reach import declared, reached
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.runs.assembly.memory import RunMemory
+    from guildhall.runs.model import RunRequest
     from guildhall.runs.record.entries import Assembly
     from guildhall.runs.seat import Seat
     from guildhall.runs.supply import Supply

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound, Refused, UsageError
-from guildhall.runs.model import is_text
+from guildhall.core.text import is_text
 from guildhall.runtimes.model import Attachment, is_looked_at
 from guildhall.tools.files import media_type
 from guildhall.tools.model import Folder, View

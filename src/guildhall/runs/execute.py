@@ -18,6 +18,7 @@ from guildhall.core.errors import (
     RuntimeToolless,
 )
 from guildhall.core.events import ErrorData, RunEndedData
+from guildhall.core.text import check_text
 from guildhall.runs import records, talking
 from guildhall.runs.model import ParkCause, Stretch
 from guildhall.runs.record.entries import Crashed, Ended, Paused, Payload, Unjudged
@@ -140,7 +141,7 @@ class Execution:
         if hear is None:
             raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
         with self._patience.call():
-            words = talking.check_words(await self._heard(asyncio.ensure_future(hear(number)), number))
+            words = check_text("message", await self._heard(asyncio.ensure_future(hear(number)), number))
             await self.only_while_open()
             await self._ledger.hears(number, words)
         return words

@@ -51,17 +51,6 @@ AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 ASIDE: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
 
 
-def is_text(text: object) -> bool:
-    """Whether it is text that can be stored, shown and sent to a model: no NUL, no half characters."""
-    if not isinstance(text, str) or "\0" in text:
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 AMOUNT = "amount"  # among the choices of an ask: any positive number is an answer
 WORDS = "words"  # the only choice of an ask: whatever is said is the answer
 DATE = "date"  # among the choices of an ask: it is to be asked again then, and is out of sight until then

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError, ModelFailed, ScriptExhausted
+from guildhall.core.text import is_unicode
 from guildhall.core.yaml_text import dump
 from guildhall.models.case import TIMED_OUT
 from guildhall.models.script import Script
 from guildhall.runs.before import files_before
 from guildhall.runs.journal import entries_with
-from guildhall.runs.model import is_text
 from guildhall.runs.neutral import Neutral, system_of, told, tools_of
 from guildhall.runs.record.entries import (
     Answered,
@@ -357,15 +357,10 @@ def _writable(value: Any, depth: int = 0) -> bool:
     """Whether YAML can hold the value as it is."""
     if isinstance(value, dict):
         inside = cast("dict[str, Any]", value)
-        return depth < _DEEPEST and all(is_whole(k) and _writable(v, depth + 1) for k, v in inside.items())
+        return depth < _DEEPEST and all(is_unicode(k) and _writable(v, depth + 1) for k, v in inside.items())
     if isinstance(value, list):
         return depth < _DEEPEST and all(_writable(part, depth + 1) for part in cast("list[Any]", value))
-    return not isinstance(value, str) or is_whole(value)
-
-
-def is_whole(text: str) -> bool:
-    """Whether text has no half characters in it."""
-    return is_text(text.replace("\0", ""))
+    return not isinstance(value, str) or is_unicode(value)
 
 
 def _price(run: Run, journal: Journal) -> dict[str, float] | None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, RuntimeFailed, UsageError
-from guildhall.runs.model import is_text
+from guildhall.core.errors import Conflict, RuntimeFailed
 from guildhall.runs.record.entries import ModelAnswered, Said
 
 if TYPE_CHECKING:
@@ -29,15 +28,6 @@ def number_of(key: str, journal: Journal) -> int:
     if not 1 <= number <= heard + 1 or key != key_of(number):
         raise RuntimeFailed(f"the run asked for words {key!r} of the person; the next ones are {key_of(heard + 1)}")
     return number
-
-
-def check_words(words: object) -> str:
-    """Words that can be said in a conversation; refuses what is no text, or none."""
-    if not isinstance(words, str) or not is_text(words):
-        raise UsageError("what is said is not text", hint="Say it as text without NUL; give anything else as a file.")
-    if not words.strip():
-        raise UsageError("nothing is said", hint="Say something.")
-    return words
 
 
 def since_said(journal: Journal) -> list[Entry[Payload]]:

@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import importlib.util
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable, ToolUnavailable
 from guildhall.tools.jail import Confinement, spawn
 from guildhall.tools.mcp_model import installation
@@ -69,10 +69,8 @@ class Versions:
         self._known[str(path)] = [*state, version]
         if self._kept is None:
             return
-        draft = self._kept.with_name(f"{self._kept.name}.{os.getpid()}")
         with contextlib.suppress(OSError):  # the next hall asks again then
-            draft.write_text(json.dumps(self._known), encoding="utf-8")
-            draft.replace(self._kept)
+            replace_file(self._kept, json.dumps(self._known).encode(), mode=0o666)
 
 
 class Programs:

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import HallUnavailable
 
 if TYPE_CHECKING:
@@ -93,17 +94,10 @@ def _revision(path: Path, choose_another: str) -> str | None:
 
 
 def _create(path: Path, choose_another: str) -> None:
-    """Create the database as a draft and rename it, so that an incomplete database is never visible."""
-    draft = path.with_name(f"{path.name}.new")
+    """Create the database. An incomplete one is never visible."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(_blank())
-            file.flush()
-            os.fsync(descriptor)
-        draft.replace(path)
+        replace_file(path, _blank(), durable=True, single_writer=True)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _unusable(path, f"it cannot be made: {reason}", choose_another) from None

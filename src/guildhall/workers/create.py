@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
 
 from guildhall.core import yaml
+from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.config import WorkerCreation
 from guildhall.core.errors import Conflict, InvalidFile, Refused, ToolUnavailable, UsageError
 from guildhall.core.ids import digest, is_name
@@ -23,7 +24,6 @@ from guildhall.tools.builtin import BUILT_IN
 from guildhall.tools.model import Folder
 from guildhall.workers.choose import normal
 from guildhall.workers.definition import Definition, Line
-from guildhall.workers.edit import replace_file
 from guildhall.workers.load import SUFFIXES, check
 from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
 from guildhall.workers.output_schema import checked_schema
@@ -274,4 +274,4 @@ def _write_new(path: Path, text: str) -> None:
         if not path.is_symlink() and path.read_bytes() == text.encode():
             return
         raise Conflict("there is already such a file", where=str(path), hint="Choose another name.")
-    replace_file(path, text)
+    replace_user_file(path, text)

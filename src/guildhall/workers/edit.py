@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import tempfile
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import yaml
+from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, GuildError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _BOM = "\ufeff"
 
@@ -31,38 +29,13 @@ def set_field(path: Path, field: str, value: str | bool) -> None:
     for text in _candidates(source, field, value):
         if _reads_as(path, text, expected):
             bom = _BOM if path.read_bytes().startswith(_BOM.encode()) else ""
-            replace_file(path, bom + text)
+            replace_user_file(path, bom + text)
             return
     raise Conflict(
         f"{field}: the file is written in a way that cannot be changed safely",
         where=str(path),
         hint=f"Write `{field}: {_written(value)}` into it yourself.",
     )
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Puts a text in the place of a file's, at once and with the same mode. A link stays, its target changes."""
-    path = Path(os.path.realpath(path))
-    try:
-        _replace(path, text.encode())
-    except OSError as error:
-        raise Conflict(f"the file cannot be written: {error.strerror}", where=str(path)) from None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o7777 if path.exists() else 0o644)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
 
 
 def _candidates(source: yaml.Source, field: str, value: str | bool) -> Iterator[str]:

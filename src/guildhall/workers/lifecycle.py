@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, Refused, UsageError, WorkerLocked, WorkerRetired
 from guildhall.core.ids import is_name
-from guildhall.workers.edit import replace_file, set_field
+from guildhall.workers.edit import set_field
 from guildhall.workers.load import check_file, load
 from guildhall.workers.model import Lock
 
@@ -115,7 +116,7 @@ def new(folder: Path, name: str, *, locks: Mapping[Path, Lock] | None = None, fo
         raise _locked(name, str(path))
     if path.exists() and not force:
         raise Conflict(f"there is already a worker {name!r}", where=str(path), hint="Use --force to overwrite it.")
-    replace_file(path, _TEMPLATE.format(name=name))
+    replace_user_file(path, _TEMPLATE.format(name=name))
     return path
 
 

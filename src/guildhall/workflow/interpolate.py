@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.errors import InvalidFile, Refused
-from guildhall.core.frame import looks_secret
 from guildhall.core.nearest import did_you_mean
+from guildhall.core.redaction import MIN_GUESSED_CHARS, looks_secret
 from guildhall.room.model import Piece, Said
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ OF_WORKFLOW = ("name", "tag")
 _OPENING = re.compile(r"\$?\$\{\{")
 _INSIDE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)(?:\.([A-Za-z_][A-Za-z0-9_-]*))?\s*")
 _LONGEST = 200
-_SHORTEST_SECRET = 8
 _VARIABLE = "GUILD_"
 
 
@@ -134,7 +133,7 @@ def refuse_secrets(text: str, values: Values) -> None:
             hint = f"{how} Use it in a command of `setup:` as ${reference.name}, and keep only what comes out."
             raise Refused(f"{said}: the variable {reference.name} looks like a secret", hint=hint)
         value = _known(values, reference)
-        if looks_secret("", value) or any(one in value for one in secrets if len(one) >= _SHORTEST_SECRET):
+        if looks_secret("", value) or any(one in value for one in secrets if len(one) >= MIN_GUESSED_CHARS):
             raise Refused(f"{said}: there is something that looks like a secret in it", hint=f"{how} Leave it out.")
 
 

@@ -105,7 +105,7 @@ def test_redispatch_starts_from_scratch_and_keeps_the_old_branch(workshop: Works
         once = ["pending", "dispatched", "in_progress"]
         assert after == [*once, "failed", *once, "completed"]
         # nothing of the old conversation
-        messages = (await shop.client.show(str(second.run))).messages
+        messages = (await shop.client.runs.get(str(second.run))).messages
         assert "No." not in str(messages)
 
     workshop.inside(work)

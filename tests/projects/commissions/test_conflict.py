@@ -39,15 +39,15 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(workshop: Workshop) -> No
         asks = {one.kind: one for one in shop.hall.asks.open()}
         assert set(asks) == {"question", "conflict", "meeting"}
         assert all("src/cart.py" in asks[kind].question.body for kind in ("conflict", "meeting"))
-        (meeting,) = await shop.client.meetings(project="shop", status="requested")
+        (meeting,) = await shop.client.meetings.list(project="shop", status="requested")
         assert (meeting.worker, meeting.by, meeting.ask) == ("smith", "hall", asks["meeting"].id)
         ask = asks["conflict"]
         shop.repo.git("switch", "-q", "claude/main")
         with pytest.raises(Conflict, match="claude/main is checked out"):
-            await shop.client.answer(ask.id, Answer(choice="redispatch", by="person"))
+            await shop.client.asks.answer(ask.id, Answer(choice="redispatch", by="person"))
         assert shop.hall.asks.get(ask.id).status == "open", "what could not be done can be said again"
         shop.repo.git("switch", "-q", "main")
-        await shop.client.answer(ask.id, Answer(choice="redispatch", by="person"))
+        await shop.client.asks.answer(ask.id, Answer(choice="redispatch", by="person"))
         done = await shop.quiet(made.id)
         assert done.status == "completed", done.reason
         assert shop.hall.asks.get(ask.id).status == "applied"
@@ -67,7 +67,7 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(workshop: Workshop) -> No
     async def recovered(shop: Workshop) -> None:
         await shop.commissions.drain()
         assert shop.hall.living("shop") == ()
-        await shop.client.project_remove("shop")
+        await shop.client.projects.remove("shop")
 
     workshop.inside(recovered, recover=True)
     workshop.repo.fsck()
@@ -94,7 +94,7 @@ def test_a_late_answer_is_written_into_the_artifact(workshop: Workshop) -> None:
         done = await shop.done()
         assert "Which lock?\n  - not answered" in shop.repo.at("claude/main", done.path)
         (ask,) = shop.hall.asks.of_run(str(done.run))
-        await shop.client.answer(ask.id, Answer(choice="The old one"))
+        await shop.client.asks.answer(ask.id, Answer(choice="The old one"))
         text = shop.repo.at("claude/main", done.path)
         assert "Which lock?\n  - The old one" in text
         assert "status: completed" in text

@@ -167,7 +167,7 @@ def test_a_reviewer_rejects_then_approves(workshop: Workshop) -> None:
         assert {"artifact_read", "artifact_list", "memory_read", "record_decision"} <= tools
         writing = {"Write", "Edit", "Bash", "artifact_write", "memory_write", "worker_call", "worker_create"}
         assert tools.isdisjoint({*writing, "submit_result"})  # it reads, and writes nothing
-        replayed = await shop.client.replay(below[0].id, shop.frame)
+        replayed = await shop.client.runs.replay(below[0].id, shop.frame)
         assert replayed.same, replayed
         shop.script(forged, critic=[[look, review(True, "Good."), say()]])
         await shop.commissions.redispatch(made.id, shop.frame)

@@ -89,7 +89,7 @@ def test_finished_work_is_on_hold_while_the_branch_is_checked_out(workshop: Work
         await recover(shop.commissions.context)
         assert shop.commissions.get(made.id).status == "in_progress", "it waits for a person"
         shop.repo.git("switch", "-q", "main")
-        _ = [event async for event in shop.client.resume(run, shop.frame)]
+        _ = [event async for event in shop.client.runs.resume(run, shop.frame)]
         done = await shop.quiet(made.id)
         assert (done.status, done.result, done.attempt) == ("completed", "Forged.", 1), done.reason
         assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
@@ -114,7 +114,7 @@ def test_a_missing_key_is_a_hold(workshop: Workshop) -> None:
 
     async def with_it(shop: Workshop) -> None:
         assert first.run is not None
-        await shop.client.resume(first.run, replace(shop.frame, keys=KEY)).__anext__()
+        await shop.client.runs.resume(first.run, replace(shop.frame, keys=KEY)).__anext__()
         assert shop.hall.runs.alive(first.run)
         assert shop.commissions.get(first.id).hold is None
         await shop.commissions.cancel(first.id)
@@ -170,7 +170,7 @@ def test_finished_work_is_on_hold_while_it_cannot_be_merged(
         waits = shop.commissions.get(one.id)
         assert (waits.status, waits.hold and waits.hold.kind) == ("in_progress", "cannot_merge"), waits.reason
         put_right()
-        _ = [event async for event in shop.client.resume(one.run, shop.frame)]
+        _ = [event async for event in shop.client.runs.resume(one.run, shop.frame)]
         done = await shop.quiet(one.id)
         assert (done.status, done.attempt) == ("completed", 1), done.reason
         assert shop.repo.at("claude/main", "src/key.py") == "key = 1"

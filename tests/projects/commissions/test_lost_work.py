@@ -97,7 +97,7 @@ def test_the_worker_is_warned_of_files_that_are_not_merged(workshop: Workshop) -
         )
         done = await shop.done()
         assert done.status == "completed", done.reason
-        said = str((await shop.client.show(str(done.run))).messages)
+        said = str((await shop.client.runs.get(str(done.run))).messages)
         assert "Not merged, because git ignores it: key.draft. If that is part of the work, change .gitignore" in said
         assert f"Not merged, because only the hall writes there: {other.path}, {summary}." in said
         assert "status: pending" in shop.repo.at("claude/main", other.path)
@@ -163,7 +163,7 @@ def test_stale_checkouts_are_removed_at_the_next_start_even_if_one_is_broken(wor
         bad, good = sorted((one.id, two.id))
         (shop.home.worktrees / "shop" / f"{bad}-1.json").write_text("no record")
         with pytest.raises(Conflict, match=f"has checkouts still, .*: {bad}-1, {good}-1") as refused:
-            await shop.client.project_remove("shop")
+            await shop.client.projects.remove("shop")
         assert refused.value.where == str(shop.home.worktrees / "shop")
         return bad, good
 

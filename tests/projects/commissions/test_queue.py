@@ -70,10 +70,10 @@ def test_an_answer_is_appended_to_the_next_tool_result(workshop: Workshop) -> No
         await shop.so(shop.hall.asks.open)
         (ask,) = shop.hall.asks.open()
         assert made.id in ask.question.title
-        await shop.client.answer(ask.id, Answer(choice="The front door."))
+        await shop.client.asks.answer(ask.id, Answer(choice="The front door."))
         done = await shop.quiet(made.id)
         assert done.status == "completed"
-        assert "The front door." in str((await shop.client.show(str(begun.run))).messages)
+        assert "The front door." in str((await shop.client.runs.get(str(begun.run))).messages)
         assert "The front door." in shop.repo.at("claude/main", made.path)
 
     workshop.inside(work)
@@ -119,7 +119,7 @@ def test_an_approval_resumes_the_run(workshop: Workshop) -> None:
         (ask,) = shop.hall.asks.open()
         shown = await shop.commissions.details(made.id)
         assert (shown.commission.status, shown.waiting) == ("in_progress", [ask.id])
-        await shop.client.answer(ask.id, Answer(choice="yes"))
+        await shop.client.asks.answer(ask.id, Answer(choice="yes"))
         done = await shop.quiet(made.id)
         assert done.status == "completed", done.reason
 
@@ -146,7 +146,7 @@ def test_a_commission_that_waits_for_the_user_frees_its_slot(workshop: Workshop)
         assert told == f"queued: shop has no free slot (running: {second.id})"
         # It goes on at once when it can, and counts again.
         (ask,) = shop.hall.asks.open()
-        await shop.client.answer(ask.id, Answer(choice="yes"))
+        await shop.client.asks.answer(ask.id, Answer(choice="yes"))
         assert (await shop.quiet(first.id)).status == "completed"
         assert shop.commissions.get(third.id).status == "dispatched"
         await shop.commissions.cancel(second.id)

@@ -11,7 +11,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.recovery import Recovery
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.projects.commissions.model import Draft
 from tests.projects.conftest import repository
 

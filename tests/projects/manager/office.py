@@ -29,7 +29,7 @@ async def managed(shop: Workshop, worker: str = "manager", **request: Any) -> Ru
     """A run of the manager, to its end."""
     asked = RunRequest(worker=worker, input="Go.", override_model="script:script.yaml", **request)
     run = ""
-    async for event in shop.client.run(asked, shop.frame):
+    async for event in shop.client.runs.run(asked, shop.frame):
         run = event.root
     return shop.hall.history.get(run)
 

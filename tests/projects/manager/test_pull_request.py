@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, UsageError
-from guildhall.core.frame import Secrets
+from guildhall.core.redaction import Secrets
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.branches import Branches
 from guildhall.projects.manager.outward import Outward

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.projects.meetings.queries import details
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.entries import ModelAsked
@@ -119,12 +119,12 @@ class Parlour:
 
     async def opened(self, words: str = "How do we store exports?", worker: str = "architect") -> Meeting:
         """A new meeting, in which the first words are answered."""
-        meeting = await self.client.meeting_open(worker, words, self.frame)
-        await self.seen(self.client.meeting_come(meeting.id, self.frame))
+        meeting = await self.client.meetings.open(worker, words, self.frame)
+        await self.seen(self.client.meetings.join(meeting.id, self.frame))
         return self.meetings.get(meeting.id)
 
     async def said(self, id: str, words: str) -> list[Event]:
-        return await self.seen(self.client.meeting_say(id, words, self.frame))
+        return await self.seen(self.client.meetings.say(id, words, self.frame))
 
     async def seen(self, stream: Any) -> list[Event]:
         async with aclosing(stream) as events:
@@ -148,7 +148,7 @@ class Parlour:
 
     async def a_run(self) -> str:
         """A run that has ended, on whose behalf something may be asked."""
-        stream = self.client.run(RunRequest(worker="architect", input="go"), self.frame)
+        stream = self.client.runs.run(RunRequest(worker="architect", input="go"), self.frame)
         return (await self.seen(stream))[0].run
 
     def told(self, run: str) -> str:

@@ -30,7 +30,7 @@ def test_notes_are_written_without_a_summary_and_say_so(parlour: Parlour) -> Non
 
     async def work() -> None:
         meeting = await parlour.opened()
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert "There is no summary: " in notes(parlour, meeting)
         assert "Half way." in notes(parlour, meeting)
 
@@ -42,7 +42,7 @@ def test_the_summary_is_a_run_of_its_own_without_tools(parlour: Parlour) -> None
 
     async def work() -> None:
         meeting = await parlour.opened("Which form?")
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         (run,) = [one for one in parlour.hall.history.recent() if one.worker == "meeting-summariser"]
         asked = parlour.hall.history.journal(run.id).all(ModelAsked)
         assert len(asked) == 1
@@ -56,8 +56,8 @@ def test_the_summary_is_a_run_of_its_own_without_tools(parlour: Parlour) -> None
 
 def test_closed_before_anybody_came(parlour: Parlour) -> None:
     async def work() -> None:
-        meeting = await parlour.client.meeting_open("architect", "never mind", parlour.frame)
-        closed = await parlour.client.meeting_close(meeting.id, parlour.frame)
+        meeting = await parlour.client.meetings.open("architect", "never mind", parlour.frame)
+        closed = await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert closed.status == "closed"
         assert "nobody came" in notes(parlour, meeting)
         parlour.repo.fsck()
@@ -75,14 +75,14 @@ def test_a_conflict_keeps_it_open_and_names_the_files(parlour: Parlour) -> None:
         branches = parlour.hall.branches(parlour.hall.projects.get("shop"))
         await asyncio.to_thread(branches.write, {"src/cart.py": b"total = 3\n"}, "Another", "somebody")
         with pytest.raises(MergeConflict) as refused:
-            await parlour.client.meeting_close(meeting.id, parlour.frame)
+            await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert refused.value.files == ("src/cart.py",)
         assert meeting.id in (refused.value.hint or "")
         assert parlour.meetings.get(meeting.id).status == "open"
         assert next_step(parlour.meetings.get(meeting.id)) == "restore_checkout", "the close is not repeated"
         assert parlour.repo.git("branch", "--list", "claude/meeting/*")
         await asyncio.to_thread(branches.write, {"src/cart.py": b"total = 1\n"}, "Taken back", "somebody")
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert parlour.repo.at("claude/main", "src/cart.py") == "total = 2"
         parlour.repo.fsck()
 
@@ -152,7 +152,7 @@ def test_a_close_that_fails_is_repeated_at_the_next_start(parlour: Parlour) -> N
 
     async def fails() -> None:
         with pytest.raises(GuildError):
-            await parlour.client.meeting_close(meeting.id, parlour.frame, leave_work=True, summarise=False)
+            await parlour.client.meetings.close(meeting.id, parlour.frame, leave_work=True, summarise=False)
         found = parlour.meetings.get(meeting.id)
         assert (found.status, next_step(found)) == ("open", "close")
 
@@ -176,7 +176,7 @@ def test_while_it_answers_it_can_be_closed(parlour: Parlour) -> None:
         meeting = await parlour.opened()
         talking = asyncio.create_task(parlour.said(meeting.id, "go"))
         await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2)
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         await talking
         assert parlour.hall.history.get(meeting.run).status == "completed"
 
@@ -186,7 +186,7 @@ def test_while_it_answers_it_can_be_closed(parlour: Parlour) -> None:
 def test_two_who_close_at_once(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
-        closing = (parlour.client.meeting_close(meeting.id, parlour.frame) for _ in range(2))
+        closing = (parlour.client.meetings.close(meeting.id, parlour.frame) for _ in range(2))
         came = await asyncio.gather(*closing, return_exceptions=True)
         assert sorted(type(one).__name__ for one in came) == ["Conflict", "Meeting"]
         assert parlour.repo.git("log", "--format=%s", "claude/main").count("Meeting with architect: ") == 1
@@ -240,7 +240,7 @@ def test_what_git_ignores_of_a_meeting_is_kept_and_named(parlour: Parlour) -> No
     async def work() -> None:
         meeting = await parlour.opened()
         await parlour.quiet()
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         kept = f"refs/guildhall/kept/ignored/meeting/{meeting.id}"
         assert parlour.repo.at(kept, "export.draft") == "Export"
         last = parlour.shown(meeting.id).timeline[-1].reason

@@ -25,8 +25,8 @@ def test_a_turn_gives_its_events_and_ends_when_the_worker_listens(parlour: Parlo
     parlour.script([call("link_artifact", path=".lore/plan.md"), say("Linked it.")])
 
     async def work() -> None:
-        meeting = await parlour.client.meeting_open("architect", "Look at the plan", parlour.frame)
-        events = await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame))
+        meeting = await parlour.client.meetings.open("architect", "Look at the plan", parlour.frame)
+        events = await parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame))
         kinds = [event.type for event in events]
         told = [kind for kind in kinds if kind in ("tool_use", "tool_result", "text_delta")]
         assert list(dict.fromkeys(told)) == ["tool_use", "tool_result", "text_delta"]
@@ -45,7 +45,7 @@ def test_left_and_come_back_to_in_another_hall(parlour: Parlour) -> None:
     meeting = parlour.inside(parlour.opened)
 
     async def again() -> None:
-        assert not await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame)), "nothing is due"
+        assert not await parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame)), "nothing is due"
         await parlour.said(meeting.id, "It must be small")
         asked = parlour.hall.history.journal(meeting.run).all(ModelAsked)
         assert len(asked) == 2
@@ -69,7 +69,7 @@ def test_the_person_sees_nothing_of_it_in_their_own_folder(parlour: Parlour) -> 
         await parlour.quiet()
         assert parlour.repo.git("status", "--porcelain") == ""
         assert not (parlour.repo.path / ".lore/new.md").exists()
-        closed = await parlour.client.meeting_close(meeting.id, parlour.frame)
+        closed = await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert parlour.repo.git("status", "--porcelain") == ""
         assert parlour.repo.at("claude/main", ".lore/new.md") == "new"
         assert closed.notes
@@ -113,7 +113,7 @@ def test_what_was_said_is_answered_though_nobody_follows(parlour: Parlour) -> No
 
     async def work() -> None:
         meeting = await parlour.opened()
-        stream = parlour.client.meeting_say(meeting.id, "go", parlour.frame)
+        stream = parlour.client.meetings.say(meeting.id, "go", parlour.frame)
         await anext(stream)
         await stream.aclose()
         await parlour.until(lambda: parlour.answers(meeting.id)[-1] == ("go", "two"))
@@ -130,7 +130,7 @@ def test_what_cannot_be_said_is_refused_and_nothing_changes(parlour: Parlour) ->
                 await parlour.said(meeting.id, words)
             assert len(parlour.meetings.context.messages(meeting.id)) == 1
             with pytest.raises(UsageError):
-                await parlour.client.meeting_open("architect", words, parlour.frame)
+                await parlour.client.meetings.open("architect", words, parlour.frame)
             assert len(parlour.meetings.all()) == 1
 
     parlour.inside(work)
@@ -141,20 +141,20 @@ def test_open_meetings_are_capped_for_each_project(parlour: Parlour) -> None:
     parlour.register(max_meetings=2)
 
     async def work() -> None:
-        made = [await parlour.client.meeting_open("architect", f"topic {n}", parlour.frame) for n in range(2)]
+        made = [await parlour.client.meetings.open("architect", f"topic {n}", parlour.frame) for n in range(2)]
         with pytest.raises(Refused) as refused:
-            await parlour.client.meeting_open("architect", "one more", parlour.frame)
+            await parlour.client.meetings.open("architect", "one more", parlour.frame)
         assert "the maximum is 2" in refused.value.message
         assert all(one.id in refused.value.message for one in made)
-        await parlour.client.meeting_close(made[0].id, parlour.frame)
-        await parlour.client.meeting_open("architect", "one more", parlour.frame)
+        await parlour.client.meetings.close(made[0].id, parlour.frame)
+        await parlour.client.meetings.open("architect", "one more", parlour.frame)
 
     parlour.inside(work)
 
 
 def test_the_cap_holds_for_many_at_once(parlour: Parlour) -> None:
     async def work() -> None:
-        opening = (parlour.client.meeting_open("architect", f"topic {n}", parlour.frame) for n in range(9))
+        opening = (parlour.client.meetings.open("architect", f"topic {n}", parlour.frame) for n in range(9))
         came = await asyncio.gather(*opening, return_exceptions=True)
         assert sum(isinstance(one, Refused) for one in came) == 4
         assert len(parlour.meetings.all(status="open")) == 5
@@ -170,14 +170,14 @@ def test_outside_of_a_project_nobody_is_met(parlour: Parlour, tmp_path_factory: 
 
         frame = Frame(cwd=elsewhere, root=elsewhere)
         with pytest.raises(NotFound) as refused:
-            await parlour.client.meeting_open("architect", "hello", frame)
+            await parlour.client.meetings.open("architect", "hello", frame)
         assert "guild project add" in (refused.value.hint or "")
-        named = await parlour.client.meeting_open("architect", "hello", frame, project="shop")
+        named = await parlour.client.meetings.open("architect", "hello", frame, project="shop")
         assert named.project == "shop"
         with pytest.raises(NotFound):
-            await parlour.client.meeting_open("nobody", "hello", parlour.frame)
+            await parlour.client.meetings.open("nobody", "hello", parlour.frame)
         with pytest.raises(NotFound):
-            await parlour.client.meeting_open("architect", "hello", parlour.frame, project="ship")
+            await parlour.client.meetings.open("architect", "hello", parlour.frame, project="ship")
 
     parlour.inside(work)
 
@@ -186,13 +186,13 @@ def test_a_meeting_that_is_not_there(parlour: Parlour) -> None:
     async def work() -> None:
         for id in ("t-7k2m9x4qpw", "", "x" * 500):
             with pytest.raises(NotFound):
-                await parlour.client.meeting(id)
+                await parlour.client.meetings.get(id)
             with pytest.raises(NotFound):
                 await parlour.said(id, "hello")
             with pytest.raises(NotFound):
-                await parlour.client.meeting_close(id, parlour.frame)
+                await parlour.client.meetings.close(id, parlour.frame)
             with pytest.raises(NotFound):
-                await parlour.client.meeting_defer(id, "2099-01-01")
+                await parlour.client.meetings.defer(id, "2099-01-01")
 
     parlour.inside(work)
 
@@ -201,21 +201,21 @@ def test_nothing_is_said_in_a_meeting_that_is_over(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
         with pytest.raises(NotDeletable):
-            await parlour.client.meeting_delete(meeting.id)
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+            await parlour.client.meetings.delete(meeting.id)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         for refused in (
             lambda: parlour.said(meeting.id, "still there?"),
-            lambda: parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True)),
-            lambda: parlour.client.meeting_close(meeting.id, parlour.frame),
-            lambda: parlour.client.meeting_accept(meeting.id),
-            lambda: parlour.client.meeting_decline(meeting.id),
+            lambda: parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame, renew=True)),
+            lambda: parlour.client.meetings.close(meeting.id, parlour.frame),
+            lambda: parlour.client.meetings.accept(meeting.id),
+            lambda: parlour.client.meetings.decline(meeting.id),
         ):
             with pytest.raises(Conflict):
                 await refused()
         assert parlour.hall.history.get(meeting.run).status == "completed"
-        await parlour.client.meeting_delete(meeting.id)
+        await parlour.client.meetings.delete(meeting.id)
         with pytest.raises(NotFound):
-            await parlour.client.meeting(meeting.id)
+            await parlour.client.meetings.get(meeting.id)
 
     parlour.inside(work)
 
@@ -232,12 +232,12 @@ def test_an_answer_that_is_cut_off_is_followed_by_the_next_words(parlour: Parlou
         task = asyncio.create_task(talks())
         await parlour.until(lambda: parlour.hall.history.journal(meeting.run).all(Said))
         await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2)
-        await parlour.client.meeting_interrupt(meeting.id)
+        await parlour.client.meetings.interrupt(meeting.id)
         await task
         await parlour.said(meeting.id, "something else")
         answers = [answer for _, answer in parlour.answers(meeting.id)]
         assert answers == ["one", "[The person interrupted here.]", "three"]
-        await parlour.client.meeting_interrupt(meeting.id)  # nothing is under way
+        await parlour.client.meetings.interrupt(meeting.id)  # nothing is under way
         assert [answer for _, answer in parlour.answers(meeting.id)] == answers
 
     parlour.inside(work)
@@ -253,7 +253,7 @@ def test_no_limit_is_passed_by_cutting_answers_off(parlour: Parlour, limit: str)
         before = parlour.shown(meeting.id).cost_usd
         task = asyncio.create_task(parlour.said(meeting.id, "a long one"))
         asked = await parlour.until(lambda: parlour.hall.history.journal(meeting.run).all(ModelAsked)[1:])
-        await parlour.client.meeting_interrupt(meeting.id)
+        await parlour.client.meetings.interrupt(meeting.id)
         await task
         journal = parlour.hall.history.journal(meeting.run)
         paid = round(before + asked[0].data.reserved_usd, 9)
@@ -283,7 +283,7 @@ def test_it_goes_on_after_a_failure(parlour: Parlour) -> None:
     parlour.script([say("one"), say("two")])
 
     async def again() -> None:
-        await parlour.seen(parlour.client.meeting_come(id, parlour.frame))
+        await parlour.seen(parlour.client.meetings.join(id, parlour.frame))
         assert parlour.answers(id)[-1] == ("more", "two")
 
     parlour.inside(again)
@@ -294,12 +294,12 @@ def test_for_a_person_at_a_terminal_it_is_kept_alive_and_then_put_away(parlour: 
 
     async def work() -> None:
         frame = replace(parlour.frame, interactive=True)
-        meeting = await parlour.client.meeting_open("architect", "hello", frame)
-        await parlour.seen(parlour.client.meeting_come(meeting.id, frame))
+        meeting = await parlour.client.meetings.open("architect", "hello", frame)
+        await parlour.seen(parlour.client.meetings.join(meeting.id, frame))
         run = parlour.meetings.get(meeting.id).run
         await asyncio.sleep(0.15)
         assert parlour.hall.runs.alive(run), "the person may say more in a moment"
-        await parlour.seen(parlour.client.meeting_say(meeting.id, "more", frame))
+        await parlour.seen(parlour.client.meetings.say(meeting.id, "more", frame))
         assert not parlour.hall.history.journal(run).all(Resumed)
         parlour.meetings._sessions._leave(run)
         await parlour.until(lambda: not parlour.hall.runs.alive(run))

@@ -42,7 +42,7 @@ def test_a_status_that_was_written_by_hand_is_told_and_not_obeyed(parlour: Parlo
     async def work() -> None:
         meeting = await parlour.opened()
         await put(parlour, meeting, artifact(parlour, meeting).replace("status: open", "status: closed"))
-        (warning,) = (await parlour.client.meeting(meeting.id)).warnings
+        (warning,) = (await parlour.client.meetings.get(meeting.id)).warnings
         assert "'closed', written by hand" in warning
         await recovered(parlour)
         assert parlour.meetings.get(meeting.id).status == "open"
@@ -73,7 +73,7 @@ def test_notes_that_never_came_are_made_again(parlour: Parlour) -> None:
         meeting = await parlour.opened()
         before = artifact(parlour, meeting)
         await parlour.quiet()
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         notes = artifact(parlour, meeting)
         await put(parlour, meeting, before)
         await recovered(parlour)
@@ -119,7 +119,7 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
     async def work() -> None:
         meeting, other = await parlour.opened("Which form?"), await parlour.opened("Which name?")
         await parlour.quiet()
-        await parlour.client.meeting_close(other.id, parlour.frame)
+        await parlour.client.meetings.close(other.id, parlour.frame)
         await parlour.hall.store.write(
             lambda c: [c.execute(delete(each)) for each in (meeting_words, meetings, timeline)]
         )
@@ -130,7 +130,7 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         assert (again.by, over.by) == ("artifact", "artifact"), "whose it is is not taken from a file"
         assert (over.status, over.notes) == ("closed", f".lore/meetings/{other.id}.md")
         parlour.script([say("Where were we?")])
-        await parlour.seen(parlour.client.meeting_come(again.id, parlour.frame))
+        await parlour.seen(parlour.client.meetings.join(again.id, parlour.frame))
         assert parlour.answers(again.id) == [("", "Where were we?")]
         assert "What was said in it so far is lost" in parlour.told(parlour.meetings.get(again.id).run)
 
@@ -141,8 +141,8 @@ def test_one_that_was_taken_off_the_record_stays_off_it(parlour: Parlour) -> Non
     async def work() -> None:
         meeting = await parlour.opened()
         await parlour.quiet()
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
-        await parlour.client.meeting_delete(meeting.id)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
+        await parlour.client.meetings.delete(meeting.id)
         await recovered(parlour)
         assert parlour.meetings.all() == []
         assert "They talked." in artifact(parlour, meeting)

@@ -24,7 +24,7 @@ def test_renewed_because_the_person_wants_it(parlour: Parlour) -> None:
         meeting = await parlour.opened("Which form?")
         await parlour.said(meeting.id, "It must be small")
         parlour.script([say("We were at Parquet."), say("Yes.")], summary="SUMMED UP")
-        events = await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
+        events = await parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame, renew=True))
         assert any(event.data.get("renewed") for event in events)
         now = parlour.meetings.get(meeting.id)
         assert now.sittings == 2
@@ -81,7 +81,7 @@ def test_without_a_summary_it_goes_on_all_the_same(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened("first")
         await parlour.said(meeting.id, "second")
-        await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
+        await parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame, renew=True))
         lines = [line.reason for line in parlour.shown(meeting.id).timeline]
         assert any("without a summary" in line for line in lines)
         told = parlour.told(parlour.meetings.get(meeting.id).run)
@@ -111,7 +111,7 @@ def test_a_renewed_session_has_what_those_before_have_left(parlour: Parlour) -> 
         meeting = await parlour.opened("first " * 100)
 
         async def renewed() -> Run:
-            await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
+            await parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame, renew=True))
             return parlour.hall.history.get(parlour.meetings.get(meeting.id).run)
 
         def bounds(run: Run) -> Bounds:
@@ -135,10 +135,10 @@ def test_one_that_has_used_up_its_dollars_says_so_and_goes_on_with_more(parlour:
 
     async def work() -> None:
         meeting = await parlour.opened("first " * 300)
-        events = await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
+        events = await parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame, renew=True))
         ended = parlour.hall.history.get(events[-1].run)
         assert (ended.status, ended.error["code"]) == ("failed", "limit_reached"), ended
-        more = parlour.client.meeting_come(meeting.id, parlour.frame, renew=True, budget=5.0)
+        more = parlour.client.meetings.join(meeting.id, parlour.frame, renew=True, budget=5.0)
         assert (await parlour.seen(more))[-1].type == "listening"
 
     parlour.inside(work)

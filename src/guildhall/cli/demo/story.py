@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import HOME_VARIABLE, Home
-from guildhall.hall.start import find, process_of, stop
+from guildhall.hall.client.discovery import find, process_of, stop
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence

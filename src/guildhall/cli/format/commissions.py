@@ -11,12 +11,12 @@ from guildhall.cli.format.jobs import print_decisions
 from guildhall.cli.screen import money
 from guildhall.core.clock import SystemClock
 from guildhall.core.paths import Home
-from guildhall.hall.start import find, is_embedded
+from guildhall.hall.client.discovery import find, is_embedded
 from guildhall.projects.model import KEPT, OURS
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.projects.commissions.model import Commission, CommissionDetails
 
 _POLL = 0.1  # seconds between two looks while an ask is open
@@ -32,21 +32,21 @@ async def wait_idle(id: str, client: HallClient, *, hall: bool = True) -> tuple[
     """
     idle = False
     while True:
-        shown = await client.commission(id)
+        shown = await client.commissions.get(id)
         if shown.commission.status not in _ACTIVE:
             return code_of(shown), shown
         if await _is_stopped(shown, client, can_start=hall and not idle):
             return exit_codes.NEEDS_YOU, shown
         if idle:  # an ask is open, and may be answered any time
             await SystemClock().sleep(_POLL)
-        idle = await client.commission_rests(id, within=_WAIT)
+        idle = await client.commissions.wait_idle(id, within=_WAIT)
 
 
 async def _is_stopped(shown: CommissionDetails, client: HallClient, *, can_start: bool) -> bool:
     run = shown.commission.run
     if run is None:
         return not can_start
-    status = (await client.show(run)).run.status
+    status = (await client.runs.get(run)).run.status
     return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
 
 
@@ -68,7 +68,7 @@ async def warn_if_stopped(shown: CommissionDetails, client: HallClient, screen: 
     one = shown.commission
     if one.status == "dispatched" and not is_hall_running():
         screen.note(f"No hall is running to start it. Start one: guild resume {one.id}")
-    elif one.status == "in_progress" and one.run and (await client.show(one.run)).run.status in ("lost", "parked"):
+    elif one.status == "in_progress" and one.run and (await client.runs.get(one.run)).run.status in ("lost", "parked"):
         screen.note(f"Its run has stopped. Continue: guild resume {one.id}")
 
 

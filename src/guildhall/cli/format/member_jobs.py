@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.members.wire import JobListing, JobStanding
 
 _EVERY = 0.3  # seconds between two looks
@@ -50,7 +50,7 @@ def _meant(given: str, questions: Sequence[str]) -> list[str]:
 
 async def until_over(member: str, job: str, client: HallClient, frame: Frame) -> JobStanding:
     """Waits until a job has ended, or does nothing more until a person says something."""
-    while (standing := await client.member_job(member, job, frame)).status == "running" and not standing.waiting:
+    while (standing := await client.members.job(member, job, frame)).status == "running" and not standing.waiting:
         await SystemClock().sleep(_EVERY)
     return standing
 
@@ -67,7 +67,7 @@ async def print_end(member: str, standing: JobStanding, client: HallClient, fram
             screen.note(f'It waits for you: guild answer {member}/{standing.id} "..."', "yellow")
         return exit_codes.NEEDS_YOU
     if standing.status == "completed":
-        screen.result((await client.member_job_result(member, standing.id, frame)).output)
+        screen.result((await client.members.job_result(member, standing.id, frame)).output)
         return exit_codes.DONE
     screen.note(f"guild: {member}/{standing.id} {standing.status}: {standing.error or 'no reason was given'}", "red")
     return exit_codes.FAILED
@@ -77,7 +77,7 @@ async def told_end(member: str, standing: JobStanding, client: HallClient, frame
     """The same as an object."""
     told = standing.as_wire()
     if standing.status == "completed":
-        told |= (await client.member_job_result(member, standing.id, frame)).as_wire()
+        told |= (await client.members.job_result(member, standing.id, frame)).as_wire()
     screen.json({**told, "member": member})
     if standing.waiting:
         return exit_codes.NEEDS_YOU
@@ -87,8 +87,8 @@ async def told_end(member: str, standing: JobStanding, client: HallClient, frame
 async def print_standing(member: str, standing: JobStanding, client: HallClient, frame: Frame, screen: Screen) -> None:
     """All about a job but for its result."""
     done = standing.status == "completed"
-    artifacts = (await client.member_job_result(member, standing.id, frame)).artifacts if done else None
-    folder = (await client.member(member, frame)).member.folder / "jobs" / standing.id
+    artifacts = (await client.members.job_result(member, standing.id, frame)).artifacts if done else None
+    folder = (await client.members.get(member, frame)).member.folder / "jobs" / standing.id
     rows = [
         ["job", f"{member}/{standing.id}"],
         ["member", member],

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.events import ErrorData
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
     from guildhall.runs.model import Ask, Run
 
 _MAX_SUMMARY_CHARS = 160
@@ -176,7 +176,7 @@ async def result_data(shown: Shown, client: HallClient) -> dict[str, Any]:
     workflow = run.purpose_as(WorkflowPurpose)
     team: dict[str, Any] = {}
     if workflow:
-        messages = [message.as_dict() for message in await client.channel(run.id)]
+        messages = [message.as_dict() for message in await client.rooms.messages(run.id)]
         team = {"workflow": run.worker, "tag": workflow.tag, "messages": messages}
     return {
         "run": run.id,

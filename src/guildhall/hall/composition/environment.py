@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.config import load_settings
-from guildhall.core.frame import Frame, Secrets
+from guildhall.core.frame import Frame
 from guildhall.core.ids import new_id
+from guildhall.core.redaction import Secrets
 from guildhall.hall.composition.lazy import lazy
 from guildhall.models.keys import travelling
 from guildhall.runs.model import HALL

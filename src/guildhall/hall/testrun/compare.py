@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ScriptExhausted
-from guildhall.hall.client import Deviation
+from guildhall.hall.client.interface import Deviation
 from guildhall.models.script import ANYONE
 from guildhall.runs.neutral import Neutral, system_of, told, tools_of
 from guildhall.runs.record.entries import ModelAsked, ToolStarted

@@ -15,10 +15,11 @@ from guildhall.core import yaml
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.events import AskOpenedData, RunStartedData, ToolResultData, ToolUseData
-from guildhall.core.frame import Frame, Redactor
+from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.core.redaction import Redactor
 from guildhall.hall.cases import code_of_test, refuse_programs, root_of_test
-from guildhall.hall.client import Deviation, Tested
+from guildhall.hall.client.interface import Deviation, Tested
 from guildhall.hall.testrun.compare import Comparison, difference
 from guildhall.hall.testrun.workspace import copy_home, copy_project, empty_folder, put_files
 from guildhall.hall.workflows import load_workflow
@@ -144,7 +145,7 @@ class _Stage:
 
 
 async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> Comparison:
-    from guildhall.hall.embedded import EmbeddedHall
+    from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.hall.testrun.hall import TestHall
 
     data = script.model_dump(by_alias=True, exclude_unset=True)
@@ -157,10 +158,10 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
         play = _Play(test, case)
         if case.workflow is None:
             stage.permit(await hall.planner.plan(hall.find_worker(request.worker, frame), frame))
-            played = await play.play(EmbeddedHall(hall).run(request, frame))
+            played = await play.play(EmbeddedHall(hall).runs.run(request, frame))
         else:
             start = await _staged(test, placed_case, stage, frame)
-            played = await play.play(EmbeddedHall(hall).run_workflow(start, request, frame))
+            played = await play.play(EmbeddedHall(hall).workflows.run(start, request, frame))
         comparison = Comparison(script, case, hall.history, stage.neutral)
         comparison.compare(played.run, stopped=bool(played.deviations))
         comparison.deviations += played.deviations

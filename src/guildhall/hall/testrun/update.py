@@ -6,9 +6,9 @@ import copy
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import yaml
+from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import GuildError
 from guildhall.core.yaml_text import dump, field_lines
-from guildhall.workers.edit import replace_file
 
 if TYPE_CHECKING:
     from guildhall.core.yaml import Location, Source
@@ -24,7 +24,7 @@ def update_file(source: Source, comparison: Comparison) -> bool:
         _set(expected, location, value)
     for text in (_spliced(source, comparison.changes), _written_anew(source, expected)):
         if text is not None and _reads_as(source, text, expected):
-            replace_file(source.path, text)
+            replace_user_file(source.path, text)
             return True
     return False
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.messages import BinaryContent
 
+from guildhall.core.text import is_unicode
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -55,20 +57,12 @@ def _check(body: Any) -> None:
                 below.extend(cast("dict[str, Any]", node).values())
             elif isinstance(node, list):
                 below.extend(cast("list[Any]", node))
-            elif isinstance(node, str) and not _is_text(node):
+            elif isinstance(node, str) and not is_unicode(node):
                 raise Malformed("the body has characters that are not valid Unicode")
         if not below:
             return
         level = below
     raise Malformed("the body is nested too deeply")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def mapping(value: Any, param: str) -> dict[str, Any]:

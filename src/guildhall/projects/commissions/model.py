@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import COMMISSION, is_id
 from guildhall.core.nearest import did_you_mean
-from guildhall.runs.model import check_limits, is_text
+from guildhall.core.text import check_line, check_text, is_text
+from guildhall.runs.model import check_limits
 from guildhall.runs.purpose import CommissionPurpose, Contract
-from guildhall.runs.texts import check_line, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,11 +53,7 @@ def parse_checkout_name(name: str) -> str | None:
 
 def check_reason(reason: str) -> str:
     """Return the reason of a user without surrounding blanks. Raise UsageError if it is empty or too long."""
-    if is_text(reason) and not reason.strip():
-        raise UsageError("reason: it is empty", hint=_EMPTY)
-    if not is_text(reason) or len(reason) > MAX_REASON:
-        raise UsageError(f"reason: expected text of at most {MAX_REASON:,} characters")
-    return reason.strip()
+    return check_text("reason", reason, MAX_REASON, empty=_EMPTY).strip()
 
 
 def repository_path(field: str, path: object) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.activities.contract import output_text
 from guildhall.activities.model import READING
-from guildhall.activities.tools import check_words
 from guildhall.core.errors import Conflict, NotFulfilled
+from guildhall.core.text import check_text
 from guildhall.runs.journal import calls_made
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import RunRequest, Stretch
@@ -43,7 +43,7 @@ def submit_review(approved: bool, comments: str) -> str:
         approved: true to merge the work, false to reject it.
         comments: Your findings. Required if you reject the work.
     """
-    check_words("comments", comments, _MAX_COMMENTS, empty=approved)
+    check_text("comments", comments, _MAX_COMMENTS, allow_empty=approved)
     return "Review submitted. Finish with a brief closing message."
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.tools import SUBMIT, call_with_answers, check_words, with_output_schema
+from guildhall.activities.tools import SUBMIT, call_with_answers, with_output_schema
 from guildhall.core.errors import NotFulfilled, UsageError
+from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.contract import submit
 from guildhall.projects.commissions.model import TOOLS
@@ -86,7 +87,7 @@ class CommissionTools:
         Args:
             summary: A few sentences.
         """
-        check_words("summary", summary, _MAX_SUMMARY)
+        check_text("summary", summary, _MAX_SUMMARY)
         now = self._context.now()
         await self._context.store.write(lambda connection: records.change(connection, self._id, now, summary=summary))
         return "Reported."
@@ -98,7 +99,7 @@ class CommissionTools:
         Args:
             question: The question, understandable without having seen your work.
         """
-        check_words("question", question, _MAX_QUESTION)
+        check_text("question", question, _MAX_QUESTION)
         await self._questions.ask(self._key, question, False)
         return "Question recorded. Continue without the answer."
 
@@ -110,7 +111,7 @@ class CommissionTools:
             output: What was done and what came of it. Do not repeat the content of the files.
         """
         if isinstance(output, str):  # anything, if there is a schema  # pyright: ignore[reportUnnecessaryIsInstance]
-            check_words("output", output, _MAX_RESULT)
+            check_text("output", output, _MAX_RESULT)
         try:
             warning = await submit(self._context, self._id, self._key, self._contract, output)
         except NotFulfilled as error:

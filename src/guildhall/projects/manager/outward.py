@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
-from guildhall.core.frame import Redactor
+from guildhall.core.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

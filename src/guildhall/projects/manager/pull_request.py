@@ -12,11 +12,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Conflict, GuildError, UsageError
+from guildhall.core.errors import Conflict, GuildError
+from guildhall.core.text import check_line, check_text
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.manager.review import REVIEWS, as_lines, changes, only_records_between
 from guildhall.projects.model import INTEGRATION
-from guildhall.runs.model import is_text
 
 if TYPE_CHECKING:
     from guildhall.core.clock import Clock
@@ -208,13 +208,8 @@ class PullRequests:
 
 
 def _check(title: str, body: str) -> None:
-    for name, text, most in (("title", title, _TITLE), ("body", body, _BODY)):
-        if not is_text(text) or not text.strip():
-            raise UsageError(f"{name}: it is empty, or not text")
-        if len(text) > most:
-            raise UsageError(f"{name}: it is longer than {most:,} characters")
-    if len(title.strip().splitlines()) > 1 or not title.strip().isprintable():
-        raise UsageError("title: it is one line of what can be printed")
+    check_line("title", title.strip(), _TITLE)
+    check_text("body", body, _BODY)
 
 
 def _first(said: Said) -> str:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from guildhall.core.errors import Refused, UsageError
+from guildhall.core.text import check_text
 from guildhall.projects.commissions.model import Draft, repository_path
 from guildhall.projects.commissions.states import parse_status
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
 from guildhall.projects.meetings.model import topic_line
-from guildhall.runs.texts import check_text
 from guildhall.tools.define import bind_tools, with_call_keys
 from guildhall.workers.registry import SHIPPED
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import UsageError
-from guildhall.runs.texts import check_text
+from guildhall.core.text import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

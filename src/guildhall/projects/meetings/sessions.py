@@ -12,9 +12,9 @@ from collections import defaultdict
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from functools import partial
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
 from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
 from guildhall.projects.meetings import records
@@ -331,9 +331,7 @@ class Sessions:
             path = context.transcript_path(meeting)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                draft = path.with_suffix(f".{token_hex(4)}.fresh")  # several threads may write it at once
-                draft.write_text(text, encoding="utf-8")
-                draft.replace(path)
+                replace_file(path, text.encode(), mode=0o666)
             except OSError as error:
                 _log.warning("%s: the transcript cannot be written: %s", id, error)
         render_notes(details(context, id), Summary(), context.redact)

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
+from guildhall.core.text import check_text, is_text
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MAX_LINKED, FollowUp
 from guildhall.projects.meetings.transcript import quote
 from guildhall.projects.model import LORE
 from guildhall.projects.records import moments
 from guildhall.projects.seating import in_checkout
-from guildhall.runs.model import is_text
-from guildhall.runs.texts import check_text
 from guildhall.tools.define import bind_tools
 
 if TYPE_CHECKING:

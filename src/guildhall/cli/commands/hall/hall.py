@@ -11,13 +11,13 @@ from guildhall.cli.format.runs import age
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
-from guildhall.hall.postcard import Postcard, run_without_event_loop
-from guildhall.hall.start import find, process_of
-from guildhall.hall.start import stop as stop_process
+from guildhall.hall.client.discovery import find, process_of
+from guildhall.hall.client.discovery import stop as stop_process
+from guildhall.hall.client.transport import BlockingTransport, run_without_event_loop
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.start import Address
+    from guildhall.hall.client.discovery import Address
 
 
 @command(JSON)
@@ -29,11 +29,11 @@ def status(ctx: Context) -> None:
 
 async def _status(address: Address) -> dict[str, Any]:
     """Return the status that the hall reports, or what its address file says if it does not answer."""
-    from guildhall.hall.remote import RemoteHall
+    from guildhall.hall.client.remote import RemoteHall
 
-    client = RemoteHall(address, Postcard(address))
+    client = RemoteHall(address, BlockingTransport(address))
     try:
-        return await client.status()
+        return await client.hall.status()
     except GuildError:
         status = asdict(address)
         del status["token"]

@@ -15,7 +15,7 @@ from guildhall.core.errors import HallGone, UsageError
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 
 _MAX_FILE_BYTES = 64 * 1024**2
@@ -76,7 +76,7 @@ class _Connection:
         self._finding = asyncio.Lock()
 
     async def reach(self) -> tuple[HallClient, Frame]:
-        from guildhall.hall.remote import RemoteHall
+        from guildhall.hall.client.remote import RemoteHall
 
         async with self._finding:
             if self._there is not None and isinstance(self._there[0], RemoteHall):

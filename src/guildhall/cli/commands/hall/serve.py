@@ -38,7 +38,7 @@ async def serve(ctx: Context) -> None:
     from guildhall.rpc.endpoint import PATH, Endpoint, Offer
     from guildhall.rpc.listener import Listener
 
-    worker = await client.worker(ctx.args.worker, ctx.frame)
+    worker = await client.workers.get(ctx.args.worker, ctx.frame)
     operations = Operations(client, ctx.args.worker, lambda: ctx.frame, name=worker.name)
     listener = Listener(port=ctx.args.port)
     offer = Offer(name=worker.name, version=__version__, worker=operations)

@@ -14,7 +14,7 @@ from guildhall.cli.format.runs import print_outcome
 from guildhall.cli.parser import json_object, read_text
 from guildhall.cli.targets import Resolved, worker_name
 from guildhall.core.errors import UsageError
-from guildhall.hall.start import is_embedded
+from guildhall.hall.client.discovery import is_embedded
 from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def dispatch(ctx: Context) -> Work:
 
 async def _dispatch(ctx: Context, dispatch: Dispatch) -> int | None:
     client, name = await ctx.connect(), ctx.args.worker
-    job = await ctx.run_trusted(lambda: client.dispatch(name, dispatch, ctx.frame), worker=name)
+    job = await ctx.run_trusted(lambda: client.jobs.dispatch(name, dispatch, ctx.frame), worker=name)
     if ctx.args.wait:
         return await _wait(ctx, job)
     ctx.print({"jobId": job.id}, job.id)
@@ -79,8 +79,8 @@ async def _wait(ctx: Context, job: Job) -> int:
     assert job.run is not None
     code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
     if ctx.args.json:
-        data = (await client.job(job.id)).as_dict()
-        screen.json({**data, **(await client.job_result(job.id)).as_wire()} if data["status"] == "completed" else data)
+        data = (await client.jobs.get(job.id)).as_dict()
+        screen.json({**data, **(await client.jobs.result(job.id)).as_wire()} if data["status"] == "completed" else data)
     else:
         print_outcome(shown, screen)
     return code

@@ -49,11 +49,11 @@ async def ls(ctx: Context) -> None:
     limit = None if args.all else args.limit or _DEFAULT_LIMIT
     if member is not None:
         client = await ctx.connect()
-        listing = await client.member_jobs(member, ctx.frame, filter=args.filter, limit=limit, cursor=args.cursor)
+        listing = await client.members.jobs(member, ctx.frame, filter=args.filter, limit=limit, cursor=args.cursor)
         ctx.print(listing, lambda listing, screen: print_listing(member, listing, screen), data=listing.as_wire())
         return
     client = await ctx.connect("read")
-    page = await client.jobs(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)
+    page = await client.jobs.list(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)
     more = {"nextCursor": page.next} if page.next else {}
     ctx.print(page, _print_page, data={"jobs": [job.as_dict() for job in page.jobs], **more})
 
@@ -83,10 +83,10 @@ def _print_page(page: Page, screen: Screen) -> None:
 async def show(ctx: Context) -> None:
     if (theirs := of_member(ctx.args.id)) is None:
         client = await ctx.connect("read")
-        ctx.print(await client.job(ctx.args.id), print_job)
+        ctx.print(await client.jobs.get(ctx.args.id), print_job)
         return
     client = await ctx.connect()
-    standing = await client.member_job(*theirs, ctx.frame)
+    standing = await client.members.job(*theirs, ctx.frame)
     if ctx.args.json:
         ctx.screen.json(standing.as_wire())
     else:
@@ -97,10 +97,10 @@ async def show(ctx: Context) -> None:
 async def result(ctx: Context) -> None:
     if (theirs := of_member(ctx.args.id)) is not None:
         client = await ctx.connect()
-        found = await client.member_job_result(*theirs, ctx.frame)
+        found = await client.members.job_result(*theirs, ctx.frame)
     else:
         client = await ctx.connect("read")
-        found = await client.job_result(ctx.args.id)
+        found = await client.jobs.result(ctx.args.id)
     ctx.print(found, _print_result, data=found.as_wire())
 
 
@@ -114,9 +114,9 @@ def _print_result(result: JobResult | Result, screen: Screen) -> None:
 async def cancel(ctx: Context) -> None:
     client = await ctx.connect()
     if (theirs := of_member(ctx.args.id)) is not None:
-        id, status = theirs[1], await client.member_job_cancel(*theirs, ctx.frame)
+        id, status = theirs[1], await client.members.cancel_job(*theirs, ctx.frame)
     else:
-        id, status = ctx.args.id, (await client.job_cancel(ctx.args.id)).status
+        id, status = ctx.args.id, (await client.jobs.cancel(ctx.args.id)).status
     ctx.print({"jobId": id, "status": status}, f"{ctx.args.id} is {status}")
 
 
@@ -131,8 +131,8 @@ async def delete(ctx: Context) -> None:
         if ctx.args.force:
             raise UsageError("--force: a member deletes no job that has failed")
         client = await ctx.connect()
-        await client.member_job_delete(*theirs, ctx.frame)
+        await client.members.delete_job(*theirs, ctx.frame)
     else:
         client = await ctx.connect()
-        await client.job_delete(ctx.args.id, force=ctx.args.force)
+        await client.jobs.delete(ctx.args.id, force=ctx.args.force)
     ctx.print({"jobId": theirs[1] if theirs else ctx.args.id, "deleted": True}, f"{ctx.args.id} is deleted")

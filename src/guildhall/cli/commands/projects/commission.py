@@ -12,7 +12,7 @@ from guildhall.cli.format.jobs import label_of
 from guildhall.cli.parser import dollars, positive_int, read_text
 from guildhall.cli.targets import commission_id
 from guildhall.core.errors import GuildError, UsageError
-from guildhall.hall.start import is_embedded
+from guildhall.hall.client.discovery import is_embedded
 
 if TYPE_CHECKING:
     import argparse
@@ -63,7 +63,7 @@ def _draft_arguments(*, new: bool) -> tuple[Argument, ...]:
 )
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    found = await client.commissions(project=ctx.args.project, status=ctx.args.status)
+    found = await client.commissions.list(project=ctx.args.project, status=ctx.args.status)
     empty = 'There are none. `guild commission new --worker NAME "..."` makes one.'
     rows = [commission_row(one, ctx.screen) for one in found]
     ctx.print_table(rows, {"commissions": [one.as_dict() for one in found]}, empty=empty)
@@ -72,7 +72,7 @@ async def ls(ctx: Context) -> None:
 @command(_ID, JSON, event_loop=False)
 async def show(ctx: Context) -> None:
     client = await ctx.connect("read")
-    shown = await client.commission(ctx.args.id)
+    shown = await client.commissions.get(ctx.args.id)
     ctx.print(shown, print_commission)
     if not ctx.args.json:
         await warn_if_stopped(shown, client, ctx.screen)
@@ -106,13 +106,13 @@ async def _new(ctx: Context, draft: Draft) -> int:
     made: Commission | None = None
     try:
         made = await ctx.run_trusted(
-            lambda: client.commission_new(draft, ctx.frame, project=ctx.args.project), worker=draft.worker
+            lambda: client.commissions.create(draft, ctx.frame, project=ctx.args.project), worker=draft.worker
         )
         if not ctx.args.dispatch or made.status == "blocked":
             code = await _print_result(ctx, made, text=made.id)
             return exit_codes.NEEDS_YOU if ctx.args.dispatch else code
         id = made.id
-        begun = await ctx.run_trusted(lambda: client.commission_dispatch(id, ctx.frame), worker=draft.worker)
+        begun = await ctx.run_trusted(lambda: client.commissions.dispatch(id, ctx.frame), worker=draft.worker)
         return await _print_result(ctx, begun, text=id)
     except (GuildError, asyncio.CancelledError) as error:
         if made is not None:
@@ -152,11 +152,11 @@ def edit(ctx: Context) -> Work:
 
 async def _edit(ctx: Context, changes: dict[str, Any]) -> int:
     client, id = await ctx.connect(), ctx.args.id
-    before = (await client.commission(id)).commission.draft
+    before = (await client.commissions.get(id)).commission.draft
     if "prompt" in changes and "title" not in changes and before.title == label_of(before.prompt):
         title = label_of(changes["prompt"])
         changes = {**changes, **({"title": title} if title else {})}
-    one = await ctx.run_trusted(lambda: client.commission_edit(id, changes, ctx.frame), worker=before.worker)
+    one = await ctx.run_trusted(lambda: client.commissions.edit(id, changes, ctx.frame), worker=before.worker)
     return await _print_result(ctx, one, is_edit=True)
 
 
@@ -164,25 +164,25 @@ async def _edit(ctx: Context, changes: dict[str, Any]) -> int:
 async def dispatch(ctx: Context) -> int:
     _check_can_start(ctx, "dispatch")
     client = await ctx.connect()
-    return await _start(ctx, lambda: client.commission_dispatch(ctx.args.id, ctx.frame))
+    return await _start(ctx, lambda: client.commissions.dispatch(ctx.args.id, ctx.frame))
 
 
 @command(_ID, _WAIT, JSON)
 async def redispatch(ctx: Context) -> int:
     _check_can_start(ctx, "redispatch")
     client = await ctx.connect()
-    return await _start(ctx, lambda: client.commission_redispatch(ctx.args.id, ctx.frame))
+    return await _start(ctx, lambda: client.commissions.redispatch(ctx.args.id, ctx.frame))
 
 
 async def _start(ctx: Context, start: Callable[[], Awaitable[Commission]]) -> int:
-    worker = (await ctx.client.commission(ctx.args.id)).commission.worker
+    worker = (await ctx.client.commissions.get(ctx.args.id)).commission.worker
     return await _print_result(ctx, await ctx.run_trusted(start, worker=worker))
 
 
 @command(_ID, _REASON, JSON)
 async def cancel(ctx: Context) -> int:
     client = await ctx.connect()
-    one = await client.commission_cancel(ctx.args.id, reason=ctx.args.reason)
+    one = await client.commissions.cancel(ctx.args.id, reason=ctx.args.reason)
     ctx.print(one, f"{one.id} is {one.status}")
     if not ctx.args.json:
         if one.status != "cancelled":
@@ -194,7 +194,7 @@ async def cancel(ctx: Context) -> int:
 @command(_ID, _REASON, JSON)
 async def abandon(ctx: Context) -> int:
     client = await ctx.connect()
-    return await _print_result(ctx, await client.commission_abandon(ctx.args.id, reason=ctx.args.reason))
+    return await _print_result(ctx, await client.commissions.abandon(ctx.args.id, reason=ctx.args.reason))
 
 
 @command(_ID, JSON)
@@ -205,7 +205,7 @@ async def rm(ctx: Context) -> None:
 async def delete(ctx: Context) -> None:
     """Delete the commission that the argument names."""
     client = await ctx.connect()
-    await client.commission_delete(ctx.args.id)
+    await client.commissions.delete(ctx.args.id)
     ctx.print({"commission": ctx.args.id, "deleted": True}, f"{ctx.args.id} deleted")
 
 
@@ -243,7 +243,7 @@ async def _print_result(ctx: Context, one: Commission, *, text: str = "", is_edi
     ctx.print(one, text or f"{one.id} is {one.status}")
     if not ctx.args.json:
         if one.draft.linked and one.status in ("pending", "blocked"):
-            for warning in (await ctx.client.commission(one.id)).warnings:
+            for warning in (await ctx.client.commissions.get(one.id)).warnings:
                 ctx.screen.note(ctx.screen.one_line(warning, 300), "yellow")
         _print_next(one, ctx.screen, is_edit=is_edit)
     if wait and one.status in ("pending", "blocked"):

@@ -26,7 +26,7 @@ _ID = argument("id", metavar="MEETING", type=meeting_id, help="the id of the mee
 )
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    found = await client.meetings(project=ctx.args.project, status=ctx.args.status)
+    found = await client.meetings.list(project=ctx.args.project, status=ctx.args.status)
     if not ctx.args.all and ctx.args.status is None:
         found = [one for one in found if one.status in ("requested", "open")]
     empty = "No meetings here. `guild meet WORKER` opens one; those that are over: guild meeting ls --all"
@@ -43,25 +43,25 @@ def _row(one: Meeting, screen: Screen) -> list[str]:
 @command(_ID, JSON, event_loop=False)
 async def show(ctx: Context) -> None:
     client = await ctx.connect("read")
-    ctx.print(await client.meeting(ctx.args.id), print_meeting)
+    ctx.print(await client.meetings.get(ctx.args.id), print_meeting)
 
 
 @command(_ID, JSON)
 async def accept(ctx: Context) -> None:
     client = await ctx.connect()
-    ctx.print(await client.meeting_accept(ctx.args.id), print_change)
+    ctx.print(await client.meetings.accept(ctx.args.id), print_change)
 
 
 @command(_ID, argument("--reason", metavar="TEXT", help="why not"), JSON)
 async def decline(ctx: Context) -> None:
     client = await ctx.connect()
-    ctx.print(await client.meeting_decline(ctx.args.id, reason=ctx.args.reason), print_change)
+    ctx.print(await client.meetings.decline(ctx.args.id, reason=ctx.args.reason), print_change)
 
 
 @command(_ID, argument("date", metavar="DATE", help="when to be asked again: 2027-01-31, or 2027-01-31T14:00"), JSON)
 async def defer(ctx: Context) -> None:
     client = await ctx.connect()
-    ctx.print(await client.meeting_defer(ctx.args.id, ctx.args.date), print_change)
+    ctx.print(await client.meetings.defer(ctx.args.id, ctx.args.date), print_change)
 
 
 @command(
@@ -72,7 +72,7 @@ async def defer(ctx: Context) -> None:
 )
 async def close(ctx: Context) -> None:
     client, args = await ctx.connect(), ctx.args
-    closed = client.meeting_close(args.id, ctx.frame, summarise=not args.no_summary, leave_work=args.leave_work)
+    closed = client.meetings.close(args.id, ctx.frame, summarise=not args.no_summary, leave_work=args.leave_work)
     ctx.print(await closed, print_change)
 
 
@@ -84,5 +84,5 @@ async def rm(ctx: Context) -> None:
 async def delete(ctx: Context) -> None:
     """Delete the meeting that the argument names."""
     client = await ctx.connect()
-    await client.meeting_delete(ctx.args.id)
+    await client.meetings.delete(ctx.args.id)
     ctx.print({"meeting": ctx.args.id, "deleted": True}, f"{ctx.args.id} is off the record")

@@ -32,8 +32,8 @@ def _path(text: str) -> Path:
 )
 async def add(ctx: Context) -> None:
     client = await ctx.connect()
-    before = [one.name for one in await client.projects()]
-    project = await client.project_add(ctx.frame.cwd / ctx.args.path, name=ctx.args.name, branch=ctx.args.branch)
+    before = [one.name for one in await client.projects.list()]
+    project = await client.projects.add(ctx.frame.cwd / ctx.args.path, name=ctx.args.name, branch=ctx.args.branch)
     ctx.print(project, project.name)
     moved = f"{project.name} was moved: it is registered at {project.path} now, with all its records."
     new = f"{project.path} is registered; the guild follows its branch {project.branch}."
@@ -43,7 +43,7 @@ async def add(ctx: Context) -> None:
 @command(argument("name", metavar="NAME", help="a project's name"), JSON)
 async def rm(ctx: Context) -> None:
     client = await ctx.connect()
-    removed = await client.project_remove(ctx.args.name)
+    removed = await client.projects.remove(ctx.args.name)
     project = removed.project
     ctx.print(project or {"name": removed.name, "error": removed.error}, removed.name)
     place = project.path if project else "Its folder"
@@ -53,7 +53,7 @@ async def rm(ctx: Context) -> None:
 @command(JSON)
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    shown = await client.projects()
+    shown = await client.projects.list()
     rows = [_row(one, ctx.screen) for one in shown]
     ctx.print_table(rows, shown, head=["name", "branch", "lives", "where"], empty=_EMPTY)
 
@@ -68,10 +68,10 @@ def _row(shown: ProjectShown, screen: Screen) -> list[str]:
 @command(argument("names", metavar="NAME", nargs="*", help="projects' names; none: all of them"), JSON)
 async def check(ctx: Context) -> int:
     client, screen = await ctx.connect("read"), ctx.screen
-    names: Sequence[str] = ctx.args.names or [one.name for one in await client.projects()]
+    names: Sequence[str] = ctx.args.names or [one.name for one in await client.projects.list()]
     checked: list[dict[str, Any]] = []
     for name in dict.fromkeys(names):
-        problems = await client.project_check(name)
+        problems = await client.projects.check(name)
         ok = not any(one.blocks for one in problems)
         checked.append({"name": name, "ok": ok, "problems": [*map(vars, problems)]})
         if ctx.args.json:

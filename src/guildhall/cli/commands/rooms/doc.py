@@ -9,7 +9,7 @@ from guildhall.cli.parser import read_text
 from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
-    from guildhall.hall.team_client import Document
+    from guildhall.hall.client.interface import Document
 
 _TARGET = argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag")
 _FILE = argument("file", metavar="FILE", nargs="?", help="which document; without it: notes.md")
@@ -19,7 +19,7 @@ _TEXT = argument("--text", metavar="T", help="the text; without it standard inpu
 @command(_TARGET, JSON)
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    found = await client.documents(ctx.args.target)
+    found = await client.rooms.documents(ctx.args.target)
     data = {"documents": [{"path": one.path, "size": one.size} for one in found]}
     ctx.print_table([[one.path, f"{one.size:,} bytes"] for one in found], data, empty="No documents yet.")
 
@@ -27,7 +27,7 @@ async def ls(ctx: Context) -> None:
 @command(_TARGET, _FILE, JSON)
 async def read(ctx: Context) -> None:
     client = await ctx.connect("read")
-    document = await client.document_read(ctx.args.target, file=ctx.args.file)
+    document = await client.rooms.read_document(ctx.args.target, file=ctx.args.file)
     ctx.print(document, document.content)
 
 
@@ -44,7 +44,9 @@ def write(ctx: Context) -> Work:
 
 async def _write(ctx: Context, text: str) -> None:
     client = await ctx.connect()
-    _print_written(ctx, await client.document_write(ctx.args.target, text, file=ctx.args.file, base=ctx.args.base))
+    _print_written(
+        ctx, await client.rooms.write_document(ctx.args.target, text, file=ctx.args.file, base=ctx.args.base)
+    )
 
 
 @command(_TARGET, _FILE, _TEXT, JSON)
@@ -54,7 +56,7 @@ def append(ctx: Context) -> Work:
 
 async def _append(ctx: Context, text: str) -> None:
     client = await ctx.connect()
-    _print_written(ctx, await client.document_append(ctx.args.target, text, file=ctx.args.file))
+    _print_written(ctx, await client.rooms.append_document(ctx.args.target, text, file=ctx.args.file))
 
 
 def _print_written(ctx: Context, document: Document) -> None:

@@ -8,13 +8,13 @@ from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
-    from guildhall.hall.team_client import Voted
+    from guildhall.hall.client.interface import Voted
 
 
 @command(argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag"), JSON, event_loop=False)
 async def proposals(ctx: Context) -> None:
     client = await ctx.connect("read")
-    found = await client.proposals(ctx.args.target)
+    found = await client.rooms.proposals(ctx.args.target)
     data = {"proposals": [one.as_dict() for one in found]}
     ctx.print_table([_row(one) for one in found], data, empty="Nothing was put to the vote.")
 

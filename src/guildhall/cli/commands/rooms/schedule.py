@@ -29,13 +29,13 @@ async def schedule(ctx: Context) -> None:
         raise UsageError(f"schedule: {verb} takes no time and no prompt", hint="They go with `set`.")
     client = await ctx.connect("read" if verb == "show" else "start")
     if verb == "clear":
-        was_set = await client.schedule_clear(target)
+        was_set = await client.workflows.clear_schedule(target)
         ctx.print({"cleared": was_set}, "Cleared." if was_set else "Nothing was set.")
         return
     if verb == "set":
-        schedules = [await client.schedule_set(target, ctx.args.when, prompt=prompt)]
+        schedules = [await client.workflows.set_schedule(target, ctx.args.when, prompt=prompt)]
     else:
-        schedules = await client.schedules(target)
+        schedules = await client.workflows.schedules(target)
     rows = [_row(one) for one in schedules]
     ctx.print_table(rows, {"schedules": [one.as_dict() for one in schedules]}, empty="Nothing is set.")
 

@@ -26,7 +26,7 @@ def send(ctx: Context) -> Work:
 
 async def _send(ctx: Context, text: str) -> None:
     client = await ctx.connect()
-    ctx.print(await client.send(ctx.args.target, text), _print)
+    ctx.print(await client.rooms.send(ctx.args.target, text), _print)
 
 
 def _print(sent: Sent, screen: Screen) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import OUTPUT, Context, argument, command
@@ -16,13 +16,11 @@ from guildhall.cli.screen import ReaderGone
 from guildhall.cli.targets import parse_target, worker_name
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.events import RunStartedData
-from guildhall.hall.start import is_embedded
+from guildhall.hall.client.discovery import is_embedded
 from guildhall.workflow.recognise import SUFFIXES, is_workflow
 from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from guildhall.core.events import Event
     from guildhall.workflow.instance import WorkflowShown
 
@@ -64,7 +62,7 @@ async def start(ctx: Context) -> int | None:
         return await _start_worker(ctx)
     target = parse_target(name)
     client = await ctx.connect()
-    _print_started(ctx, await client.start_agent(target), target)
+    _print_started(ctx, await client.workflows.start_agent(target), target)
     return None
 
 
@@ -73,7 +71,7 @@ async def _start_worker(ctx: Context) -> int | None:
     request, name = request_of(ctx.args), ctx.args.worker
     target = Target(Path(name).stem if name.endswith(SUFFIXES) else name.rpartition("/")[2])
     client = await ctx.connect(model=ctx.args.model)
-    shown = await ctx.run_trusted(lambda: client.start_worker(request, ctx.frame), worker=request.worker)
+    shown = await ctx.run_trusted(lambda: client.workflows.start_worker(request, ctx.frame), worker=request.worker)
     if ctx.args.background:
         _print_started(ctx, shown, target)
         return None
@@ -86,10 +84,10 @@ async def _follow(ctx: Context, run: str, target: Target) -> int:
     follower, own = Follower(client, screen), Own(run, target.agent or "")
     code = exit_codes.DONE
     try:
-        async with aclosing(cast("AsyncGenerator[Event]", client.follow(run, ctx.frame))) as events:
+        async with aclosing(client.runs.follow(run, ctx.frame)) as events:
             async for event in events:
                 if event.run != run and own.unknown(event):
-                    shown = await client.workflow(target)
+                    shown = await client.workflows.get(target)
                     own.runs.update(agent.run for agent in shown.agents if agent.run and agent.name == target.agent)
                 if own.concerns(event):
                     await follower.handle(event)
@@ -97,7 +95,7 @@ async def _follow(ctx: Context, run: str, target: Target) -> int:
         code = exit_codes.INTERRUPTED
         clear_cancellation()
     with suppress(GuildError):  # it was stopped from elsewhere
-        await client.stop_agent(target)
+        await client.workflows.stop_agent(target)
     screen.note(f"{target} is stopped. To go on with what it has not read: guild start {target}")
     return code
 

@@ -66,14 +66,14 @@ async def _decide(ctx: Context, choice: str) -> int:
 async def _answer(ctx: Context, choice: str | None) -> int:
     id = ask_id(ctx.args.ask)
     client = await ctx.connect()
-    ask = await client.ask(id)
+    ask = await client.asks.get(id)
     answer = await _read_answer(ctx, ask, choice)
-    await client.answer(id, answer)
+    await client.asks.answer(id, answer)
     if ask.kind == "meeting":
         await _print_meeting(ctx, ask.key)
         return exit_codes.DONE
     ctx.screen.note(f"{id}: {answer.choice}", "dim")
-    run = (await client.show(ask.run)).run
+    run = (await client.runs.get(ask.run)).run
     if ask.kind == "conflict" and (commission := run.purpose_as(CommissionPurpose)):
         await _print_commission(ctx, commission.id)
         return exit_codes.DONE
@@ -98,7 +98,7 @@ async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
 
 
 async def _print_meeting(ctx: Context, id: str) -> None:
-    meeting = (await ctx.client.meeting(id)).meeting
+    meeting = (await ctx.client.meetings.get(id)).meeting
     if ctx.screen.wanted.form == "text":
         print_change(meeting, ctx.screen)
     else:
@@ -107,7 +107,7 @@ async def _print_meeting(ctx: Context, id: str) -> None:
 
 async def _print_commission(ctx: Context, id: str) -> None:
     """Print the state of a commission after the user has decided about its merge conflict."""
-    one = (await ctx.client.commission(id)).commission
+    one = (await ctx.client.commissions.get(id)).commission
     if ctx.screen.wanted.form != "text":
         ctx.screen.last(one.as_dict())
         return
@@ -124,7 +124,7 @@ async def _continue(ctx: Context, run: str) -> int:
     An agent of a workflow resumes by itself, and the asks of other agents do not block it.
     """
     client, screen = ctx.client, ctx.screen
-    shown = await client.show(run)
+    shown = await client.runs.get(run)
     is_unblocked = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
     if is_unblocked and (meeting := shown.run.purpose_as(MeetingPurpose)):
         from guildhall.cli.conversation import Conversation
@@ -147,11 +147,11 @@ async def _answer_member(ctx: Context, member: str, job: str) -> int:
     words = f"{choice}\n{ctx.args.note}" if ctx.args.note else choice
     client = await ctx.connect()
     if question is not None:
-        question = question_meant(question, (await client.member_job(member, job, ctx.frame)).questions or ())
+        question = question_meant(question, (await client.members.job(member, job, ctx.frame)).questions or ())
     try:
-        await client.member_job_answer(member, job, words, ctx.frame, question=question)
+        await client.members.answer_job(member, job, words, ctx.frame, question=question)
     except MemberRefused as error:
-        open_ones = () if question else (await client.member_job(member, job, ctx.frame)).questions or ()
+        open_ones = () if question else (await client.members.job(member, job, ctx.frame)).questions or ()
         if len(open_ones) < _SEVERAL:
             raise
         hint = "\n".join(how_to_answer(id, one, open_ones) for one in open_ones)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run
 
 _COUNTED = ("runs", "turns", "input_tokens", "output_tokens", "unpriced_runs")
@@ -38,10 +38,10 @@ async def cost(ctx: Context) -> None:
 async def _runs(target: str | None, client: HallClient) -> list[Run]:
     """All there are, or those of what was named; a workflow itself asks no model, so it is no line of its own."""
     if target is None:
-        every = await client.runs(everything=True, called=True)
+        every = await client.runs.list(everything=True, called=True)
         return [run for run in every if run.kind != "workflow"]
     found = await resolve(target, client)
-    shown = await client.show(found.run)
+    shown = await client.runs.get(found.run)
     runs = [run for run in (shown.run, *shown.below) if run.kind != "workflow"]
     if found.agent is None:
         return runs

@@ -24,8 +24,8 @@ from guildhall.cli.targets import run_id
 )
 async def fork(ctx: Context) -> int:
     client, run, at = await ctx.connect(), ctx.args.run, ctx.args.at
-    forked = await client.fork(run, at, ctx.frame, model=ctx.args.model)
+    forked = await client.runs.fork(run, at, ctx.frame, model=ctx.args.model)
     back = "" if forked.at == at else f", the last before {at} from which it can go on"
     ctx.screen.note(f"{forked.run} is forked from {run} after entry {forked.at} ({forked.kind}){back}.")
-    stream = client.resume(forked.run, ctx.frame, **limits_of(ctx.args))
+    stream = client.runs.resume(forked.run, ctx.frame, **limits_of(ctx.args))
     return await Follower(client, ctx.screen).follow(stream)

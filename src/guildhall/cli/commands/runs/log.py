@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.rooms import message_line
@@ -14,13 +14,10 @@ from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from guildhall.cli.screen import Screen
     from guildhall.cli.targets import Resolved
-    from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
     from guildhall.room.model import Message
     from guildhall.runs.model import Run
 
@@ -47,7 +44,7 @@ async def log(ctx: Context) -> None:
 
 async def _follow(journal: _Printer, frame: Frame) -> Shown:
     """Print new entries whenever an event arrives. If the run is not alive in this hall, the caller polls."""
-    async with aclosing(cast("AsyncGenerator[Event]", journal.client.follow(journal.run, frame))) as events:
+    async with aclosing(journal.client.runs.follow(journal.run, frame)) as events:
         async for event in events:
             if event.type != "text_delta":
                 await journal.print_new()
@@ -72,11 +69,13 @@ class _Printer:
 
     async def print_new(self) -> Shown:
         """Print what was not printed yet, and return the state of the run."""
-        shown = await self.client.show(self.run)
+        shown = await self.client.runs.get(self.run)
         runs = self._wanted([shown.run, *shown.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
         open_ones = [one for one in runs if self._ended_at.get(one.id) != one.ended_at or one.ended_at is None]
-        new = [entry for one in open_ones for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
+        new = [
+            entry for one in open_ones for entry in await self.client.runs.journal(one.id, self._last.get(one.id, -1))
+        ]
         self._ended_at = {one.id: one.ended_at for one in runs}
         items: list[Entry[Payload] | Message] = [*await self._messages(shown), *new]
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
@@ -102,7 +101,7 @@ class _Printer:
         """Return new messages of the room; of one agent, those that it sent or was mentioned in."""
         if shown.run.kind != "workflow":
             return []
-        found = await self.client.channel(self.run, since=self._last_message)
+        found = await self.client.rooms.messages(self.run, since=self._last_message)
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
 
     def _print_entry(self, entry: Entry[Payload], label: str) -> None:

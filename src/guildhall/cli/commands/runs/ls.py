@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.members.wire import AtWork
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
@@ -110,10 +110,10 @@ async def ls(ctx: Context) -> None:
     if ctx.args.target is not None:
         await _print_one(ctx, client)
         return
-    workflows = await client.workflows(over=False)
-    runs, asks = await client.runs(everything=everything), await client.asks()
-    meetings = await client.meetings()
-    members, commissions = await client.members_at_work(), await client.commissions()
+    workflows = await client.workflows.list(over=False)
+    runs, asks = await client.runs.list(everything=everything), await client.asks.list()
+    meetings = await client.meetings.list()
+    members, commissions = await client.members.active_jobs(), await client.commissions.list()
     groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
     here = ctx.frame.root
     ctx.print(groups, lambda groups, screen: print_groups(groups, screen, here, everything=everything))
@@ -124,11 +124,11 @@ async def ls(ctx: Context) -> None:
 async def _print_one(ctx: Context, client: HallClient) -> None:
     """Print one workflow and its agents, one agent, or one commission."""
     if is_id(ctx.args.target, COMMISSION):
-        commission = (await client.commission(ctx.args.target)).commission
+        commission = (await client.commissions.get(ctx.args.target)).commission
         ctx.print(commission, lambda one, screen: screen.table([commission_row(one, screen)]))
         return
     target = parse_target(ctx.args.target)
-    workflow = await client.workflow(target)
+    workflow = await client.workflows.get(target)
     if target.agent:
         agents = [agent for agent in workflow.agents if target.agent == agent.name]
         ctx.print(agents, print_agents, data=agents[0].as_dict())
@@ -250,7 +250,7 @@ def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
 def _note_left_behind(screen: Screen) -> None:
     """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
     from guildhall.core.paths import Home
-    from guildhall.hall.start import find
+    from guildhall.hall.client.discovery import find
     from guildhall.members.work import FILE, Work
 
     home = Home.locate(dict(os.environ))

@@ -29,9 +29,9 @@ async def plan(ctx: Context) -> None:
     file = file_of(request.worker)
     client = await ctx.connect("read", model=ctx.args.model)
     if is_workflow(ctx.frame.cwd / file):
-        plan = await client.plan_workflow(request, ctx.frame, tag=ctx.args.tag or MAIN, params=params)
+        plan = await client.workflows.plan(request, ctx.frame, tag=ctx.args.tag or MAIN, params=params)
     elif ctx.args.tag or params:
         raise UsageError("--tag and --param go with a workflow's file", hint="Leave them out for a worker.")
     else:
-        plan = await client.plan(request, ctx.frame)
+        plan = await client.runs.plan(request, ctx.frame)
     ctx.print(plan, plan.text())

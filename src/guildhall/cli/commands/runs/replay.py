@@ -13,7 +13,7 @@ from guildhall.cli.targets import resolve_run
 async def replay(ctx: Context) -> int:
     client = await ctx.connect("read")
     run = await resolve_run(ctx.args.run, client)
-    replayed = await client.replay(run, ctx.frame)
+    replayed = await client.runs.replay(run, ctx.frame)
     difference = replayed.difference
     if difference is None:
         text, found = f"{run}: {replayed.steps} steps, all as on record", {"step": None, "difference": None}

@@ -15,7 +15,7 @@ from guildhall.core.ids import MEETING, is_id
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
 if TYPE_CHECKING:
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 
 @command(
@@ -34,7 +34,7 @@ def resume(ctx: Context) -> int | Work:
 async def _resume(ctx: Context) -> int:
     client, limits = await ctx.connect(), limits_of(ctx.args)
     run = await resolve_run(ctx.args.run, client)
-    if meeting := (await client.show(run)).run.purpose_as(MeetingPurpose):
+    if meeting := (await client.runs.get(run)).run.purpose_as(MeetingPurpose):
         from guildhall.cli.conversation import Conversation
 
         return await Conversation(ctx.screen, more=limits).once(meeting.id, client, ctx.frame)
@@ -44,9 +44,9 @@ async def _resume(ctx: Context) -> int:
 async def resume_run(ctx: Context, run: str, **limits: Any) -> int:
     """Resume a run and follow it. If code that it needs has changed since it was trusted, ask first."""
     client, screen = ctx.client, ctx.screen
-    stopped = (await client.show(run)).run
+    stopped = (await client.runs.get(run)).run
     code = await run_trusted(
-        lambda: Follower(client, screen).follow(client.resume(run, ctx.frame, **limits)),
+        lambda: Follower(client, screen).follow(client.runs.resume(run, ctx.frame, **limits)),
         client,
         replace(ctx.frame, cwd=stopped.frame.cwd, root=stopped.frame.root),
         screen,
@@ -60,7 +60,7 @@ async def resume_run(ctx: Context, run: str, **limits: Any) -> int:
 
 async def _hold_of(run: str, client: HallClient) -> str | None:
     """Return why the commission of a run is on hold, or None if it is not."""
-    if not (commission := (await client.show(run)).run.purpose_as(CommissionPurpose)):
+    if not (commission := (await client.runs.get(run)).run.purpose_as(CommissionPurpose)):
         return None
-    found = (await client.commission(commission.id)).commission
+    found = (await client.commissions.get(commission.id)).commission
     return found.explanation if found.hold is not None else None

@@ -19,7 +19,7 @@ from guildhall.workflow.target import MAIN
 if TYPE_CHECKING:
     import argparse
 
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.policy.model import Mode
     from guildhall.runs.model import RunRequest
     from guildhall.workflow.instance import Start, WorkflowShown
@@ -116,14 +116,14 @@ def run(ctx: Context) -> Work:
 async def _run(ctx: Context, request: RunRequest) -> int:
     client, screen = await ctx.connect(model=ctx.args.model), ctx.screen
     if request.model and not request.override_model:
-        own = (await client.worker(request.worker, ctx.frame)).definition.model
+        own = (await client.workers.get(request.worker, ctx.frame)).definition.model
         if own:
             screen.note(f"--model is not used: the worker names its own, {own}. --override-model beats it.", "yellow")
-    if others := await client.untrusted_of_all(request.worker, ctx.frame):
+    if others := await client.trust.untrusted_callees(request.worker, ctx.frame):
         names = screen.one_line(", ".join(others), 200)
         screen.note(f"Not trusted, and so not to be called: {names}. `guild trust` shows their code.", "yellow")
     return await ctx.run_trusted(
-        lambda: Follower(client, screen).follow(client.run(request, ctx.frame)), worker=request.worker
+        lambda: Follower(client, screen).follow(client.runs.run(request, ctx.frame)), worker=request.worker
     )
 
 
@@ -138,27 +138,27 @@ async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, backgroun
     at = frame.cwd / args.worker
     try:
         if background:
-            shown = await ctx.run_trusted(lambda: client.start_workflow(start, request, frame), at=at)
+            shown = await ctx.run_trusted(lambda: client.workflows.start(start, request, frame), at=at)
             ctx.print(shown, shown.run)
             if not args.json:
                 target = shown.target
                 ctx.screen.note(f"{target} is there: guild log -f {target}, guild stop {target}")
             return None
         return await ctx.run_trusted(
-            lambda: Follower(client, ctx.screen).follow(client.run_workflow(start, request, frame)), at=at
+            lambda: Follower(client, ctx.screen).follow(client.workflows.run(start, request, frame)), at=at
         )
     except Conflict as error:
         living = await _find_living(start, client, frame.cwd) if ctx.screen.interactive else None
         if living is None:
             raise
         ctx.screen.note(f"{error.message}. Following it; Ctrl-C leaves it as it is.", "yellow")
-        return await Follower(client, ctx.screen).follow(client.follow(living.run, frame))
+        return await Follower(client, ctx.screen).follow(client.runs.follow(living.run, frame))
 
 
 async def _find_living(start: Start, client: HallClient, cwd: Path) -> WorkflowShown | None:
     """Return the workflow of the same file that already has the tag and is not paused."""
     file = (cwd / Path(start.file).expanduser()).resolve()  # noqa: ASYNC240 - a command has nothing else to do
-    for one in await client.workflows(over=False):
+    for one in await client.workflows.list(over=False):
         is_same = one.tag == start.tag and Path(one.file).resolve() == file  # noqa: ASYNC240
         if is_same and one.status != "paused":
             return one

@@ -13,7 +13,7 @@ from guildhall.tools.source import pin_of
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workers.trust import Seen
 
 _SUFFIXES = (".yaml", ".yml")
@@ -29,7 +29,7 @@ async def script(ctx: Context) -> None:
     file, screen = None if ctx.args.out == "-" else _file(ctx.args.out), ctx.screen
     client = await ctx.connect("read")
     run = await resolve_run(ctx.args.run, client)
-    text = screen.redact(await client.script(run))  # the hall does not know all secrets of this terminal
+    text = screen.redact(await client.runs.script(run))  # the hall does not know all secrets of this terminal
     untrusted: list[Seen] = []
     if file is not None:
         _write(file, text, force=ctx.args.force)
@@ -46,7 +46,7 @@ async def script(ctx: Context) -> None:
 async def _to_trust(file: Path, text: str, client: HallClient, frame: Frame) -> list[Seen]:
     """Return the file if it must be trusted before it can be tested."""
     try:
-        looking = await client.trust_look(frame, at=file)
+        looking = await client.trust.inspect(frame, at=file)
     except GuildError:  # there is no test in it
         return []
     return [seen for seen in looking.open if seen.digest == pin_of(text.encode())]

@@ -19,7 +19,7 @@ from guildhall.runtimes.model import labelled
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.cli.targets import Resolved
-    from guildhall.hall.client import Shown
+    from guildhall.hall.client.interface import Shown
     from guildhall.runs.model import Ask
 
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 async def show(ctx: Context) -> None:
     client, id = await ctx.connect("read"), ctx.args.id
     if is_id(id, ASK):
-        ctx.print(await client.ask(id), _print_ask)
+        ctx.print(await client.asks.get(id), _print_ask)
     elif is_id(id, JOB):
-        ctx.print(await client.job(id), print_job)
+        ctx.print(await client.jobs.get(id), print_job)
     elif is_id(id, MEETING):
-        ctx.print(await client.meeting(id), print_meeting)
+        ctx.print(await client.meetings.get(id), print_meeting)
     elif is_id(id, COMMISSION):
-        details = await client.commission(id)
+        details = await client.commissions.get(id)
         ctx.print(details, print_commission)
         await warn_if_stopped(details, client, ctx.screen)
     else:
         found = await resolve(id, client)
-        shown = await client.show(found.run)
+        shown = await client.runs.get(found.run)
         if found.workflow is None:
             ctx.print(shown, _print_run, data=_run_data(shown))
         else:

@@ -26,9 +26,9 @@ async def stop(ctx: Context) -> int | None:
     if ctx.args.all:
         return await _stop_all(ctx)
     if is_id(id, MEETING):  # it is closed with the notes that there are, without asking a model for a summary
-        ctx.print(await client.meeting_close(id, ctx.frame, summarise=False), print_change)
+        ctx.print(await client.meetings.close(id, ctx.frame, summarise=False), print_change)
     elif is_id(id, COMMISSION):
-        one = await client.commission_cancel(id)
+        one = await client.commissions.cancel(id)
         data = {"run": one.run, "target": None, "cancelled": [one.run] if one.run else []}
         ctx.print(data, f"{id} is {one.status}; its record stays: guild show {id}")
     else:
@@ -39,10 +39,10 @@ async def stop(ctx: Context) -> int | None:
 async def _stop_run(ctx: Context, id: str) -> None:
     found = await resolve(id, ctx.client)
     if found.agent is not None and found.target is not None:
-        ended = await ctx.client.stop_agent(found.target)
+        ended = await ctx.client.workflows.stop_agent(found.target)
         text = f"{found.target} is stopped; the others go on. To let it work again: guild start {found.target}"
     else:
-        ended = await ctx.client.stop(found.run)
+        ended = await ctx.client.runs.stop(found.run)
         what = str(found.target or found.run)
         more = f", with {len(ended) - 1} that it has called" if len(ended) > 1 and found.target is None else ""
         state = "stopped" if found.target else "cancelled"
@@ -53,18 +53,18 @@ async def _stop_run(ctx: Context, id: str) -> None:
 async def _stop_all(ctx: Context) -> int:
     """Stop everything. A run that cannot be stopped is reported and does not prevent stopping the others."""
     client, screen = ctx.client, ctx.screen
-    living = {one.run: str(one.target) for one in await client.workflows(over=False)}
-    running = [run for run in await client.runs(everything=True) if run.status == "running"]
+    living = {one.run: str(one.target) for one in await client.workflows.list(over=False)}
+    running = [run for run in await client.runs.list(everything=True) if run.status == "running"]
     meetings = [meeting.id for run in running if (meeting := run.purpose_as(MeetingPurpose))]
     living |= {run.id: run.id for run in running if run.kind != "meeting" and run.id not in living}
     stopped: list[str] = []
     code = exit_codes.DONE
     for id in meetings:  # only a person who names it closes a meeting
-        await client.meeting_interrupt(id)
+        await client.meetings.interrupt(id)
         screen.note(f"{id}: the answer is cut off; the meeting stays open")
     for run, name in living.items():
         try:
-            await client.stop(run)
+            await client.runs.stop(run)
         except GuildError as error:
             screen.note(f"guild: {error.message}", "red")
             code = exit_codes.FAILED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command
@@ -15,10 +15,8 @@ from guildhall.core.paths import project_root
 from guildhall.hall.cases import SUFFIXES, TESTS, tests_in
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import Deviation, Tested
+    from guildhall.hall.client.interface import Deviation, Tested
 
 
 @command(
@@ -36,8 +34,8 @@ async def test(ctx: Context) -> int:
         raise NotFound(f"there are no tests here{named}", hint=hint)
     client = await ctx.connect("here")
     done: list[Tested] = []
-    stream = client.test(files, update=ctx.args.update)
-    async with aclosing(cast("AsyncGenerator[Tested]", stream)) as results:
+    stream = client.runs.test(files, update=ctx.args.update)
+    async with aclosing(stream) as results:
         async for tested in results:
             done.append(tested)
             if not ctx.args.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import Context, argument, command
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.cli.targets import Resolved
-    from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
     from guildhall.workflow.instance import WorkflowShown
 
 _POLL_S = 0.2  # if the run is not alive in the hall that is asked
@@ -62,7 +61,7 @@ async def wait(ctx: Context) -> int:
         return code
     print_outcome(shown, ctx.screen)
     if code == exit_codes.FAILED and shown.run.status == "running":
-        _print_given_up(found, await client.workflow_of(shown.run.id), ctx.screen)
+        _print_given_up(found, await client.workflows.find_by_run(shown.run.id), ctx.screen)
     return code
 
 
@@ -93,14 +92,14 @@ def _print_given_up(found: Resolved, workflow: WorkflowShown, screen: Screen) ->
 async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, Shown]:
     """Wait until a run has ended, is idle or needs the user. Return the exit code and the state of the run."""
     while True:
-        shown = await client.show(found.run)
+        shown = await client.runs.get(found.run)
         if (code := await _exit_code(found, shown, client)) is not None:
             return code, shown
-        async with aclosing(cast("AsyncGenerator[Event]", client.follow(shown.run.root, frame))) as events:
+        async with aclosing(client.runs.follow(shown.run.root, frame)) as events:
             async for event in events:
                 if event.type not in _TURNING_POINTS:
                     continue
-                shown = await client.show(found.run)
+                shown = await client.runs.get(found.run)
                 if (code := await _exit_code(found, shown, client)) is not None:
                     return code, shown
         await SystemClock().sleep(_POLL_S)
@@ -115,7 +114,7 @@ async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int |
         return exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, shown.run.error_code)
     if shown.run.kind != "workflow":
         return None
-    workflow = await client.workflow_of(shown.run.id)
+    workflow = await client.workflows.find_by_run(shown.run.id)
     if found.agent is not None:
         agent = next(one for one in workflow.agents if one.name == found.agent.name)
         ends = {"failed": exit_codes.FAILED, "waiting": exit_codes.NEEDS_YOU, "stopped": exit_codes.DONE}

@@ -11,7 +11,7 @@ from guildhall.cli.command import JSON, Context, command
 @command(JSON)
 async def doctor(ctx: Context) -> int:
     client = await ctx.connect("read")
-    checks = await client.doctor(ctx.frame)
+    checks = await client.hall.doctor(ctx.frame)
     lines: list[str] = []
     for check in checks:
         lines.append(f"{'ok     ' if check.ok else 'PROBLEM'}  {check.name}: {check.detail}")

@@ -20,7 +20,7 @@ _NAME = argument("name", metavar="NAME", help="a member's name, or project/NAME,
 @command(JSON)
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    members = await client.members(ctx.frame)
+    members = await client.members.list(ctx.frame)
     empty = "There are no members here. `guild member new NAME` makes one."
     head = ["name", "state", "from", "takes", "what it is for"]
     ctx.print_table([_row(one, ctx.screen) for one in members], members, head=head, empty=empty)
@@ -41,7 +41,7 @@ def _state(shown: MemberShown) -> str:
 @command(_NAME, JSON)
 async def show(ctx: Context) -> None:
     client = await ctx.connect("read")
-    ctx.print(await client.member(ctx.args.name, ctx.frame), _print)
+    ctx.print(await client.members.get(ctx.args.name, ctx.frame), _print)
 
 
 def _print(shown: MemberShown, screen: Screen) -> None:
@@ -73,7 +73,7 @@ def _print(shown: MemberShown, screen: Screen) -> None:
 )
 async def new(ctx: Context) -> None:
     client, name, template = await ctx.connect(), ctx.args.name, ctx.args.template
-    path = await client.member_new(name, ctx.frame, template=template)
+    path = await client.members.create(name, ctx.frame, template=template)
     ctx.print({"member": name, "path": str(path)}, str(path))
     use = f"guild member tools {name}" if template is None else f'guild dispatch {name} "..."'
     ctx.screen.note(f"Look at it, then: guild trust, {use}")
@@ -82,7 +82,7 @@ async def new(ctx: Context) -> None:
 @command(_NAME, JSON)
 async def tools(ctx: Context) -> None:
     client, screen = await ctx.connect(), ctx.screen
-    found = await ctx.run_trusted(lambda: client.member_tools(ctx.args.name, ctx.frame))
+    found = await ctx.run_trusted(lambda: client.members.tools(ctx.args.name, ctx.frame))
     rows = [[tool["name"], _arguments(tool), screen.one_line(tool["description"], 100)] for tool in found]
     ctx.print_table(rows, list(found), empty="It has no tools.")
 
@@ -113,7 +113,7 @@ async def call(ctx: Context) -> int:
     name, tool, given = ctx.args.name, ctx.args.tool, ctx.args.arguments
     arguments = {} if given is None else json_object(given, "arguments", """'{"text": "hello"}'""")
     client = await ctx.connect()
-    data = await ctx.run_trusted(lambda: client.member_call(name, tool, arguments, ctx.frame))
+    data = await ctx.run_trusted(lambda: client.members.call(name, tool, arguments, ctx.frame))
     result = ToolResult.from_dict(data)
     if result.is_error and not ctx.args.json:
         ctx.screen.note(f"guild: the tool {tool} of the member {name} says: {result.text}", "red")

@@ -35,13 +35,13 @@ def _folder(ctx: Context) -> dict[str, Any]:
 @command(argument("--scope", choices=SCOPES, help="default: all"), _WORKER, JSON)
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    ctx.print(await client.memory_ls(ctx.frame, scope=ctx.args.scope, worker=ctx.args.worker), _print_listing)
+    ctx.print(await client.memory.list(ctx.frame, scope=ctx.args.scope, worker=ctx.args.worker), _print_listing)
 
 
 @command(_KEY, _SCOPE, _WORKER, JSON)
 async def show(ctx: Context) -> None:
     client = await ctx.connect("read")
-    entry = await client.memory_show(ctx.args.key, ctx.frame, **_folder(ctx))
+    entry = await client.memory.get(ctx.args.key, ctx.frame, **_folder(ctx))
     ctx.print(entry, entry.content)
 
 
@@ -58,14 +58,14 @@ def write(ctx: Context) -> Work:
 
 async def _write(ctx: Context, content: str) -> None:
     client = await ctx.connect()
-    entry = await client.memory_write(ctx.args.key, content, ctx.frame, **_folder(ctx))
+    entry = await client.memory.write(ctx.args.key, content, ctx.frame, **_folder(ctx))
     ctx.print(entry, f"Saved {entry.scope}/{entry.key}")
 
 
 @command(_KEY, _SCOPE, _WORKER, JSON)
 async def rm(ctx: Context) -> None:
     client = await ctx.connect()
-    entry = await client.memory_rm(ctx.args.key, ctx.frame, **_folder(ctx))
+    entry = await client.memory.remove(ctx.args.key, ctx.frame, **_folder(ctx))
     ctx.print(entry, f"Removed {entry.scope}/{entry.key}")
     worker = ["--worker", ctx.args.worker] if ctx.args.worker else []
     undo = shlex.join(["guild", "memory", "revert", entry.key, "--scope", entry.scope, *worker])
@@ -75,7 +75,7 @@ async def rm(ctx: Context) -> None:
 @command(_KEY, _SCOPE, _WORKER, JSON)
 async def blame(ctx: Context) -> None:
     client = await ctx.connect("read")
-    ctx.print(await client.memory_blame(ctx.args.key, ctx.frame, **_folder(ctx)), _print_history)
+    ctx.print(await client.memory.history(ctx.args.key, ctx.frame, **_folder(ctx)), _print_history)
 
 
 @command(
@@ -87,7 +87,7 @@ async def blame(ctx: Context) -> None:
 )
 async def revert(ctx: Context) -> None:
     client = await ctx.connect()
-    entry = await client.memory_revert(ctx.args.key, ctx.frame, **_folder(ctx), to=ctx.args.to)
+    entry = await client.memory.revert(ctx.args.key, ctx.frame, **_folder(ctx), to=ctx.args.to)
     if not ctx.args.json:
         ctx.screen.note(f"Restored {entry.scope}/{entry.key}:", "dim")
     ctx.print(entry, entry.content)

@@ -22,7 +22,7 @@ _NAME = argument("name", metavar="NAME", help="the package")
 @command(JSON)
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    packages = await client.packages()
+    packages = await client.packages.list()
     rows = [
         [
             one.name,
@@ -38,7 +38,7 @@ async def ls(ctx: Context) -> None:
 @command(_NAME, JSON)
 async def show(ctx: Context) -> None:
     client = await ctx.connect("read")
-    ctx.print(await client.package(ctx.args.name, ctx.frame), _print)
+    ctx.print(await client.packages.get(ctx.args.name, ctx.frame), _print)
 
 
 def _print(shown: PackageShown, screen: Screen) -> None:
@@ -82,15 +82,15 @@ def _said(value: Any) -> str:
 @command(argument("names", metavar="NAME|DIR", nargs="*", help="packages, or folders with a slash in them"), JSON)
 async def validate(ctx: Context) -> int:
     client, screen = await ctx.connect("read"), ctx.screen
-    names: list[str] = ctx.args.names or [one.name for one in await client.packages()]
+    names: list[str] = ctx.args.names or [one.name for one in await client.packages.list()]
     found: list[dict[str, Any]] = []
     for name in names:
         problems: list[str] = []
         try:
             if "/" in name or name in (".", ".."):
-                await client.package_look(ctx.frame.cwd / name)
+                await client.packages.inspect(ctx.frame.cwd / name)
             else:
-                problems = [*(await client.package(name, ctx.frame)).problems]
+                problems = [*(await client.packages.get(name, ctx.frame)).problems]
         except GuildError as error:
             problems = [str(error), *getattr(error, "others", ())]
         found.append({"package": name, "ok": not problems, "problems": problems})
@@ -117,7 +117,7 @@ async def validate(ctx: Context) -> int:
 )
 async def new(ctx: Context) -> None:
     client, name = await ctx.connect(), ctx.args.name
-    path = await client.package_new(name, kind=ctx.args.kind or "worker", template=ctx.args.template)
+    path = await client.packages.create(name, kind=ctx.args.kind or "worker", template=ctx.args.template)
     ctx.print({"package": name, "path": str(path)}, str(path))
     ctx.screen.note(f"Look at it: guild package show {name}")
 
@@ -131,11 +131,11 @@ async def new(ctx: Context) -> None:
 async def add(ctx: Context) -> int | None:
     client, screen = await ctx.connect(), ctx.screen
     folder = ctx.frame.cwd / ctx.args.folder
-    looked = await client.package_look(folder)
+    looked = await client.packages.inspect(folder)
     if not ctx.args.json:
         _print(looked, screen)
     name = looked.package.name
-    if not ctx.args.force and any(one.name == name for one in await client.packages()):
+    if not ctx.args.force and any(one.name == name for one in await client.packages.list()):
         hint = "Use --force to put it in its place; the old one is kept aside."
         raise Conflict(f"there is already a package {name!r}", hint=hint)
     if not ctx.args.yes:
@@ -144,7 +144,7 @@ async def add(ctx: Context) -> int | None:
         if not await agrees(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
             screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
-    added = await client.package_add(folder, seen=looked.digest, force=ctx.args.force)
+    added = await client.packages.add(folder, seen=looked.digest, force=ctx.args.force)
     kept = str(added.kept) if added.kept else None
     ctx.print({**looked.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
     if kept and not ctx.args.json:
@@ -155,6 +155,6 @@ async def add(ctx: Context) -> int | None:
 @command(_NAME, JSON)
 async def rm(ctx: Context) -> None:
     client, name = await ctx.connect(), ctx.args.name
-    kept = await client.package_rm(name)
+    kept = await client.packages.remove(name)
     ctx.print({"package": name, "kept": str(kept)}, str(kept))
     ctx.screen.note(f"The package {name} is out of use. Its files are kept there.")

@@ -12,7 +12,7 @@ from guildhall.cli.trust_prompt import ask_trust, describe_code, escape, name_fi
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from guildhall.hall.client import Trusting
+    from guildhall.hall.client.interface import Trusting
 
 _MAX_PATH_CHARS = 4096
 
@@ -44,12 +44,12 @@ async def trust(ctx: Context) -> int | None:
     if args.forget:
         await _forget(ctx, ctx.frame.root if at is None else ctx.frame.cwd / at)
         return None
-    looking = await client.trust_look(ctx.frame, at=at)
+    looking = await client.trust.inspect(ctx.frame, at=at)
     if not args.json:
         return await _decide(ctx, looking)
     if args.yes:
-        await client.trust(looking.open)
-        looking = await client.trust_look(ctx.frame, at=at)
+        await client.trust.grant(looking.open)
+        looking = await client.trust.inspect(ctx.frame, at=at)
     ctx.screen.json(looking.as_dict())
     return None
 
@@ -67,7 +67,7 @@ async def _decide(ctx: Context, looking: Trusting) -> int | None:
         screen.note("All of it is trusted as it is.")
         return None
     if ctx.args.yes:
-        await ctx.client.trust(looking.open)
+        await ctx.client.trust.grant(looking.open)
     elif not screen.interactive or not await ask_trust(looking, ctx.client, screen):
         again = "guild trust --yes" if at is None else f"guild trust {shlex.quote(str(at))} --yes"
         screen.note(f"Nothing was trusted. To trust {name_files(looking)} as it is: {escape(again)}", "yellow")
@@ -77,7 +77,7 @@ async def _decide(ctx: Context, looking: Trusting) -> int | None:
 
 
 async def _forget(ctx: Context, folder: Path) -> None:
-    forgotten = [str(pin.path) for pin in await ctx.client.trust_forget(folder)]
+    forgotten = [str(pin.path) for pin in await ctx.client.trust.revoke(folder)]
     if ctx.args.json:
         ctx.screen.json({"folder": str(folder), "forgotten": forgotten})
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.policy.risk import Risk
     from guildhall.runs.plan import Plan
     from guildhall.workers.model import Listed, Worker
@@ -28,7 +28,7 @@ _NAME = argument("name", metavar="NAME", type=worker_name, help="the worker's na
 @command(JSON)
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
-    listed = await client.workers(ctx.frame)
+    listed = await client.workers.list(ctx.frame)
     empty = "There are no workers here. `guild worker new NAME` makes one, `guild init` a starter folder."
     head = ["name", "status", "from", "what it is for"]
     ctx.print_table([_row(one) for one in listed], listed, head=head, empty=empty)
@@ -44,10 +44,10 @@ async def show(ctx: Context) -> None:
     from guildhall.runs.model import RunRequest
 
     client = await ctx.connect("read")
-    worker = await client.worker(ctx.args.name, ctx.frame)
+    worker = await client.workers.get(ctx.args.name, ctx.frame)
     plan, problem = None, None
     try:
-        plan = await client.plan(RunRequest(worker=ctx.args.name, input=""), ctx.frame)
+        plan = await client.runs.plan(RunRequest(worker=ctx.args.name, input=""), ctx.frame)
     except GuildError as error:  # such as invalid settings, which do not prevent showing the worker
         problem = error
     schema = plan.schema if plan else None
@@ -99,7 +99,7 @@ def _status(worker: Worker) -> str:
 async def validate(ctx: Context) -> int:
     client = await ctx.connect("read")
     names: list[str] = ctx.args.names
-    names = names or [str(one.path) for one in await client.workers(ctx.frame) if one.scope == "project"]
+    names = names or [str(one.path) for one in await client.workers.list(ctx.frame) if one.scope == "project"]
     found = [await _check(name, client, ctx.frame) for name in names]
     ctx.print(found, _print_checked)
     wrong = [one.errors[0].exit_code for one in found if one.errors]
@@ -126,7 +126,7 @@ class _Checked:
 
 async def _check(name: str, client: HallClient, frame: Frame) -> _Checked:
     try:
-        checked = await client.worker_check(name, frame)
+        checked = await client.workers.check(name, frame)
     except GuildError as error:
         return _Checked(name=name, file=error.where, errors=[error])
     worker, plan = checked.worker, checked.plan
@@ -157,7 +157,7 @@ def _print_checked(found: Sequence[_Checked], screen: Screen) -> None:
 )
 async def new(ctx: Context) -> None:
     client, name = await ctx.connect(), ctx.args.name
-    path = await client.worker_new(name, ctx.frame, force=ctx.args.force)
+    path = await client.workers.create(name, ctx.frame, force=ctx.args.force)
     ctx.print({"worker": name, "path": str(path)}, str(path))
     ctx.screen.note(f'Fill it in, then: guild worker validate {name}, guild run {name} "..."')
 
@@ -165,26 +165,26 @@ async def new(ctx: Context) -> None:
 @command(_NAME, JSON)
 async def lock(ctx: Context) -> None:
     client = await ctx.connect()
-    worker = await client.worker_lock(ctx.args.name, ctx.frame)
+    worker = await client.workers.lock(ctx.args.name, ctx.frame)
     ctx.print(worker, f"{worker.name} is locked: nothing overwrites its file")
 
 
 @command(_NAME, JSON)
 async def unlock(ctx: Context) -> None:
     client = await ctx.connect()
-    worker = await client.worker_unlock(ctx.args.name, ctx.frame)
+    worker = await client.workers.unlock(ctx.args.name, ctx.frame)
     ctx.print(worker, f"{worker.name} is unlocked")
 
 
 @command(_NAME, JSON)
 async def promote(ctx: Context) -> None:
     client = await ctx.connect()
-    worker = await client.worker_promote(ctx.args.name, ctx.frame)
+    worker = await client.workers.promote(ctx.args.name, ctx.frame)
     ctx.print(worker, f"{worker.name} is active")
 
 
 @command(_NAME, JSON)
 async def retire(ctx: Context) -> None:
     client = await ctx.connect()
-    worker = await client.worker_retire(ctx.args.name, ctx.frame)
+    worker = await client.workers.retire(ctx.args.name, ctx.frame)
     ctx.print(worker, f"{worker.name} is retired: it takes no new work")

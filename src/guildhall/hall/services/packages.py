@@ -1,12 +1,17 @@
-"""Packages as a hall knows them: what one brings, what it lacks here, who uses it just now."""
+"""The service of packages: what a package contains, what it lacks here, and which runs use it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, UsageError
+from guildhall.core.ids import is_name
+from guildhall.hall.client import interface
 from guildhall.runs.activate import demand_function
 from guildhall.runs.boxes import describe
 from guildhall.runs.records import unfinished
@@ -20,20 +25,54 @@ from guildhall.workers.packages import Packages, code_in, listed_as, worker_in
 from guildhall.workers.records import work_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.hall.composition.hall import Hall
     from guildhall.workers.package import Package
+    from guildhall.workers.package_text import Added, Kind
+    from guildhall.workers.packages import PackageListed
 
 _log = logging.getLogger("guildhall.hall")
 _NO_RIGHTS = frozenset({"name", "description", "instructions", "status", "locked", "completion"})
 
 
-def looked_at(folder: Path) -> PackageShown:
-    """What a package says that it brings. Nothing of it is run: a person decides first."""
+class PackageService(interface.Packages):
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+
+    async def list(self) -> Sequence[PackageListed]:
+        return await asyncio.to_thread(Packages(self._hall.home).listed)
+
+    async def get(self, name: str, frame: Frame) -> PackageShown:
+        return await _describe(self._hall, Packages(self._hall.home).find(name), frame)
+
+    async def inspect(self, folder: Path) -> PackageShown:
+        return await asyncio.to_thread(_inspect, folder)
+
+    async def create(self, name: str, *, kind: Kind = "worker", template: str | None = None) -> Path:
+        from guildhall.workers.package_change import new_package
+
+        return new_package(self._hall.home, name, kind, template)
+
+    async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> Added:
+        from guildhall.workers.package_change import add_package
+
+        now, unused = stamp(self._hall.clock.now()), partial(_check_unused, self._hall)
+        return await asyncio.to_thread(add_package, self._hall.home, folder, now, seen=seen, force=force, unused=unused)
+
+    async def remove(self, name: str) -> Path:
+        from guildhall.workers.package_change import remove_package
+
+        if is_name(name):  # nothing else can be in use
+            _check_unused(self._hall, name)
+        return await asyncio.to_thread(remove_package, self._hall.home, name, stamp(self._hall.clock.now()))
+
+
+def _inspect(folder: Path) -> PackageShown:
+    """Return what a package folder contains, without executing any of its code."""
     if not folder.is_dir():
         hint = "Unpack an archive first: a package is added from its folder."
         raise UsageError(f"{folder} is no folder", hint=hint)
@@ -52,9 +91,9 @@ def looked_at(folder: Path) -> PackageShown:
     )
 
 
-async def shown(hall: Hall, package: Package, frame: Frame) -> PackageShown:
-    """A package of the home: its tools as a host that can do nothing has found them, and what it lacks here."""
-    told = looked_at(package.folder)
+async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
+    """Return an installed package with its problems, and with its tools as a confined child process finds them."""
+    told = _inspect(package.folder)
     problems: list[str] = []
     if "toolbox" in package.types:
         code = next(one for one in code_in(package) if one.kind == "toolbox")
@@ -78,14 +117,14 @@ async def shown(hall: Hall, package: Package, frame: Frame) -> PackageShown:
 
 
 def log_invalid(home: Home) -> None:
-    """Says in the log which packages are skipped, and why."""
+    """Log which packages are skipped, and why."""
     for package in Packages(home).listed():
         if package.error is not None:
             _log.warning("the package %s is skipped: %s", package.name, package.error)
 
 
-def demand_unused(hall: Hall, name: str) -> None:
-    """Raises while something that is not over uses a package."""
+def _check_unused(hall: Hall, name: str) -> None:
+    """Raise Conflict if an unfinished run or job uses the package."""
     users = [
         run
         for part in (hall, *hall.annexes.every())
@@ -111,7 +150,7 @@ def _uses(name: str, worker: str, frozen: Mapping[str, Any] | None) -> bool:
 
 
 def _rights(package: Package) -> dict[str, Any]:
-    """The fields of a worker that are not as they would be by themselves."""
+    """Return the fields of the package's worker that differ from their defaults."""
     definition = worker_in(package).definition
     said = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(_NO_RIGHTS))
     return {name: said[name] for name in Definition.model_fields if name in said}

@@ -1,4 +1,4 @@
-"""The verbs about guild members, carried out in this process."""
+"""The service of members."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound
 from guildhall.core.nearest import did_you_mean
+from guildhall.hall.client.interface import Members
 from guildhall.hall.composition.hall import Hall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.frame import Frame
@@ -18,57 +19,54 @@ if TYPE_CHECKING:
     from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
 
 
-class RosterVerbs:
-    """That part of a hall inside this process."""
+class MemberService(Members):
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
 
-    _hall: Hall
-
-    async def members(self, frame: Frame) -> list[MemberShown]:
+    async def list(self, frame: Frame) -> Sequence[MemberShown]:
         found = self._hall.members
         return [found.shown(member) for member in found.roster(frame).listed()]
 
-    async def member(self, name: str, frame: Frame) -> MemberShown:
+    async def get(self, name: str, frame: Frame) -> MemberShown:
         return self._hall.members.shown(self._hall.members.find(name, frame))
 
-    async def member_new(self, name: str, frame: Frame, *, template: str | None = None) -> Path:
+    async def create(self, name: str, frame: Frame, *, template: str | None = None) -> Path:
         from guildhall.members.create import new_member
 
         return new_member(frame.root, name, template)
 
-    async def member_tools(self, name: str, frame: Frame) -> list[Mapping[str, Any]]:
+    async def tools(self, name: str, frame: Frame) -> Sequence[Mapping[str, Any]]:
         async with self._hall.members.connected(name, frame) as server:
             return [tool.as_shown() for tool in server.offered]
 
-    async def member_call(self, name: str, tool: str, arguments: Mapping[str, Any], frame: Frame) -> Mapping[str, Any]:
+    async def call(self, name: str, tool: str, arguments: Mapping[str, Any], frame: Frame) -> Mapping[str, Any]:
         async with self._hall.members.connected(name, frame) as server:
             known = [one.name for one in server.offered]
             if tool not in known:
                 raise NotFound(f"the member {name} has no tool {tool!r}", hint=did_you_mean(tool, known))
             return (await server.call(tool, arguments)).as_dict()
 
-    async def member_jobs(
+    async def jobs(
         self, name: str, frame: Frame, *, filter: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> JobListing:
         return await self._handle(name, frame).list(detailed=True, filter=filter, limit=limit, cursor=cursor)
 
-    async def member_job(self, name: str, job: str, frame: Frame) -> JobStanding:
+    async def job(self, name: str, job: str, frame: Frame) -> JobStanding:
         return await self._handle(name, frame).status(job)
 
-    async def member_job_result(self, name: str, job: str, frame: Frame) -> Result:
+    async def job_result(self, name: str, job: str, frame: Frame) -> Result:
         return await self._handle(name, frame).result(job)
 
-    async def member_job_cancel(self, name: str, job: str, frame: Frame) -> str:
+    async def cancel_job(self, name: str, job: str, frame: Frame) -> str:
         return await self._handle(name, frame).cancel(job)
 
-    async def member_job_delete(self, name: str, job: str, frame: Frame) -> None:
+    async def delete_job(self, name: str, job: str, frame: Frame) -> None:
         await self._handle(name, frame).delete(job)
 
-    async def member_job_answer(
-        self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None
-    ) -> None:
+    async def answer_job(self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None) -> None:
         await self._handle(name, frame).answer(job, answer, question)
 
-    async def members_at_work(self) -> list[AtWork]:
+    async def active_jobs(self) -> Sequence[AtWork]:
         members = Hall.members.of(self._hall).peek()
         return members.at_work() if members is not None else []
 

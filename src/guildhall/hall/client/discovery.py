@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guildhall import __version__
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import HallUnavailable, TimedOut
 
 if TYPE_CHECKING:
@@ -52,11 +53,7 @@ class Address:
 
     def write(self, path: Path) -> None:
         """Puts it where clients look, at once and for nobody else to read."""
-        draft = path.with_name(f"{path.name}.{self.boot}")
-        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(asdict(self), file)
-        draft.replace(path)
+        replace_file(path, json.dumps(asdict(self)).encode())
 
 
 def is_embedded(environ: Mapping[str, str]) -> bool:
@@ -185,7 +182,7 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
     if told is None:
         raise HallUnavailable("the hall could not be started", where=str(home.log), hint=_tail(home.log))
     if "error" in told:
-        from guildhall.hall.codec import error_of
+        from guildhall.hall.client.codec import error_of
 
         raise error_of(told["error"])
 

@@ -1,8 +1,7 @@
-"""Typed values as JSON and back: what a hall and its clients say to each other.
+"""Converts typed values to JSON and back.
 
-The types are those of the verbs of `HallClient` and of the dataclasses that they name, read from their annotations, so
-that nothing is written twice. What comes in is held to them: a wrong type is an error that names the place. Light on
-purpose: the client of every command imports it.
+The types are the annotations of the services in `interface` and of the dataclasses that they name. A value of the wrong
+type is an error that names its place. Does not import anything slow: every command imports this module.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import inspect
 import os
+import re
 import types
 import typing
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -20,155 +20,70 @@ from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origi
 
 from guildhall.core.errors import GuildError, InvalidFile, UsageError, error_class
 from guildhall.core.nearest import did_you_mean
+from guildhall.hall.client.interface import SERVICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# The names that annotations use and that their modules import for the type checker only.
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes
-_HOMES = {
-    "Added": "guildhall.workers.package_text",
-    "Answer": "guildhall.runs.model",
-    "Asked": "guildhall.activities.model",
-    "Ask": "guildhall.runs.model",
-    "AtWork": "guildhall.members.wire",
-    "Attachment": "guildhall.runtimes.model",
-    "Row": "guildhall.runtimes.catalog",
-    "Bounds": "guildhall.runs.model",
-    "Check": "guildhall.hall.client",
-    "Checked": "guildhall.hall.client",
-    "Commission": "guildhall.projects.commissions.model",
-    "CommissionDetails": "guildhall.projects.commissions.model",
-    "Decided": "guildhall.activities.model",
-    "Decision": "guildhall.policy.model",
-    "Definition": "guildhall.workers.definition",
-    "Dispatch": "guildhall.jobs.model",
-    "Document": "guildhall.hall.team_client",
-    "Draft": "guildhall.projects.commissions.model",
-    "Entry": "guildhall.runs.record.entries",
-    "EntryHistory": "guildhall.memory.model",
-    "ErrorInfo": "guildhall.core.errors",
-    "Event": "guildhall.core.events",
-    "Exchange": "guildhall.projects.meetings.model",
-    "Executes": "guildhall.runs.plan",
-    "Folder": "guildhall.tools.model",
-    "FollowUp": "guildhall.projects.meetings.model",
-    "Forked": "guildhall.runs.fork",
-    "Frame": "guildhall.core.frame",
-    "GuildError": "guildhall.core.errors",
-    "Hold": "guildhall.projects.commissions.states",
-    "Job": "guildhall.jobs.model",
-    "JobResult": "guildhall.jobs.model",
-    "JobDecision": "guildhall.members.wire",
-    "JobLine": "guildhall.members.wire",
-    "JobListing": "guildhall.members.wire",
-    "JobShown": "guildhall.jobs.model",
-    "Listed": "guildhall.workers.model",
-    "Listing": "guildhall.memory.model",
-    "JobStanding": "guildhall.members.wire",
-    "Manifest": "guildhall.members.manifest",
-    "McpServer": "guildhall.workers.definition",
-    "Meeting": "guildhall.projects.meetings.model",
-    "MeetingDetails": "guildhall.projects.meetings.model",
-    "MeetingStatus": "guildhall.projects.meetings.states",
-    "Closing": "guildhall.projects.meetings.states",
-    "Member": "guildhall.members.model",
-    "MemberShown": "guildhall.members.model",
-    "MemoryEntry": "guildhall.memory.model",
-    "Message": "guildhall.room.model",
-    "Mode": "guildhall.policy.model",
-    "Moment": "guildhall.projects.model",
-    "PackageFile": "guildhall.workers.package_text",
-    "PackageListed": "guildhall.workers.packages",
-    "PackageShown": "guildhall.workers.package_text",
-    "PackageTool": "guildhall.workers.package_text",
-    "Page": "guildhall.jobs.model",
-    "Payload": "guildhall.runs.record.entries",
-    "Pin": "guildhall.workers.trust",
-    "Plan": "guildhall.runs.plan",
-    "Posted": "guildhall.room.model",
-    "Problem": "guildhall.projects.model",
-    "Project": "guildhall.projects.model",
-    "ProjectSettings": "guildhall.projects.model",
-    "ProjectShown": "guildhall.projects.model",
-    "Proposal": "guildhall.room.model",
-    "RecordedFrame": "guildhall.core.frame",
-    "Replayed": "guildhall.runs.replay",
-    "Result": "guildhall.members.wire",
-    "Risk": "guildhall.policy.risk",
-    "Run": "guildhall.runs.model",
-    "RunRequest": "guildhall.runs.model",
-    "Schedule": "guildhall.workflow.instance",
-    "Scope": "guildhall.memory.model",
-    "Seen": "guildhall.workers.trust",
-    "Sent": "guildhall.workflow.instance",
-    "Shown": "guildhall.hall.client",
-    "Start": "guildhall.workflow.instance",
-    "Status": "guildhall.workers.definition",
-    "Target": "guildhall.workflow.target",
-    "Tested": "guildhall.hall.client",
-    "Trusting": "guildhall.hall.client",
-    "Vote": "guildhall.room.model",
-    "Voted": "guildhall.hall.team_client",
-    "Worker": "guildhall.workers.model",
-    "WorkflowPlan": "guildhall.workflow.plan",
-    "WorkflowShown": "guildhall.workflow.instance",
-}
-# Where the same name means another thing.
-_HOMES_IN = {
-    ("guildhall.hall.package_client", "Kind"): ("guildhall.workers.package_text", "Kind"),
-    ("guildhall.hall.package_remote", "Kind"): ("guildhall.workers.package_text", "Kind"),
-    ("guildhall.hall.team_client", "DocumentListed"): ("guildhall.room.document_stores", "Listed"),
-    ("guildhall.hall.team_remote", "DocumentListed"): ("guildhall.room.document_stores", "Listed"),
-    ("guildhall.projects.commissions.model", "Status"): ("guildhall.projects.commissions.states", "Status"),
-}
+_TYPE_IMPORT = re.compile(r"^    from (guildhall[\w.]*) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
 _LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
 
 
 class _Names(dict[str, Any]):
-    """What the names in the annotations of a module stand for."""
+    """The names that the annotations of a module can use, with those that it imports for the type checker only."""
 
     def __init__(self, module: str) -> None:
-        super().__init__(vars(import_module(module)))
-        self._module = module
+        super().__init__({**vars(collections.abc), "Path": Path, **vars(import_module(module))})
+        text = Path(self["__file__"]).read_text(encoding="utf-8")
+        block = text.partition("\nif TYPE_CHECKING:\n")[2].partition("\n\n\n")[0]
+        imports = (
+            f"{home} {name}" for home, *names in _TYPE_IMPORT.findall(block) for name in "".join(names).split(",")
+        )
+        self._homes = {words[-1]: words[:2] for line in imports if len(words := line.split()) > 1}
 
     def __missing__(self, name: str) -> Any:
-        if (elsewhere := _HOMES_IN.get((self._module, name))) is not None:
-            return getattr(import_module(elsewhere[0]), elsewhere[1])
-        if name == "Path":
-            return Path
-        for common in (collections.abc, typing):
-            if hasattr(common, name):
-                return getattr(common, name)
-        if name in _HOMES:
-            return getattr(import_module(_HOMES[name]), name)
-        raise KeyError(name)
+        if name not in self._homes:
+            raise KeyError(name)
+        module, original = self._homes[name]
+        return getattr(import_module(module), original)
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb of a hall: what it takes, by name, and what it gives, once or as a stream."""
+    """The declaration of a verb."""
 
-    takes: dict[str, Any]
-    needs: frozenset[str]
-    gives: Any
+    declared: types.FunctionType
+    signature: inspect.Signature
+    parameters: dict[str, Any]  # their types
+    required: frozenset[str]
+    result: Any  # of a stream: the type of its items
     streams: bool
+
+    def bind(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name. Raise TypeError if they do not fit the signature."""
+        bound = self.signature.bind(None, *arguments, **named).arguments
+        return {name: value for name, value in bound.items() if name != "self"}
 
 
 @cache
-def verb(name: str, of: type | None = None) -> Verb:
-    """The verb of this name, as `HallClient` has it or another class that has the same verbs."""
-    if of is None:
-        from guildhall.hall.client import HallClient as of  # noqa: N813
+def verb(name: str) -> Verb:
+    """Return the declaration of a verb such as `runs.get`."""
+    service, _, method_name = name.partition(".")
+    method: types.FunctionType = getattr(SERVICES[service], method_name)
+    names = _names(method.__module__)
+    kinds = {part: _meant(text, names) for part, text in method.__annotations__.items()}
+    result = kinds.pop("return")
+    streams = get_origin(result) is collections.abc.AsyncGenerator
+    signature = inspect.signature(method)
+    given = signature.parameters.values()
+    required = frozenset(part.name for part in given if part.default is part.empty and part.name != "self")
+    return Verb(method, signature, kinds, required, get_args(result)[0] if streams else result, streams)
 
-    method: types.FunctionType = getattr(of, name)
-    names = _Names(method.__module__)
-    takes = {part: _meant(text, names) for part, text in method.__annotations__.items()}
-    gives = takes.pop("return")
-    streams = get_origin(gives) in (collections.abc.AsyncIterator, collections.abc.AsyncGenerator)
-    given = inspect.signature(method).parameters.values()
-    needs = frozenset(part.name for part in given if part.default is part.empty and part.name != "self")
-    return Verb(takes, needs, get_args(gives)[0] if streams else gives, streams)
+
+@cache
+def _names(module: str) -> _Names:
+    return _Names(module)
 
 
 def _meant(annotation: Any, names: _Names) -> Any:
@@ -182,7 +97,7 @@ def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
     homes = {name: cls.__module__ for cls in reversed(kind.__mro__) for name in vars(cls).get("__annotations__", ())}
     for field in fields(kind):
         needed = field.default is MISSING and field.default_factory is MISSING
-        found[field.name] = (_meant(field.type, _Names(homes[field.name])), needed)
+        found[field.name] = (_meant(field.type, _names(homes[field.name])), needed)
     return found
 
 

@@ -1,0 +1,62 @@
+"""Checks of text from people, models and programs: can it be stored, is it empty, is it too long.
+
+Does not change a text. Invariant: what passes `is_text` can be stored in SQLite, written to a file as UTF-8 and sent to
+a model.
+"""
+
+from __future__ import annotations
+
+from unicodedata import category
+
+from guildhall.core.errors import UsageError
+
+_JOINERS = "\u200c\u200d"  # invisible, and part of correct spelling in several scripts and of emoji
+# Control, format (such as a change of the reading direction), surrogate, private use, line and paragraph separator.
+_NOT_IN_A_LINE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def is_unicode(text: str) -> bool:
+    """Return True if the text has no lone surrogates, so that it can be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_text(value: object) -> bool:
+    """Return True if the value is a string without NUL and without lone surrogates."""
+    return isinstance(value, str) and "\0" not in value and is_unicode(value)
+
+
+def check_text(
+    name: str,
+    text: object,
+    max_chars: int | None = None,
+    *,
+    max_bytes: int | None = None,
+    allow_empty: bool = False,
+    empty: str | None = None,
+    long: str | None = None,
+) -> str:
+    """Return the text. Raise UsageError if it is not text, is blank or is too long.
+
+    `empty` and `long` are the hints for a text that is blank or too long.
+    """
+    if not isinstance(text, str) or not is_text(text):
+        raise UsageError(f"{name}: invalid text (it contains a NUL or a lone surrogate)")
+    if not allow_empty and not text.strip():
+        raise UsageError(f"{name}: it is empty", hint=empty)
+    if max_chars is not None and len(text) > max_chars:
+        raise UsageError(f"{name}: it is longer than {max_chars:,} characters", hint=long)
+    if max_bytes is not None and len(text.encode()) > max_bytes:
+        raise UsageError(f"{name}: it is longer than {max_bytes:,} bytes", hint=long)
+    return text
+
+
+def check_line(name: str, text: object, max_chars: int, *, empty: str | None = None) -> str:
+    """Return a text of one line. Raise UsageError if it has line breaks, control characters or hidden characters."""
+    line = check_text(name, text, max_chars, empty=empty)
+    if any(category(char) in _NOT_IN_A_LINE and char not in _JOINERS for char in line):
+        raise UsageError(f"{name}: it has line breaks, control characters or hidden characters", hint="Use one line.")
+    return line

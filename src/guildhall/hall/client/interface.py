@@ -1,0 +1,781 @@
+"""The interface of a hall: fourteen services, each verb declared once.
+
+`EmbeddedHall` carries the verbs out in this process, `RemoteHall` calls them over HTTP; a caller cannot tell which. The
+signature of a verb is its route, the form of its request and of its response, and its entry in the OpenAPI document.
+Does not import the types that it names: the codec does when a verb is called.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from guildhall.runs.model import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from pathlib import Path
+
+    from guildhall.core.errors import GuildError
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.jobs.model import Dispatch, Job, JobResult, JobShown, Page
+    from guildhall.members.model import MemberShown
+    from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
+    from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
+    from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
+    from guildhall.projects.meetings.model import Meeting, MeetingDetails
+    from guildhall.projects.meetings.states import MeetingStatus
+    from guildhall.projects.model import Problem, Project, ProjectShown
+    from guildhall.room.document_stores import Listed as DocumentListed
+    from guildhall.room.model import Message, Proposal, Vote
+    from guildhall.runs.fork import Forked
+    from guildhall.runs.model import Answer, Ask, Run, RunRequest
+    from guildhall.runs.plan import Executes, Plan
+    from guildhall.runs.record.entries import Entry, Payload
+    from guildhall.runs.replay import Replayed
+    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.package_text import Added, Kind, PackageShown
+    from guildhall.workers.packages import PackageListed
+    from guildhall.workers.trust import Pin, Seen
+    from guildhall.workflow.instance import Schedule, Sent, Start, WorkflowShown
+    from guildhall.workflow.plan import WorkflowPlan
+    from guildhall.workflow.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """The answer of a hall to a client that connects."""
+
+    env: tuple[str, ...]  # names of the environment variables that a frame may carry
+    problem: GuildError | None = None  # the settings cannot be read; `env` is empty then
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One line of `guild doctor`."""
+
+    name: str
+    ok: bool
+    detail: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """One thing that is not as a test recorded it."""
+
+    text: str  # what differs, then lines with - (recorded) and + (now)
+    worker: str | None = None
+    run: int | None = None  # the how-manieth run of the worker, from 1
+    answer: int | None = None  # before which answer of the model, from 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """What came of one test."""
+
+    file: Path
+    worker: str | None  # None: the file could not be read
+    deviations: Sequence[Deviation]
+    updated: bool = False  # the file says now what is, so that there is nothing to fail for
+    trusted: Seen | None = None  # the file as it is now, where it was trusted before it was updated
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.updated or not self.deviations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A run with all that belongs to it."""
+
+    run: Run
+    below: Sequence[Run]  # those that it has called, and those that these have called
+    asks: Sequence[Ask]  # of all of them
+    messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
+    attachments: Sequence[Mapping[str, Any]] = ()  # name, media_type, bytes, digest
+    runtime: str = "pydantic"  # what executes it between its doors
+
+    @property
+    def usage(self) -> Usage:
+        """What the run and all below it used up."""
+        return Usage.total(run.usage for run in (self.run, *self.below))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A worker, what it declares and cannot be given here, and what is probably not meant."""
+
+    worker: Worker
+    problems: Sequence[GuildError]
+    doubts: Sequence[str]
+    plan: Plan | None = None  # None: it cannot be made, and the problems say why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trusting:
+    """The code of a folder, or of one worker: what would be executed, by whom, and how it stands."""
+
+    folder: Path
+    code: Sequence[Executes]
+    plans: Sequence[Plan]  # of the workers that would execute it
+    problems: Sequence[GuildError]  # what cannot be read, and so cannot be trusted
+
+    @property
+    def open(self) -> tuple[Seen, ...]:
+        """The files that a person has not trusted as they are, each once."""
+        files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
+        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "trusted": not self.open,
+            "code": [code.as_dict() for code in self.code],
+            "workers": [plan.worker for plan in self.plans],
+            "problems": [error.as_dict() for error in self.problems],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The current version of a document of a room."""
+
+    path: str
+    digest: str
+    content: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"path": self.path, "digest": self.digest, "content": self.content}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Voted:
+    """A proposal with the votes that were cast so far."""
+
+    proposal: Proposal
+    votes: Sequence[Vote]
+
+    def as_dict(self) -> dict[str, Any]:
+        votes = [{"agent": vote.agent, "choice": vote.choice, "reason": vote.reason} for vote in self.votes]
+        return {**self.proposal.as_dict(), "votes": votes}
+
+
+class Runs(Protocol):
+    """Runs: start, follow, stop, inspect and repeat them."""
+
+    def run(self, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
+        """Start a run and stream its events, from `run_started` to `run_ended`.
+
+        Closing the stream early parks the run. Raise NotTrusted if code of the worker has not been trusted.
+        """
+        ...
+
+    def resume(
+        self,
+        run: str,
+        frame: Frame,
+        *,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
+    ) -> AsyncGenerator[Event]:
+        """Resume a run that is waiting, parked, lost or stopped at a limit, and stream its events.
+
+        The limits, if given, are added to what the run may use. Closing the stream early parks the run.
+        """
+        ...
+
+    def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
+        """Stream `run_started` and then the events of a live run from now on, until `run_ended`.
+
+        The stream is empty if the run is not live. Closing it early does not affect the run.
+        """
+        ...
+
+    async def park(self, run: str) -> None:
+        """Park a live run. It stays parked until it is resumed. Do nothing if it is not live."""
+        ...
+
+    async def stop(self, run: str) -> Sequence[str]:
+        """Cancel a run or a workflow with everything below it. Return the ids of the runs that were cancelled."""
+        ...
+
+    async def replay(self, run: str, frame: Frame) -> Replayed:
+        """Replay a recorded run without executing anything, and return where the replay differs from the record."""
+        ...
+
+    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
+        """Create a parked run that repeats a recorded run up to the journal entry `at`, optionally for another model.
+
+        `resume` continues the new run.
+        """
+        ...
+
+    async def script(self, run: str) -> str:
+        """Return a recorded run and its sub-runs as a YAML model script with a test case."""
+        ...
+
+    def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
+        """Execute test files in temporary copies of their projects and stream one result for each file.
+
+        `files` are absolute paths. `update` rewrites the expectations in files that deviate. Closing the stream early
+        skips the remaining files.
+        """
+        ...
+
+    async def get(self, run: str) -> Shown:
+        """Return a run with its sub-runs, asks and conversation."""
+        ...
+
+    async def list(self, *, everything: bool = False, called: bool = False) -> Sequence[Run]:
+        """Return the 50 newest runs, newest first, or all with `everything`. `called` includes sub-runs."""
+        ...
+
+    async def journal(self, run: str, after: int = -1) -> Sequence[Entry[Payload]]:
+        """Return the journal entries of a run that follow the entry number `after`."""
+        ...
+
+    async def plan(self, request: RunRequest, frame: Frame) -> Plan:
+        """Return what a run could read, write, execute and spend, without starting it."""
+        ...
+
+
+class Asks(Protocol):
+    """Asks: decisions and questions of runs that wait for the user."""
+
+    async def list(self) -> Sequence[Ask]:
+        """Return all open asks, oldest first."""
+        ...
+
+    async def get(self, ask: str) -> Ask:
+        """Return an ask, open or closed."""
+        ...
+
+    async def answer(self, ask: str, answer: Answer) -> Ask:
+        """Answer an open ask, and resume its run if the run belongs to a job, commission, meeting or workflow.
+
+        Raise Conflict if the ask is closed, UsageError if the choice is not one of the ask's choices.
+        """
+        ...
+
+
+class Workers(Protocol):
+    """Workers: the worker files that a request can use, and their lifecycle."""
+
+    async def list(self, frame: Frame) -> Sequence[Listed]:
+        """Return all workers of the frame's project, of the user and of packages, invalid ones with their error."""
+        ...
+
+    async def get(self, name: str, frame: Frame) -> Worker:
+        """Return a worker by its name, `scope/name` or file."""
+        ...
+
+    async def check(self, name: str, frame: Frame) -> Checked:
+        """Validate a worker and return its problems, doubts and plan."""
+        ...
+
+    async def create(self, name: str, frame: Frame, *, force: bool = False) -> Path:
+        """Create a worker file from the template in the frame's project and return its path.
+
+        Raise Conflict if the file exists, unless `force` is set.
+        """
+        ...
+
+    async def lock(self, name: str, frame: Frame) -> Worker:
+        """Lock a worker file, so that a change of it is refused until it is unlocked."""
+        ...
+
+    async def unlock(self, name: str, frame: Frame) -> Worker:
+        """Unlock a worker file."""
+        ...
+
+    async def promote(self, name: str, frame: Frame) -> Worker:
+        """Set the status of a draft worker to active."""
+        ...
+
+    async def retire(self, name: str, frame: Frame) -> Worker:
+        """Set the status of a worker to retired. It can no longer be run."""
+        ...
+
+
+class Workflows(Protocol):
+    """Workflows: teams of agents under a tag, their agents and schedules.
+
+    A target without an agent is the workflow itself.
+    """
+
+    async def plan(self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]) -> WorkflowPlan:
+        """Return what a workflow could do, without starting it. `request.worker` is the path of its file."""
+        ...
+
+    def run(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
+        """Start a workflow and stream the events of its run, its agents and its room, until `run_ended`.
+
+        Closing the stream early parks the workflow.
+        """
+        ...
+
+    async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
+        """Start a workflow in the background. Raise UsageError if the hall ends with the calling command."""
+        ...
+
+    async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
+        """Start the request's worker as an agent of the workflow global:main, in the background."""
+        ...
+
+    async def start_agent(self, target: Target) -> WorkflowShown:
+        """Start an agent again that was stopped or has failed."""
+        ...
+
+    async def stop_agent(self, target: Target) -> Sequence[str]:
+        """Stop one agent of a workflow. Return the ids of the runs that were cancelled."""
+        ...
+
+    async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
+        """Return the last generation of each workflow and tag, newest first. `over` includes those that have ended."""
+        ...
+
+    async def get(self, target: Target) -> WorkflowShown:
+        """Return a workflow with its agents."""
+        ...
+
+    async def find_by_run(self, run: str) -> WorkflowShown:
+        """Return the workflow of a run, which may be the run of one of its agents."""
+        ...
+
+    async def schedules(self, target: Target) -> Sequence[Schedule]:
+        """Return the schedules of an agent, or of all agents of a workflow."""
+        ...
+
+    async def set_schedule(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
+        """Set the schedule of an agent, or the default of a workflow: `when` is an interval or a cron expression.
+
+        `prompt` replaces the message that the agent gets when it wakes.
+        """
+        ...
+
+    async def clear_schedule(self, target: Target) -> bool:
+        """Remove a schedule. Return False if there was none."""
+        ...
+
+
+class Rooms(Protocol):
+    """Rooms: the messages, documents and proposals of a workflow."""
+
+    async def messages(self, run: str, *, since: int = 0) -> Sequence[Message]:
+        """Return the channel messages of a workflow's generation that follow the message number `since`."""
+        ...
+
+    async def send(self, target: Target, text: str) -> Sent:
+        """Post a message of the user, to an agent or to the whole channel."""
+        ...
+
+    async def documents(self, target: Target) -> Sequence[DocumentListed]:
+        """Return the documents of a room."""
+        ...
+
+    async def read_document(self, target: Target, *, file: str | None = None) -> Document:
+        """Return a document, or the room's main document if `file` is not given."""
+        ...
+
+    async def write_document(
+        self, target: Target, content: str, *, file: str | None = None, base: str | None = None
+    ) -> Document:
+        """Create or replace a document.
+
+        With `base`, the digest of the version that was read, raise Conflict if the document has changed since.
+        """
+        ...
+
+    async def append_document(self, target: Target, content: str, *, file: str | None = None) -> Document:
+        """Append text to a document."""
+        ...
+
+    async def proposals(self, target: Target) -> Sequence[Voted]:
+        """Return the proposals of a room with their votes."""
+        ...
+
+
+class Jobs(Protocol):
+    """Jobs: work of the hall's own workers that runs in the background and ends with a result.
+
+    A failed job continues with `runs.resume` of its run.
+    """
+
+    async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
+        """Start a job of a worker or of a member in the background. The id of a member's job is `member/job`.
+
+        Raise Conflict if a worker and a member have the name.
+        """
+        ...
+
+    async def list(
+        self,
+        *,
+        filter: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        worker: str | None = None,
+    ) -> Page:
+        """Return a page of jobs, newest first.
+
+        `filter` is a glob for the whole description; `cursor` is the `next` of the previous page.
+        """
+        ...
+
+    async def get(self, id: str) -> JobShown:
+        """Return a job with its progress, questions and decisions."""
+        ...
+
+    async def result(self, id: str) -> JobResult:
+        """Return the result of a completed job. Raise NotFinished if it is running."""
+        ...
+
+    async def cancel(self, id: str) -> Job:
+        """Cancel a job and return it. A job that has ended is returned unchanged."""
+        ...
+
+    async def delete(self, id: str, *, force: bool = False) -> None:
+        """Delete a job with its directory. Raise NotDeletable if it is running, unless `force` cancels it first."""
+        ...
+
+
+class Members(Protocol):
+    """Members: programs that serve tools and take jobs.
+
+    Every verb except `list`, `get`, `create` and `active_jobs` starts the member if it is trusted and not running. The
+    hall keeps no record of a member's jobs: these verbs ask the member.
+    """
+
+    async def list(self, frame: Frame) -> Sequence[MemberShown]:
+        """Return all members of the frame's project and of the user, invalid ones with their error."""
+        ...
+
+    async def get(self, name: str, frame: Frame) -> MemberShown:
+        """Return a member."""
+        ...
+
+    async def create(self, name: str, frame: Frame, *, template: str | None = None) -> Path:
+        """Create a member from a template in the frame's project and return its folder."""
+        ...
+
+    async def tools(self, name: str, frame: Frame) -> Sequence[Mapping[str, Any]]:
+        """Return the tools of a member as a model sees them."""
+        ...
+
+    async def call(self, name: str, tool: str, arguments: Mapping[str, Any], frame: Frame) -> Mapping[str, Any]:
+        """Call a tool of a member and return the tool result."""
+        ...
+
+    async def jobs(
+        self, name: str, frame: Frame, *, filter: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> JobListing:
+        """Return a page of a member's jobs, newest first."""
+        ...
+
+    async def job(self, name: str, job: str, frame: Frame) -> JobStanding:
+        """Return the state of a member's job."""
+        ...
+
+    async def job_result(self, name: str, job: str, frame: Frame) -> Result:
+        """Return the result of a member's job. Raise NotFinished if it is running."""
+        ...
+
+    async def cancel_job(self, name: str, job: str, frame: Frame) -> str:
+        """Cancel a member's job and return its status."""
+        ...
+
+    async def delete_job(self, name: str, job: str, frame: Frame) -> None:
+        """Delete a member's job."""
+        ...
+
+    async def answer_job(self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None) -> None:
+        """Answer an open question of a member's job. `question` selects one if several are open."""
+        ...
+
+    async def active_jobs(self) -> Sequence[AtWork]:
+        """Return the running jobs of all members that this hall has started."""
+        ...
+
+
+class Projects(Protocol):
+    """Projects: the registered repositories. No verb changes anything in a repository."""
+
+    async def list(self) -> Sequence[ProjectShown]:
+        """Return all projects, invalid ones with their error."""
+        ...
+
+    async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
+        """Register the git repository at an absolute path. The default name is that of its folder."""
+        ...
+
+    async def remove(self, name: str) -> ProjectShown:
+        """Remove a project from the register. Raise Conflict if a commission or meeting of it is live."""
+        ...
+
+    async def check(self, name: str) -> Sequence[Problem]:
+        """Return the differences between the records of a project and its repository."""
+        ...
+
+
+class Packages(Protocol):
+    """Packages: workers, toolboxes and templates that the user has installed."""
+
+    async def list(self) -> Sequence[PackageListed]:
+        """Return the installed packages, invalid ones with their error."""
+        ...
+
+    async def get(self, name: str, frame: Frame) -> PackageShown:
+        """Return an installed package with its tools and problems. A confined child process loads its tools."""
+        ...
+
+    async def inspect(self, folder: Path) -> PackageShown:
+        """Return what a package folder contains, installed or not, without executing any of its code."""
+        ...
+
+    async def create(self, name: str, *, kind: Kind = "worker", template: str | None = None) -> Path:
+        """Create and install a package from a template and return its folder."""
+        ...
+
+    async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> Added:
+        """Install a package from a folder. `force` replaces an installed package of the same name.
+
+        `seen` is the digest from `inspect`: raise Conflict if the folder has changed since.
+        """
+        ...
+
+    async def remove(self, name: str) -> Path:
+        """Uninstall a package and return the folder that keeps its files. Raise Conflict if it is in use."""
+        ...
+
+
+class Commissions(Protocol):
+    """Commissions: work on a project in a checkout of its own, merged when it is accepted."""
+
+    async def create(self, draft: Draft, frame: Frame, *, project: str | None = None) -> Commission:
+        """Create a commission in a project, by default the project that contains the frame's folder."""
+        ...
+
+    async def edit(self, id: str, changes: Mapping[str, Any], frame: Frame) -> Commission:
+        """Change fields of a commission's draft. A commission in progress is cancelled and dispatched again."""
+        ...
+
+    async def list(self, *, project: str | None = None, status: str | None = None) -> Sequence[Commission]:
+        """Return commissions in the order of their creation."""
+        ...
+
+    async def get(self, id: str) -> CommissionDetails:
+        """Return a commission with its timeline, queue position and problems."""
+        ...
+
+    async def wait_idle(self, id: str, *, within: float) -> bool:
+        """Wait until a commission cannot make progress without user action.
+
+        Return False if that takes longer than `within` seconds. At most 60 seconds are waited.
+        """
+        ...
+
+    async def dispatch(self, id: str, frame: Frame) -> Commission:
+        """Start a commission in the background, or queue it."""
+        ...
+
+    async def redispatch(self, id: str, frame: Frame) -> Commission:
+        """Start a commission over from the current integration branch."""
+        ...
+
+    async def cancel(self, id: str, *, reason: str | None = None) -> Commission:
+        """Cancel a commission. It can be dispatched again."""
+        ...
+
+    async def abandon(self, id: str, *, reason: str | None = None) -> Commission:
+        """End a commission for good."""
+        ...
+
+    async def delete(self, id: str) -> None:
+        """Delete a commission that has ended, with its record."""
+        ...
+
+
+class Meetings(Protocol):
+    """Meetings: conversations of the user with a worker in a project.
+
+    Closing a stream early does not interrupt the answer.
+    """
+
+    async def list(self, *, project: str | None = None, status: MeetingStatus | None = None) -> Sequence[Meeting]:
+        """Return meetings, newest first."""
+        ...
+
+    async def get(self, id: str) -> MeetingDetails:
+        """Return a meeting with its exchanges."""
+        ...
+
+    async def open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
+        """Create a meeting with the first message of the user. `join` starts the answer."""
+        ...
+
+    def join(
+        self,
+        id: str,
+        frame: Frame,
+        *,
+        renew: bool = False,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
+    ) -> AsyncGenerator[Event]:
+        """Stream events until every message of the user is answered. The stream is empty if none is open.
+
+        `renew` starts a new session. The limits, if given, are added to what a meeting may use that has reached one.
+        """
+        ...
+
+    def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
+        """Record a message of the user, then stream the events of the answer until the worker listens again."""
+        ...
+
+    async def interrupt(self, id: str) -> None:
+        """Interrupt the current answer. The meeting stays open."""
+        ...
+
+    async def accept(self, id: str) -> Meeting:
+        """Accept a meeting that a worker requested."""
+        ...
+
+    async def decline(self, id: str, *, reason: str | None = None) -> Meeting:
+        """Decline a meeting that a worker requested."""
+        ...
+
+    async def defer(self, id: str, until: str) -> Meeting:
+        """Defer a requested meeting until a date or a time."""
+        ...
+
+    async def close(self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False) -> Meeting:
+        """Close a meeting, with a summary by its worker unless `summarise` is false.
+
+        `leave_work` keeps uncommitted changes in the meeting's checkout instead of merging them.
+        """
+        ...
+
+    async def delete(self, id: str) -> None:
+        """Delete a meeting that has ended, with its record."""
+        ...
+
+
+class Memory(Protocol):
+    """Memory: the entries that workers keep.
+
+    The scope `worker` requires `worker`. With the scope `project`, `worker` selects the project of its file.
+    """
+
+    async def list(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing:
+        """List the entries of a scope, or of all scopes if none is given."""
+        ...
+
+    async def get(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
+        """Return an entry with its content."""
+        ...
+
+    async def write(
+        self, key: str, content: str, frame: Frame, *, scope: Scope, worker: str | None = None
+    ) -> MemoryEntry:
+        """Create or replace an entry in the name of the user."""
+        ...
+
+    async def remove(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
+        """Remove an entry and return it. Its content stays in the log."""
+        ...
+
+    async def history(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> EntryHistory:
+        """Return an entry with all its logged changes."""
+        ...
+
+    async def revert(
+        self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None, to: int | None = None
+    ) -> MemoryEntry:
+        """Restore the content of the change `to`, or the last content that differs from the current content."""
+        ...
+
+
+class Trust(Protocol):
+    """Trust: the user's decisions which code may be executed. No run and no tool can reach these verbs."""
+
+    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
+        """Return the code that a folder, file or worker would execute, and whether it is trusted.
+
+        The default is the frame's project.
+        """
+        ...
+
+    async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
+        """Return the workers that a worker may call only because of `*` and whose code is not trusted.
+
+        Its runs start without them.
+        """
+        ...
+
+    async def grant(self, files: Sequence[Seen]) -> None:
+        """Trust files with the digests from `inspect`. A file that has changed since stays untrusted."""
+        ...
+
+    async def revoke(self, folder: Path) -> Sequence[Pin]:
+        """Revoke the trust in all files below a folder and return them."""
+        ...
+
+
+class HallInfo(Protocol):
+    """The hall itself."""
+
+    async def hello(self, root: Path) -> Welcome:
+        """Return which environment variables a frame from the project `root` may carry.
+
+        A hall does not exit by itself while the connection of the call is open.
+        """
+        ...
+
+    async def status(self) -> dict[str, Any]:
+        """Return process id, version, address, state, and the number of runs, members and clients of the hall."""
+        ...
+
+    async def doctor(self, frame: Frame) -> Sequence[Check]:
+        """Check the installation: keys, programs, settings, workers, packages and members."""
+        ...
+
+
+class HallClient(ABC):
+    """A hall: its services, and the end of the connection to it."""
+
+    runs: Runs
+    asks: Asks
+    workers: Workers
+    workflows: Workflows
+    rooms: Rooms
+    jobs: Jobs
+    members: Members
+    projects: Projects
+    packages: Packages
+    commissions: Commissions
+    meetings: Meetings
+    memory: Memory
+    trust: Trust
+    hall: HallInfo
+
+    @abstractmethod
+    async def settle(self) -> Sequence[Event]:
+        """Wait for background work of an embedded hall and return the events that no stream has contained."""
+        ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connection, or the embedded hall with everything that it runs."""
+        ...
+
+
+SERVICES: Mapping[str, type[Any]] = {name: globals()[kind] for name, kind in HallClient.__annotations__.items()}
+VERBS = frozenset(
+    f"{service}.{name}" for service in SERVICES for name in dir(SERVICES[service]) if not name.startswith("_")
+)

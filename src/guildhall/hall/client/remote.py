@@ -1,0 +1,141 @@
+"""A hall in another process, behind the same interface as one in this process."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, suppress
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import GuildError, HallGone, Interrupted
+from guildhall.hall.client.codec import decode, encode, error_of, verb
+from guildhall.hall.client.interface import SERVICES, VERBS, HallClient
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from guildhall.core.events import Event
+    from guildhall.hall.client.discovery import Address
+    from guildhall.hall.client.transport import AsyncTransport, BlockingTransport
+
+_PARKED_WHEN_LEFT = frozenset({"runs.run", "runs.resume", "workflows.run"})
+_START_TIMEOUT_S = 10.0  # how long an interrupted client waits for the id of the run that it has to park
+
+
+class RemoteHall(HallClient):
+    """Calls each verb over HTTP as its service declares it."""
+
+    def __init__(self, address: Address, transport: BlockingTransport | None = None) -> None:
+        """Use `transport` for all calls if it is given. Streams are not available then."""
+        self.address = address
+        self._blocking = transport
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in SERVICES:
+            raise AttributeError(name)
+        service = _RemoteService(name, self._verb)
+        setattr(self, name, service)
+        return service
+
+    async def settle(self) -> Sequence[Event]:
+        return []  # background work goes on in the other process
+
+    async def close(self) -> None:
+        if self._blocking is not None:
+            await self._blocking.close()
+        if "_transport" in vars(self):
+            await self._transport.close()
+
+    @cached_property
+    def _transport(self) -> AsyncTransport:
+        from guildhall.hall.client.transport import AsyncTransport
+
+        return AsyncTransport(self.address)
+
+    def _verb(self, name: str) -> Callable[..., Any]:
+        known = verb(name)
+        request = self._follow if name in _PARKED_WHEN_LEFT else self._stream if known.streams else self._call
+
+        @wraps(known.declared)
+        def call(*arguments: Any, **named: Any) -> Any:
+            bound = known.bind(arguments, named)
+            return request(name, {part: encode(value) for part, value in bound.items()})
+
+        return call
+
+    async def _call(self, name: str, body: dict[str, Any]) -> Any:
+        status, response = await (self._blocking or self._transport).call(_path(name), body)
+        if status != 200:
+            raise error_of(response.get("error"))
+        return decode(verb(name).result, response["result"])
+
+    async def _stream(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Any]:
+        kind = verb(name).result
+        async with self._transport.stream(_path(name), body) as (status, lines), aclosing(lines):
+            async for line in lines:
+                if status != 200 or "error" in line:
+                    raise error_of(line.get("error"))
+                yield decode(kind, line["item"])
+
+    async def _follow(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Event]:
+        """Stream the events of a run. Park it if the caller leaves early, but not if the connection is lost."""
+        import asyncio
+
+        async with aclosing(self._stream(name, body)) as events:
+            first = asyncio.ensure_future(anext(events))
+            try:
+                event: Event = await asyncio.shield(first)
+            except asyncio.CancelledError:
+                if (parked := await self._park_started(first)) is not None:
+                    yield parked  # tells the caller which run was parked
+                raise
+            run = event.run
+            try:
+                yield event
+                async for event in events:
+                    yield event
+            except (asyncio.CancelledError, GeneratorExit):
+                if event.type != "run_ended" or event.run != run:
+                    await self._park(run)
+                raise
+
+    async def _park_started(self, first: asyncio.Future[Event]) -> Event | None:
+        """Park a run that is starting and return its first event, or None if it was refused."""
+        import asyncio
+
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                event = await first
+        except (TimeoutError, HallGone):
+            hint = "A run may have begun: `guild ls` shows it."
+            raise Interrupted("interrupted before the hall had answered", hint=hint) from None
+        except GuildError:
+            return None
+        await self._park(event.run)
+        return event
+
+    async def _park(self, run: str) -> None:
+        with suppress(HallGone):
+            await self.runs.park(run)
+
+
+class _RemoteService:
+    """One service of a remote hall. Its verbs are attributes with the signature and docstring of the interface."""
+
+    def __init__(self, name: str, verb_of: Callable[[str], Callable[..., Any]]) -> None:
+        self._name = name
+        self._verb_of = verb_of
+
+    def __getattr__(self, name: str) -> Any:
+        if f"{self._name}.{name}" not in VERBS:
+            raise AttributeError(f"the service {self._name!r} has no verb {name!r}", name=name, obj=self)
+        call = self._verb_of(f"{self._name}.{name}")
+        setattr(self, name, call)
+        return call
+
+    def __dir__(self) -> list[str]:
+        return sorted(one.partition(".")[2] for one in VERBS if one.startswith(f"{self._name}."))
+
+
+def _path(name: str) -> str:
+    return f"/api/{name.replace('.', '/')}"

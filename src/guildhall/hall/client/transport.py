@@ -1,0 +1,206 @@
+"""HTTP/1.1 from a client to a hall: as much of it as the verbs need.
+
+Does not use an HTTP library: importing one takes longer than most commands. `BlockingTransport` does not even import
+asyncio.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from guildhall.core.errors import HallGone
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncGenerator, Coroutine
+
+    from guildhall.hall.client.discovery import Address
+
+T = TypeVar("T")
+
+_TIMEOUT_S = 60.0  # for a response to a blocking call
+_MAX_LINE_BYTES = 1 << 30  # also the limit of a response; the hall is trusted
+_LOST = (OSError, EOFError, ValueError, LookupError)  # the connection is closed, or the response is not HTTP
+
+
+class BlockingTransport:
+    """Sends one request at a time on a plain socket and blocks until the response is complete."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._socket: socket.socket | None = None
+
+    async def call(self, path: str, body: Any) -> tuple[int, Any]:
+        """Return the status and the JSON of a response. Never yields to an event loop."""
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection(("127.0.0.1", self._address.port), _TIMEOUT_S)
+            self._socket.sendall(_request(self._address, path, body))
+            with self._socket.makefile("rb") as response:
+                status, headers = _head(_read_head(response))
+                return status, json.loads(response.read(int(headers["content-length"])))
+        except _LOST:
+            raise _gone(self._address) from None
+
+    async def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+def run_without_event_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits nothing but a BlockingTransport, and return its result."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("this work has to wait, and there is no event loop")
+
+
+class AsyncTransport:
+    """Sends requests on asyncio streams, several at once. Idle connections are reused."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._idle: list[_Connection] = []
+
+    async def call(self, path: str, body: Any) -> tuple[int, Any]:
+        """Return the status and the JSON of a response."""
+        connection = self._idle.pop() if self._idle else await self._connect()
+        try:
+            response = await connection.call(path, body)
+        except BaseException as error:
+            await connection.close()
+            if _is_lost(error):
+                raise _gone(self._address) from None
+            raise
+        self._idle.append(connection)
+        return response
+
+    @asynccontextmanager
+    async def stream(self, path: str, body: Any) -> AsyncGenerator[tuple[int, AsyncGenerator[Any]]]:
+        """Yield the status of a response, and its lines of JSON as they arrive."""
+        connection = await self._connect()
+        try:
+            try:
+                status = await connection.begin(path, body)
+            except Exception as error:
+                if _is_lost(error):
+                    raise _gone(self._address) from None
+                raise
+            yield status, self._lines(connection)
+        finally:
+            await connection.close()
+
+    async def close(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()
+
+    async def _connect(self) -> _Connection:
+        import asyncio
+
+        try:
+            streams = await asyncio.open_connection("127.0.0.1", self._address.port, limit=_MAX_LINE_BYTES)
+        except OSError:
+            raise _gone(self._address) from None
+        return _Connection(*streams, self._address)
+
+    async def _lines(self, connection: _Connection) -> AsyncGenerator[Any]:
+        """Yield each line until the one that marks the end."""
+        while True:
+            try:
+                line = json.loads(await connection.line())
+            except Exception as error:
+                if _is_lost(error):
+                    raise _gone(self._address) from None
+                raise
+            if line == {"end": True}:
+                return
+            yield line
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: Address) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._address = address
+        self._is_chunked = False
+        self._chunk = b""
+
+    async def call(self, path: str, body: Any) -> tuple[int, Any]:
+        status, headers = await self._send(path, body)
+        data = await self._reader.readexactly(int(headers["content-length"]))
+        return status, json.loads(data)
+
+    async def begin(self, path: str, body: Any) -> int:
+        """Return the status of a response whose lines are read one by one."""
+        status, headers = await self._send(path, body)
+        self._is_chunked = headers.get("transfer-encoding") == "chunked"
+        return status
+
+    async def line(self) -> bytes:
+        """Return the next line of a response."""
+        if not self._is_chunked:
+            return await self._reader.readuntil(b"\n")
+        while (end := self._chunk.find(b"\n")) < 0:
+            size = int(await self._reader.readuntil(b"\r\n"), 16)
+            if not size:
+                raise EOFError
+            self._chunk += (await self._reader.readexactly(size + 2))[:size]
+        line, self._chunk = self._chunk[:end], self._chunk[end + 1 :]
+        return line
+
+    async def _send(self, path: str, body: Any) -> tuple[int, dict[str, str]]:
+        self._writer.write(_request(self._address, path, body))
+        await self._writer.drain()
+        return _head(await self._reader.readuntil(b"\r\n\r\n"))
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+
+def _is_lost(error: BaseException) -> bool:
+    import asyncio
+
+    return isinstance(error, (*_LOST, asyncio.LimitOverrunError))
+
+
+def _read_head(response: Any) -> bytes:
+    lines = b""
+    while not lines.endswith(b"\r\n\r\n"):
+        line = response.readline(65536)
+        if not line:
+            raise EOFError
+        lines += line
+    return lines
+
+
+def _request(address: Address, path: str, body: Any) -> bytes:
+    data = json.dumps(body).encode()
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: 127.0.0.1:{address.port}",
+        f"Authorization: Bearer {address.token}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + data
+
+
+def _head(data: bytes) -> tuple[int, dict[str, str]]:
+    """Return the status and the headers of a response."""
+    first, *lines = data.decode("latin-1").splitlines()
+    pairs = (line.partition(":") for line in lines if line)
+    return int(first.split()[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _gone(address: Address) -> HallGone:
+    return HallGone(
+        f"the hall (process {address.pid}) is gone",
+        hint="What ran there is on record, and goes on with the next command that needs a hall: guild ls",
+    )

@@ -1,0 +1,78 @@
+"""A hall in this process, behind the same interface as one in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from guildhall.hall.client.interface import HallClient
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.services.asks import AskService
+from guildhall.hall.services.commissions import CommissionService
+from guildhall.hall.services.info import InfoService
+from guildhall.hall.services.jobs import JobService
+from guildhall.hall.services.meetings import MeetingService
+from guildhall.hall.services.members import MemberService
+from guildhall.hall.services.memory import MemoryService
+from guildhall.hall.services.packages import PackageService
+from guildhall.hall.services.projects import ProjectService
+from guildhall.hall.services.rooms import RoomService
+from guildhall.hall.services.runs import RunService
+from guildhall.hall.services.trust import TrustService
+from guildhall.hall.services.workers import WorkerService
+from guildhall.hall.services.workflows import WorkflowService
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from guildhall.core.events import Event
+    from guildhall.core.paths import Home
+
+
+async def open_hall(
+    home: Home, environ: Mapping[str, str], *, readonly: bool = False, children: bool = False
+) -> EmbeddedHall:
+    """Open a hall in this process. Take the lock of the home, and wait for it, unless `readonly` is set.
+
+    `children` executes runs in child processes.
+    """
+    make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
+    hall = await asyncio.to_thread(make)  # it may have to wait for the lock
+    hall.runtimes.warm()
+    return EmbeddedHall(hall)
+
+
+class EmbeddedHall(HallClient):
+    """Carries out the verbs in this process.
+
+    A hall that `stays` keeps runs going when their streams are closed, and buffers a limited number of events for them.
+    """
+
+    def __init__(
+        self, hall: Hall, *, stays: bool = False, status: Callable[[], Mapping[str, Any]] | None = None
+    ) -> None:
+        """Offer the services of `hall`. `status` returns the state of the process that serves it."""
+        self._hall = hall
+        runs = RunService(hall, stays=stays)
+        self.runs = runs
+        self.asks = AskService(hall, stays=stays)
+        self.workers = WorkerService(hall)
+        self.workflows = WorkflowService(hall, runs, stays=stays)
+        self.rooms = RoomService(hall)
+        self.jobs = JobService(hall)
+        self.members = MemberService(hall)
+        self.projects = ProjectService(hall)
+        self.packages = PackageService(hall)
+        self.commissions = CommissionService(hall)
+        self.meetings = MeetingService(hall, stays=stays)
+        self.memory = MemoryService(hall)
+        self.trust = TrustService(hall)
+        self.hall = InfoService(hall, status)
+
+    async def settle(self) -> Sequence[Event]:
+        return await self._hall.settle()
+
+    async def close(self) -> None:
+        await self._hall.close()

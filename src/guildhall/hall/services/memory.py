@@ -1,0 +1,58 @@
+"""The service of memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import UsageError
+from guildhall.hall.client.interface import Memory
+from guildhall.memory.model import PERSON
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.core.frame import Frame
+    from guildhall.hall.composition.hall import Hall
+    from guildhall.memory.folder import MemoryFolder
+    from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
+
+
+class MemoryService(Memory):
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+
+    async def list(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing:
+        folders = [self._folder(frame, scope, worker)] if scope else self._folders(frame, worker).values()
+        return await asyncio.to_thread(self._hall.memory.list_entries, folders)
+
+    async def get(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
+        return await asyncio.to_thread(self._hall.memory.read, self._folder(frame, scope, worker), key)
+
+    async def write(
+        self, key: str, content: str, frame: Frame, *, scope: Scope, worker: str | None = None
+    ) -> MemoryEntry:
+        folder = self._folder(frame, scope, worker)
+        return await asyncio.to_thread(self._hall.memory.write, folder, key, content, PERSON)
+
+    async def remove(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
+        return await asyncio.to_thread(self._hall.memory.remove, self._folder(frame, scope, worker), key, PERSON)
+
+    async def history(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> EntryHistory:
+        return await asyncio.to_thread(self._hall.memory.history, self._folder(frame, scope, worker), key)
+
+    async def revert(
+        self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None, to: int | None = None
+    ) -> MemoryEntry:
+        folder = self._folder(frame, scope, worker)
+        return await asyncio.to_thread(self._hall.memory.revert, folder, key, PERSON, change_id=to)
+
+    def _folders(self, frame: Frame, worker: str | None) -> Mapping[Scope, MemoryFolder]:
+        found = self._hall.find_worker(worker, frame) if worker is not None else None
+        return self._hall.memory.folders(found, frame)
+
+    def _folder(self, frame: Frame, scope: Scope, worker: str | None) -> MemoryFolder:
+        folder = self._folders(frame, worker).get(scope)
+        if folder is None:
+            raise UsageError("the scope 'worker' needs the name of a worker", hint="Add --worker NAME.")
+        return folder

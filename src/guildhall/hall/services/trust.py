@@ -1,0 +1,54 @@
+"""The service of trust."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import stamp
+from guildhall.hall.client.interface import Trust
+from guildhall.workers import records
+from guildhall.workers.trust import Pin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client.interface import Trusting
+    from guildhall.hall.composition.hall import Hall
+    from guildhall.workers.trust import Seen
+
+
+class TrustService(Trust):
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+
+    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
+        from guildhall.hall.trusting import of_folder, of_worker
+
+        if worker is not None:
+            return await of_worker(self._hall, self._hall.find_worker(worker, frame), frame)
+        return await of_folder(self._hall, at, frame)
+
+    async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
+        from guildhall.hall.composition.callee_trust import untrusted_of_all
+
+        return untrusted_of_all(self._hall, self._hall.find_worker(worker, frame), frame)
+
+    async def grant(self, files: Sequence[Seen]) -> None:
+        now = stamp(self._hall.clock.now())
+        pins = [Pin(path=seen.path, digest=seen.digest, trusted_at=now) for seen in files if seen.standing != "gone"]
+        gone = [seen.path for seen in files if seen.standing == "gone"]
+
+        def write(connection: Connection) -> None:
+            records.put_pins(connection, pins)
+            records.drop_pins(connection, gone)
+
+        await self._hall.store.write(write)
+
+    async def revoke(self, folder: Path) -> Sequence[Pin]:
+        below = self._hall.pins_below(folder)
+        await self._hall.store.write(lambda connection: records.drop_pins(connection, [pin.path for pin in below]))
+        return below
