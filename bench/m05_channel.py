@@ -21,8 +21,8 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.mcp import McpEndpoint
-from guildhall.room.rooms import Rooms
-from guildhall.room.toolbox import Desk, room_tools
+from guildhall.room.service import Rooms
+from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.listener import Listener
 from guildhall.runs.model import RunRequest
 from guildhall.runs.seat import Seat
@@ -124,8 +124,8 @@ async def _measured(scratch: Path, tag: str) -> float:
 
 async def _seated(hall: Hall, room: Any, agent: str, scratch: Path) -> str:
     seat = Seat(
-        tools=room_tools(room, agent),
-        execute=lambda run: Desk(room, agent, run).execute,
+        tools=room_tools(),
+        execute=lambda run: RoomTools(room, agent, run).call,
         began=lambda connection, run: None,
         ended=lambda connection, run, stretch: None,
     )

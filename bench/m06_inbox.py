@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from bench.frame import Metric, seconds
 from guildhall.core.clock import SystemClock
-from guildhall.room.rooms import Rooms
-from guildhall.room.toolbox import Desk, room_tools
+from guildhall.room.service import Rooms
+from guildhall.room.tools import RoomTools, room_tools
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 from guildhall.tools.model import ToolCall
@@ -80,12 +80,12 @@ def _read(room: Room) -> float:
 
 
 async def _called(room: Room) -> float:
-    (tool,) = room_tools(room, "coder", ("inbox_read",))
-    desk = Desk(room, "coder", f"r-{id(tool)}-{asyncio.get_running_loop().time()}")
+    (tool,) = room_tools(("inbox_read",))
+    tools = RoomTools(room, "coder", f"r-{id(tool)}-{asyncio.get_running_loop().time()}")
     loop = asyncio.get_running_loop()
     began = loop.time()
     for number in range(CALLS):
-        result = await desk.execute(tool, ToolCall(key=f"m{number}", tool="inbox_read", arguments={}))
+        result = await tools.call(tool, ToolCall(key=f"m{number}", tool="inbox_read", arguments={}))
         if result.is_error:
             raise RuntimeError(result.text)
     return (loop.time() - began) / CALLS

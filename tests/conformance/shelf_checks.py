@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from guildhall.room.shelves import Listed
+from guildhall.room.document_stores import Listed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from guildhall.room.shelves import Shelf
+    from guildhall.room.document_stores import Shelf
 
 _ODD = ("", " ", "\n", "\r\n", "a\rb", "ä€😀", "\ufeffx", "x" * 1_000_000, "no end", "end\n", "\x01\x7f")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.room.rooms import Rooms
-from guildhall.room.shelves import FileShelf, Listed, TableShelf
+from guildhall.room.document_stores import FileShelf, Listed, TableShelf
+from guildhall.room.service import Rooms
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 from tests.conformance.shelf_checks import SHELF_CHECKS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.room.shelves import Shelf
+    from guildhall.room.document_stores import Shelf
 
 
 @pytest.fixture(params=["file", "table"])

@@ -18,10 +18,9 @@ from mcp.client.streamable_http import streamable_http_client
 
 from guildhall.core.errors import ServerGone
 from guildhall.hall import mcp as endpoint
-from guildhall.room.rooms import Rooms
-from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
-from guildhall.room.toolbox import Desk as RoomDesk
-from guildhall.room.toolbox import room_tools
+from guildhall.room.service import Rooms
+from guildhall.room.tools import TOOLS as ROOM_TOOLS
+from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.http import MAX_BODY_BYTES
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.seat import Seat
@@ -596,8 +595,8 @@ class Table:
         """A live run in the seat of an agent: its id and its token."""
         room = self.room
         seat = Seat(
-            tools=room_tools(room, agent),
-            execute=lambda run: RoomDesk(room, agent, run).execute,
+            tools=room_tools(),
+            execute=lambda run: RoomTools(room, agent, run).call,
         )
         return await self._hall.live(worker, seat=seat)
 
@@ -657,12 +656,12 @@ def test_the_sender_is_whoever_has_the_token(home: Home, project: Path) -> None:
 
 def test_a_call_that_ends_a_run_ends_it_also_when_it_comes_from_outside(home: Home, project: Path) -> None:
     async def work() -> None:
-        async with table(home, project, "coder") as (hall, room):
+        async with table(home, project, "coder") as (hall, _):
 
             async def gone(tool: Any, call: Any) -> Any:
                 raise ServerGone("the server of this tool is gone")
 
-            tools = room_tools(room.room, "coder")
+            tools = room_tools()
             seat = Seat(tools=tools, execute=lambda run: gone)
             run, token = await hall.live("clerk", seat=seat)
             async with raw(f"{hall.url}/room/", token) as http:

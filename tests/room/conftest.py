@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.clock import SystemClock
-from guildhall.room.model import Actor, Ears, Happened
-from guildhall.room.rooms import Rooms
+from guildhall.room.model import Actor, RoomEvent, RoomListener
+from guildhall.room.service import Rooms
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 
@@ -40,11 +40,11 @@ class Heard:
     """What was told after it was committed."""
 
     wakes: list[tuple[str, frozenset[str]]] = field(default_factory=list)
-    happened: list[Happened] = field(default_factory=list)
+    happened: list[RoomEvent] = field(default_factory=list)
 
     @property
-    def ears(self) -> Ears:
-        return Ears(wake=lambda room, agents: self.wakes.append((room, agents)), happened=self.happened.append)
+    def ears(self) -> RoomListener:
+        return RoomListener(wake=lambda room, agents: self.wakes.append((room, agents)), on_event=self.happened.append)
 
     @property
     def woken(self) -> list[set[str]]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from guildhall.core.clock import SystemClock
 from guildhall.room import records
-from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.room.service import Rooms, RoomSettings
 from guildhall.store import engine
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
@@ -113,9 +113,9 @@ async def calls(place: Path, kind: str) -> None:
         assert not result.is_error, result.text
 
 
-def furnishing(place: Path, kind: str) -> Furnishing:
+def furnishing(place: Path, kind: str) -> RoomSettings:
     folder = place / ".workflow" / "review" / "main"
-    return Furnishing(documents=folder / "documents", projection=folder) if kind == "file" else Furnishing()
+    return RoomSettings(documents=folder / "documents", projection=folder) if kind == "file" else RoomSettings()
 
 
 def left(place: Path, kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An agent at its desk: calls as a run makes them."""
+"""An agent in a room: calls as a run makes them, and mail operations as a workflow performs them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from guildhall.room.toolbox import Desk, room_tools
+from guildhall.room.table import perform_in
+from guildhall.room.tools import RoomTools, room_tools
 from guildhall.tools.define import argument_problem
 from guildhall.tools.model import ToolCall, ToolResult
 
 if TYPE_CHECKING:
+    from guildhall.room.model import Actor
+    from guildhall.room.operation import Performed
     from guildhall.room.room import Room
+    from guildhall.store.engine import Store
 
 _KEYS = count(1)  # no two calls of a test are the same one, unless it says so
+
+
+def perform(store: Store, room: Room, name: str, actor: Actor, **arguments: Any) -> Performed:
+    """Perform an operation as a workflow does: in a transaction of its own."""
+    return store.submit(lambda c: perform_in(c, room.id, name, actor, room.now(), **arguments)).result(5)
 
 
 @dataclass
@@ -29,12 +38,12 @@ class At:
         return asyncio.run(self.calling(name, key, **arguments))
 
     async def calling(self, name: str, /, key: str | None = None, **arguments: Any) -> ToolResult:
-        (tool,) = room_tools(self.room, self.agent, (name,))
+        (tool,) = room_tools((name,))
         if problem := argument_problem(tool, arguments):  # as the gate does it, before the call gets here
             return ToolResult.error(problem)
         run = self.run or f"r-{self.agent}"
         call = ToolCall(key=key or f"m{next(_KEYS)}/c", tool=name, arguments=arguments)
-        return await Desk(self.room, self.agent, run).execute(tool, call)
+        return await RoomTools(self.room, self.agent, run).call(tool, call)
 
     def __call__(self, name: str, /, key: str | None = None, **arguments: Any) -> str:
         result = self.call(name, key, **arguments)

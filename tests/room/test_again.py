@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.room import inbox, proposals, records
-from guildhall.room.again import RoomAgain
-from guildhall.room.channel import tell
+from guildhall.room import inbox, records
 from guildhall.room.model import Actor, Piece, Said
-from guildhall.room.rooms import Furnishing, Rooms
-from guildhall.room.toolbox import TOOLS
-from guildhall.room.turn import take
+from guildhall.room.replay import RoomReplay
+from guildhall.room.service import Rooms, RoomSettings
+from guildhall.room.tools import TOOLS
 from guildhall.store.scratch import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
-from tests.room.desks import At
+from tests.room.desks import At, perform
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,11 +27,11 @@ if TYPE_CHECKING:
 
 async def first_difference(source: Store, room: str, empty: Store) -> tuple[Any, Any] | None:
     """Makes every operation of a room again in an empty one; the first that comes out otherwise, with what comes."""
-    again = RoomAgain(room, source, empty)
+    again = RoomReplay(room, source, empty)
     for then in again.operations():
         called = then.op in TOOLS and then.actor.run is not None
         call = ToolCall(key=then.actor.key or "", tool=then.op, arguments=then.arguments) if called else None
-        made = await again.make(then, call)
+        made = await again.repeat(then, call)
         if made.result != then.result:
             return then, made
     return None
@@ -52,7 +50,7 @@ def folder(project: Path) -> Path:
 
 def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     """A room in which something of everything was done, by several, some of it refused."""
-    how = Furnishing(documents=folder / "documents", projection=folder, max_hops=2)
+    how = RoomSettings(documents=folder / "documents", projection=folder, max_hops=2)
     room = asyncio.run(rooms.open("review", "main", TEAM, how))
     coordinator, reviewer, coder = (At(room, name) for name in TEAM)
     election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), 60))
@@ -61,7 +59,8 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     said = Said((Piece("Diff:\n"), Piece("+@coder", quoted=True), Piece("\n@reviewer look")))
     asyncio.run(room.send(said, Actor.system("w-1", "kickoff")))
     batch = room.unread("reviewer")
-    store.submit(lambda c: inbox.shown(c, room.id, "reviewer", "r-reviewer", batch, room.now())).result(5)
+    first = Actor(name="reviewer", run="r-reviewer", key="inbox")
+    perform(store, room, "inbox_shown", first, left=0, **inbox.marks(batch))
     reviewer("channel_send", message="@coder one, @codr")
     reviewer.refused("channel_send", message="@codr")
     reviewer.refused("document_write", content="not mine")
@@ -78,8 +77,7 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     coder("proposal_create", type="decision", title="q", options=["x", "y"], tie_break="random")
     for desk, choice in ((coordinator, "x"), (coder, "y")):
         desk("proposal_vote", proposal="p-2", choice=choice)
-    done = lambda turn: {"ended": [one.id for one in proposals.settle_open(turn)]}  # noqa: E731
-    store.submit(lambda c: take(c, room.id, "settle", Actor.system("w-1"), room.now(), {}, done)).result(5)
+    perform(store, room, "settle", Actor.system("w-1"))
     asyncio.run(room.mend())
     coder("document_read", file="decisions.md")
     coder("channel_send", message="@reviewer two " + "x" * 5_000)
@@ -90,17 +88,15 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     coder("resource_create", content="kept")
     coder("inbox_ack", until=room.unread("coder")[0].message.id)
     until = store.read(lambda c: inbox.seen(c, room.id, "r-reviewer")).until
-    store.submit(lambda c: inbox.acknowledge(c, room.id, "reviewer", until, at=room.now(), run="r-reviewer")).result(5)
+    perform(store, room, "acknowledged", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
     batch = room.unread("coordinator")
-    store.submit(lambda c: inbox.shown(c, room.id, "coordinator", "r-x", batch, room.now())).result(5)
+    first = Actor(name="coordinator", run="r-x", key="inbox")
+    perform(store, room, "inbox_shown", first, left=0, **inbox.marks(batch))
     until = batch[-1].message.id
-    store.submit(lambda c: inbox.bury(c, room.id, "coordinator", until, at=room.now(), run="r-x")).result(5)
-    said = {"text": "could not", "to": ["coder"], "hops": 1}
-    store.submit(
-        lambda c: take(c, room.id, "tell", Actor.system("r-x"), room.now(), said, lambda turn: tell(turn, **said))
-    ).result(5)
-    store.submit(lambda c: inbox.deliver_again(c, room.id, "coordinator", at=room.now())).result(5)
-    store.submit(lambda c: inbox.release(c, room.id, at=room.now())).result(5)
+    perform(store, room, "buried", Actor.system("r-x"), agent="coordinator", until=until)
+    perform(store, room, "tell", Actor.system("r-x"), text="could not", to=["coder"], hops=1)
+    perform(store, room, "delivered_again", PERSON, agent="coordinator")
+    perform(store, room, "released", PERSON)
     asyncio.run(room.send("again", PERSON, to=["all"]))
     return asyncio.run(rooms.open("review", "main", (*TEAM, "late"), how))
 

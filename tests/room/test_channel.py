@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Conflict, NotFound, UsageError
-from guildhall.room import inbox
+from guildhall.room import inbox, records
 from guildhall.room.channel import tell
 from guildhall.room.model import Actor, Piece, Said
-from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
+from tests.room.desks import perform
 
 if TYPE_CHECKING:
     from guildhall.room.room import Room
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def opened(rooms: Rooms, *seats: str, **how: Any) -> Room:
-    return asyncio.run(rooms.open("review", "main", seats or TEAM, Furnishing(**how)))
+    return asyncio.run(rooms.open("review", "main", seats or TEAM, RoomSettings(**how)))
 
 
 def numbers(room: Room, name: str) -> list[int]:
@@ -35,7 +36,7 @@ def test_a_mention_is_delivered_and_stays_unread_until_it_is_acknowledged(rooms:
     assert heard.woken == [{"reviewer", "coder"}]
     assert numbers(room, "reviewer") == numbers(room, "reviewer") == [1]
     asyncio.run(room.send("@reviewer more", PERSON))
-    moved = store.submit(lambda c: inbox.acknowledge(c, room.id, "reviewer", 1, at="now")).result(5)
+    moved = perform(store, room, "acknowledged", Actor(name="reviewer"), agent="reviewer", until=1).result["messages"]
     assert moved == [1]
     assert numbers(room, "reviewer") == [2]
     assert numbers(room, "coder") == [1]
@@ -130,10 +131,10 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
 
     def turn(name: str, run: str, text: str) -> bool:
         batch = room.unread(name)
-        store.submit(lambda c: inbox.shown(c, room.id, name, run, batch, "now")).result(5)
+        perform(store, room, "inbox_shown", agent(name, run, "inbox"), left=0, **inbox.marks(batch))
         posted = asyncio.run(room.send(text, agent(name, run)))
         until = store.read(lambda c: inbox.seen(c, room.id, run)).until
-        store.submit(lambda c: inbox.acknowledge(c, room.id, name, until, at="now", run=run)).result(5)
+        perform(store, room, "acknowledged", agent(name, run), agent=name, until=until)
         return posted.held
 
     asyncio.run(room.send("@coder go", PERSON))
@@ -145,8 +146,10 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
     assert heard.happened[-1].type == "held"
     assert room.waiting() == {}
     assert [message.hops for message in room.messages()] == [0, 1, 2, 3]
-    assert [name for name, _ in store.read(lambda c: inbox.held(c, room.id))] == ["reviewer"]
-    room.wake(store.submit(lambda c: inbox.release(c, room.id, at="now")).result(5))
+    assert [name for name, _ in store.read(lambda c: inbox.held_mail(c, room.id))] == ["reviewer"]
+    released = perform(store, room, "released", PERSON).turn
+    assert released is not None
+    asyncio.run(room.follow(released))
     assert heard.woken[-1] == {"reviewer"}
     assert room.waiting() == {"reviewer": 1}
     assert not turn("reviewer", "r-4", "@coder once more")
@@ -156,13 +159,18 @@ def test_dead_letters_are_not_unread_until_they_are_delivered_again(rooms: Rooms
     room = opened(rooms)
     for text in ("@coder one", "@coder two", "@coder three"):
         asyncio.run(room.send(text, agent("reviewer")))
-    buried = store.submit(lambda c: inbox.bury(c, room.id, "coder", 2, at="now")).result(5)
-    assert [(mail.message.id, mail.message.sender) for mail in buried] == [(1, "reviewer"), (2, "reviewer")]
+    buried = perform(store, room, "buried", Actor.system(), agent="coder", until=2).result["messages"]
+    assert buried == [1, 2]
     assert numbers(room, "coder") == [3]
-    assert len(store.read(lambda c: inbox.dead(c, room.id))) == 2
-    assert store.submit(lambda c: inbox.deliver_again(c, room.id, "coder", at="now")).result(5) == {"coder"}
+    dead = store.read(lambda c: inbox.dead_letters(c, room.id))
+    assert [(mail.message.id, mail.message.sender) for _, mail in dead] == [(1, "reviewer"), (2, "reviewer")]
+    again = perform(store, room, "delivered_again", PERSON, agent="coder").turn
+    assert again is not None
+    assert again.wakes == {"coder"}
     assert numbers(room, "coder") == [1, 2, 3]
-    assert store.submit(lambda c: inbox.deliver_again(c, room.id, "coder", at="now")).result(5) == frozenset()
+    before = store.read(lambda c: records.history(c, room.id))
+    perform(store, room, "delivered_again", PERSON, agent="coder")
+    assert store.read(lambda c: records.history(c, room.id)) == before  # nothing changed, nothing is logged
 
 
 def test_an_inbox_is_shown_in_parts_and_never_a_newer_message_without_the_older(rooms: Rooms):

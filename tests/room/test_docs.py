@@ -8,7 +8,7 @@ from typing import get_args
 
 from guildhall.room.inbox import BATCH, BATCH_TEXT
 from guildhall.room.model import LONG, MAX_HOPS, MAX_TEXT, ProposalType, Resolution, TieBreak
-from guildhall.room.toolbox import TOOLS
+from guildhall.room.tools import TOOLS
 from tests.room.test_toolbox import CONTRACT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "room.md").read_text()

@@ -11,7 +11,7 @@ import pytest
 from guildhall.core.errors import Refused
 from guildhall.room import records, shared_records
 from guildhall.room.model import pin
-from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
 from tests.room.desks import At
 
@@ -38,7 +38,7 @@ def room(rooms: Rooms, kind: str, folder: Path) -> Room:
 
 
 def opened(rooms: Rooms, folder: Path | None, *seats: str, **how: Any) -> Room:
-    return asyncio.run(rooms.open("review", "main", seats or TEAM, Furnishing(documents=folder, **how)))
+    return asyncio.run(rooms.open("review", "main", seats or TEAM, RoomSettings(documents=folder, **how)))
 
 
 @pytest.mark.req("AW-8", "AW-19")
@@ -134,7 +134,7 @@ def test_only_the_owner_writes_and_others_suggest(rooms: Rooms, heard: Heard):
     assert (mail.message.kind, mail.message.content) == ("suggestion", "A suggestion for a.md:\nadd a line @all")
     owner("document_write", file="a.md", content="x")
     assert "Write it yourself" in owner.refused("document_suggest", suggestion="x")
-    asyncio.run(room.documents.write(PERSON, "a.md", "by a person"))
+    asyncio.run(room.perform("document_write", PERSON, file="a.md", content="by a person"))
     assert coder("document_read", file="a.md").endswith("by a person")
 
 
@@ -291,4 +291,4 @@ def test_every_operation_has_its_place_in_the_log(room: Room, store: Store):
 
 def test_the_room_s_own_record_of_decisions_is_not_the_agents_to_write(room: Room):
     with pytest.raises(Refused, match="written by the room"):
-        asyncio.run(room.documents.write(agent("coder"), "decisions.md", "x"))
+        asyncio.run(room.perform("document_write", agent("coder"), file="decisions.md", content="x"))

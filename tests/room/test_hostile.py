@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.room import records
-from guildhall.room.rooms import Furnishing, Rooms
-from guildhall.room.toolbox import TOOLS, Desk, room_tools
+from guildhall.room.service import Rooms, RoomSettings
+from guildhall.room.tools import TOOLS, RoomTools, room_tools
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolCall, ToolResult
 from tests.room.conftest import TEAM
@@ -73,15 +73,15 @@ def test_hostile_arguments_give_results_and_nothing_else(
     (outside / "secret").write_text("SECRET")
 
     async def attack() -> tuple[Room, list[ToolResult]]:
-        furnishing = Furnishing(documents=inside / "documents") if kept == "file" else Furnishing()
+        furnishing = RoomSettings(documents=inside / "documents") if kept == "file" else RoomSettings()
         other = await rooms.open("review", "other", TEAM)
         room = await rooms.open("review", "main", TEAM, furnishing)
         before = shape(store, other.id)
         if kept == "file":
             (inside / "documents").mkdir(parents=True)
             (inside / "documents" / "link").symlink_to(outside)
-        tools = room_tools(room, "coder", (name,))
-        gate = Gate(tools, (), "ask", Open(), Desk(room, "coder", "r-1").execute)
+        tools = room_tools((name,))
+        gate = Gate(tools, (), "ask", Open(), RoomTools(room, "coder", "r-1").call)
         calls = [ToolCall(key=f"m1/{i}", tool=name, arguments=a) for i, a in enumerate(attacks(tools[0], outside))]
         results = [await gate.call(call) for call in calls]
         assert shape(store, other.id) == before

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from guildhall.core.errors import GuildError
-from guildhall.room import inbox, proposals, records
+from guildhall.room import inbox, records, voting
 from guildhall.room.model import Actor
-from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.room.service import Rooms, RoomSettings
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 from guildhall.store.scratch import scratch
 from tests.room.conftest import Heard, Moments
-from tests.room.desks import At
+from tests.room.desks import At, perform
 from tests.room.test_again import first_difference
 
 TEAM = ("a", "b", "c")
@@ -52,7 +52,7 @@ class InRoom(RuleBasedStateMachine):
         self.heard = Heard()
         self.store = Store(self.database)
         self.rooms = Rooms(self.store, self.clock, self.heard.ears)
-        self.room = self.runner.run(self.rooms.open("review", "main", TEAM, Furnishing(max_hops=3)))
+        self.room = self.runner.run(self.rooms.open("review", "main", TEAM, RoomSettings(max_hops=3)))
 
     @rule()
     def restart(self) -> None:
@@ -60,6 +60,9 @@ class InRoom(RuleBasedStateMachine):
 
     def write(self, fn: Any) -> Any:
         return self.store.submit(fn).result(5)
+
+    def perform(self, name: str, actor: Actor, **arguments: Any) -> Any:
+        return perform(self.store, self.room, name, actor, **arguments)
 
     def teardown(self) -> None:
         """Whatever was done, the log makes the same room again."""
@@ -105,7 +108,7 @@ class Inboxes(InRoom):
     def a_run_begins(self, name: str, number: int) -> tuple[str, str]:
         run = f"r-{number}-{len(self.shown)}"
         batch = self.room.unread(name)
-        self.write(lambda c: inbox.shown(c, self.room.id, name, run, batch, self.room.now()))
+        self.perform("inbox_shown", Actor(name=name, run=run, key="inbox"), left=0, **inbox.marks(batch))
         self._note_shown(name, run)
         return name, run
 
@@ -132,9 +135,9 @@ class Inboxes(InRoom):
         until = self.store.read(lambda c: inbox.seen(c, self.room.id, id)).until
         assert until == self.shown[id]
         if how == "done":
-            self.write(lambda c: inbox.acknowledge(c, self.room.id, name, until, at=self.room.now(), run=id))
+            self.perform("acknowledged", Actor(name=name, run=id), agent=name, until=until)
         elif how == "dead":
-            self.write(lambda c: inbox.bury(c, self.room.id, name, until, at=self.room.now(), run=id))
+            self.perform("buried", Actor.system(id), agent=name, until=until)
         if how != "failed":
             self._move(name, "unread", how, until)
 
@@ -145,12 +148,12 @@ class Inboxes(InRoom):
 
     @rule(name=AGENTS)
     def dead_letters_go_out_again(self, name: str) -> None:
-        self.write(lambda c: inbox.deliver_again(c, self.room.id, name, at=self.room.now()))
+        self.perform("delivered_again", Actor.person(), agent=name)
         self._move(name, "dead", "unread", self.count)
 
     @rule()
     def a_person_lets_go_what_is_held(self) -> None:
-        self.write(lambda c: inbox.release(c, self.room.id, at=self.room.now()))
+        self.perform("released", Actor.person())
         for name in TEAM:
             for number, status in self.status[name].items():
                 if status == "held":
@@ -280,7 +283,7 @@ class Votes(InRoom):
     def what_binds_is_carried_out(self) -> None:
         last = max((one for one in self.room.proposals() if one.guards), key=lambda one: one.number, default=None)
         guard = self.room.guard_of("x") or self.store.read(
-            lambda c: proposals.guard_of(c, self.room.id, "document_write", "notes.md")
+            lambda c: voting.guard_of(c, self.room.id, "document_write", "notes.md")
         )
         if last is not None and last.passed:
             assert guard is None

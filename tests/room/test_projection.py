@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.room import inbox
-from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.room.model import Actor
+from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard
-from tests.room.desks import At
+from tests.room.desks import At, perform
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def folder(project: Path) -> Path:
 
 
 def opened(rooms: Rooms, folder: Path) -> Room:
-    how = Furnishing(projection=folder, documents=folder / "documents")
+    how = RoomSettings(projection=folder, documents=folder / "documents")
     return asyncio.run(rooms.open("review", "main", TEAM, how))
 
 
@@ -49,14 +49,14 @@ def test_the_legacy_layout_follows_the_room(rooms: Rooms, folder: Path, store: S
     shown = state(folder, "proposals")["proposals"]["p-1"]
     assert (shown["status"], shown["result"], shown["votes"]) == ("resolved", "y", {"reviewer": "y"})
     assert "**y**" in (folder / "documents" / "decisions.md").read_text()
-    store.submit(lambda c: inbox.acknowledge(c, room.id, "coder", 1, at="now")).result(5)
+    perform(store, room, "acknowledged", Actor(name="coder"), agent="coder", until=1)
     asyncio.run(room.project())
     assert state(folder, "inbox-state")["readCursors"]["coder"] == 2
 
 
 @pytest.mark.req("AW-13")
 def test_without_it_nothing_is_on_the_disk(rooms: Rooms, project: Path):
-    room = asyncio.run(rooms.open("review", "main", TEAM, Furnishing()))
+    room = asyncio.run(rooms.open("review", "main", TEAM, RoomSettings()))
     At(room, "coder")("document_write", content="x")
     At(room, "coder")("channel_send", message="@reviewer x")
     assert list(project.iterdir()) == []

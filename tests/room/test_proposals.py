@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Refused
-from guildhall.room import proposals
+from guildhall.room import voting
 from guildhall.room.model import Actor, Proposal
-from guildhall.room.rooms import Furnishing, Rooms
-from guildhall.room.tally import decide
+from guildhall.room.service import Rooms, RoomSettings
+from guildhall.room.voting import decide
 from tests.room.conftest import PERSON, TEAM, Heard, Moments, agent
 from tests.room.desks import At
 
@@ -112,7 +112,7 @@ def test_an_election_that_expires_falls_back_to_the_most_votes_then_to_the_first
 
 @pytest.fixture
 def room(rooms: Rooms) -> Room:
-    return asyncio.run(rooms.open("review", "main", TEAM, Furnishing()))
+    return asyncio.run(rooms.open("review", "main", TEAM, RoomSettings()))
 
 
 def voted(room: Room, id: str, **choices: str) -> str:
@@ -207,7 +207,7 @@ def test_a_binding_approval_guards_what_it_names_until_it_passes(room: Room):
     assert coder("document_list")
     guard = room.guard_of("Bash")
     assert guard is not None
-    assert "Bash is closed until p-1" in str(proposals.closed_by(guard, "Bash"))
+    assert "Bash is closed until p-1" in str(voting.closed_by(guard, "Bash"))
     voted(room, "p-1", coder="approve", reviewer="approve", coordinator="reject")
     assert room.proposals()[0].status == "rejected"
     assert "was rejected" in coder.refused("document_write", content="x")  # a refusal does not open it
@@ -246,7 +246,7 @@ def test_a_proposal_whose_time_is_up_expires(room: Room, clock: Moments, store: 
     coder("proposal_create", type="election", title="chair", timeout=60)
     coder("proposal_create", type="approval", title="no end")
     assert asyncio.run(room.expire()) == []
-    assert store.read(lambda c: proposals.next_end(c, room.id)) == room.proposals()[1].expires_at
+    assert store.read(lambda c: voting.next_end(c, room.id)) == room.proposals()[1].expires_at
     clock.at += timedelta(hours=2)
     assert "the time of p-1 is up" in coder.refused("proposal_vote", proposal="p-1", choice="x")
     ended = asyncio.run(room.expire())
@@ -276,7 +276,7 @@ def test_open_proposals_are_resolved_when_nobody_can_move_in_the_transaction_of_
         def quiet(connection: Any) -> list[str]:
             turn = room.turn(connection, Actor.system())
             turns.append(turn)
-            return [one.status for one in proposals.settle_open(turn)]
+            return [one.status for one in voting.settle_open(turn)]
 
         assert await store.write(quiet) == ["resolved"]
         assert heard.woken == [{"coordinator", "reviewer"}]  # nothing is told before it is committed
@@ -286,7 +286,7 @@ def test_open_proposals_are_resolved_when_nobody_can_move_in_the_transaction_of_
     assert heard.woken[-1] == {"coder"}
     assert "**y**" in At(room, "coder")("document_read", file="decisions.md")
     assert asyncio.run(room.settle_open()) == []
-    assert store.read(lambda c: proposals.open_count(c, room.id)) == 0
+    assert store.read(lambda c: voting.open_count(c, room.id)) == 0
 
 
 def test_two_elections_that_end_at_once_both_give_their_role(room: Room):
@@ -317,7 +317,7 @@ def test_an_election_nobody_votes_in_gives_the_first_of_the_file(room: Room):
 
 
 def test_the_owner_that_the_file_names_is_not_voted_out(rooms: Rooms):
-    room = asyncio.run(rooms.open("review", "main", TEAM, Furnishing(owner="coder")))
+    room = asyncio.run(rooms.open("review", "main", TEAM, RoomSettings(owner="coder")))
     assert "file names the owner" in At(room, "reviewer").refused(
         "proposal_create", type="election", title="Document Owner"
     )
@@ -401,7 +401,7 @@ def test_what_a_crash_kept_from_the_archive_is_there_once_the_room_is_opened(roo
     coder("proposal_create", type="decision", title="q", options=["x", "y"], quorum=1)
 
     def crash(connection: Any) -> None:
-        proposals.vote(room.turn(connection, agent("reviewer")), "p-1", "x")
+        voting.cast_vote(room.turn(connection, agent("reviewer")), "p-1", "x")
 
     store.submit(crash).result(5)
     assert coder("document_list") == "There are no documents yet."

@@ -11,14 +11,17 @@ import pytest
 
 from guildhall.policy.model import CAPABILITIES
 from guildhall.room import inbox, records
-from guildhall.room.rooms import Furnishing, Rooms
-from guildhall.room.toolbox import TOOLS, VOTING, Desk, room_tools
+from guildhall.room.model import Actor
+from guildhall.room.service import Rooms, RoomSettings
+from guildhall.room.table import OPERATIONS
+from guildhall.room.tools import TOOLS, RoomTools, room_tools
 from guildhall.tools.define import tool
 from guildhall.tools.model import ToolCall
 from guildhall.workers.model import SYSTEM_TOOLS
+from guildhall.workflow.election import TOOLS as VOTING
 from guildhall.workflow.turn import first_message
 from tests.room.conftest import PERSON, TEAM, Heard
-from tests.room.desks import At
+from tests.room.desks import At, perform
 
 if TYPE_CHECKING:
     from guildhall.room.room import Room
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def room(rooms: Rooms) -> Room:
-    return asyncio.run(rooms.open("review", "main", TEAM, Furnishing()))
+    return asyncio.run(rooms.open("review", "main", TEAM, RoomSettings()))
 
 
 # What the contract of the outside names: each tool with its arguments, those that may be left out marked.
@@ -56,7 +59,7 @@ CONTRACT = {
 
 @pytest.mark.req("AW-19", "AW-20")
 def test_the_tools_are_exactly_these_and_none_takes_who_calls_it(room: Room):
-    tools = {each.name: each for each in room_tools(room, "coder")}
+    tools = {each.name: each for each in room_tools()}
     assert tools.keys() == CONTRACT.keys() == TOOLS.keys()
     assert tools.keys() <= set(SYSTEM_TOOLS)  # so that a rule may name them
     for name, each in tools.items():
@@ -70,7 +73,7 @@ def test_the_tools_are_exactly_these_and_none_takes_who_calls_it(room: Room):
         assert each.capabilities <= CAPABILITIES.keys()
         assert len(each.description) > 20
         assert all(field.get("description") for field in schema.get("properties", {}).values()), name
-    assert [each.name for each in room_tools(room, "coder", VOTING)] == list(VOTING)
+    assert [each.name for each in room_tools(VOTING)] == list(VOTING)
 
 
 @pytest.mark.req("AW-20")
@@ -87,7 +90,7 @@ def test_there_is_no_tool_but_the_room_s(room: Room):
         raise AssertionError
 
     call = ToolCall(key="k", tool="channel_sent", arguments={"message": "x"})
-    result = asyncio.run(Desk(room, "coder", "r-1").execute(channel_sent, call))
+    result = asyncio.run(RoomTools(room, "coder", "r-1").call(channel_sent, call))
     assert result.is_error
     assert "Did you mean 'channel_send'?" in result.text
 
@@ -150,7 +153,7 @@ def test_a_run_s_first_message_counts_as_seen_once(room: Room, store: Store):
     asyncio.run(room.send("@coder one", PERSON))
     batch = room.unread("coder")
     for _ in range(2):
-        store.submit(lambda c: inbox.shown(c, room.id, "coder", "r-1", batch, "now")).result(5)
+        perform(store, room, "inbox_shown", Actor(name="coder", run="r-1", key="inbox"), left=0, **inbox.marks(batch))
     asyncio.run(room.send("@coder two", PERSON))
     assert store.read(lambda c: inbox.seen(c, room.id, "r-1")).until == 1
     assert store.read(lambda c: inbox.seen(c, room.id, "r-2")).until == 0
@@ -238,7 +241,7 @@ def test_no_argument_breaks_a_tool(room: Room, name: str):
         "tie_break": "first",
         "guards": ["a.md"],
     }
-    (shown,) = room_tools(room, "coder", (name,))
+    (shown,) = room_tools((name,))
     fields = list(shown.input_schema.get("properties", {}))
     for field in fields:
         for wrong in WRONG:
@@ -268,12 +271,10 @@ def test_the_same_call_again_is_the_same_call(room: Room, store: Store, name: st
 
 
 def test_every_tool_says_in_its_docstring_what_its_arguments_are():
-    from guildhall.room.toolbox import _Verbs
-
     for name in TOOLS:
-        method = getattr(_Verbs, name)
-        documented = inspect.getdoc(method) or ""
-        for parameter in list(inspect.signature(method).parameters)[1:]:
+        function = OPERATIONS[name].function
+        documented = inspect.getdoc(function) or ""
+        for parameter in list(inspect.signature(function).parameters)[1:]:
             assert f"{parameter}:" in documented
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.room.model import Operation
+    from guildhall.room.model import LogEntry
     from guildhall.room.room import Room
     from guildhall.runs.model import Run
     from guildhall.workflow.instance import AgentState
@@ -156,7 +156,7 @@ class Team:
     def said(self) -> list[tuple[str, str]]:
         return [(message.sender, message.content) for message in self.room.messages()]
 
-    def history(self) -> list[Operation]:
+    def history(self) -> list[LogEntry]:
         """All that happened in the room, in order."""
         room = self.room.id
         return self.hall.store.read(lambda connection: room_records.history(connection, room))

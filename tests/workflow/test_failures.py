@@ -80,7 +80,7 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
         assert (told.kind, told.sender, set(told.mentions)) == ("system", "system", {"ann", "person"})
         assert "bob could not handle #2" in told.content
         room = team.room.id
-        dead = team.hall.store.read(lambda connection: inbox.dead(connection, room))
+        dead = team.hall.store.read(lambda connection: inbox.dead_letters(connection, room))
         assert [(agent, mail.message.id) for agent, mail in dead] == [("bob", 2)]
 
     team.inside(look)

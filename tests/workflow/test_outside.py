@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from guildhall.hall.client.discovery import EMBEDDED_VARIABLE
-from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
+from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from tests.hall.served import served
 from tests.workflow.teams import Team, call, say, send
 

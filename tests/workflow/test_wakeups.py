@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict
 from guildhall.room.model import Actor
-from guildhall.room.rooms import Rooms
+from guildhall.room.service import Rooms
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:

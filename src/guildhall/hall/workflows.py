@@ -11,7 +11,7 @@ from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import project_root
 from guildhall.hall.composition import callee_trust
-from guildhall.room.toolbox import described_tools
+from guildhall.room.tools import room_tools
 from guildhall.runs.planning import PlannedSeat
 from guildhall.runs.supply import refuse
 from guildhall.workers.choose import choose_model
@@ -100,7 +100,7 @@ async def plans_of_agents(
     found: dict[str, Plan] = {}
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
-        tools = described_tools() if workflow.definition.context.enabled else ()
+        tools = room_tools() if workflow.definition.context.enabled else ()
         seat = PlannedSeat(tools=tools, around=workflow.around(agent))
         worker = replace(agent.worker, keeps=workflow.keeps(values))
         found[agent.name] = await hall.workers.planner.plan(worker, there, own, seat=seat)

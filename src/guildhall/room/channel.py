@@ -1,4 +1,7 @@
-"""The channel: what is said is added, delivered to those whom it mentions, and never changed."""
+"""The channel and the team: messages, which are delivered to the agents that they mention, and the status of agents.
+
+Invariant: a message is never changed.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.nearest import did_you_mean
 from guildhall.room import mentions, records
-from guildhall.room.model import ALL, HIGH, LONG, LOW, NORMAL, PERSON, SYSTEM, Posted, Said, check_text
+from guildhall.room.model import ALL, HIGH, LONG, LOW, NORMAL, PERSON, SYSTEM, Posted, Said, check_line, check_text
+from guildhall.room.operation import READS, WRITES, operation
 from guildhall.room.resources import keep
+from guildhall.room.text import message_text, posted_text, team_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from guildhall.room.model import MessageKind
-    from guildhall.room.turn import Turn
+    from guildhall.room.operation import Turn
 
+_MAX_READ = 200  # messages in one call
 _LOOKED_AT = 100  # messages: what was said before those is no exchange any more
 _WORDS = re.compile(r"\w+")
 _BEGINNING = 1_000  # characters of a long message that stay in the channel
@@ -76,7 +82,7 @@ def post(
     posted = Posted(
         id=number, reached=reached, missed=found.missed, overlooked=found.overlooked, held=held, resource=resource
     )
-    turn.tell("held" if held else "message", kind=kind, content=content, **posted.as_dict())
+    turn.add_event("held" if held else "message", kind=kind, content=content, **posted.as_dict())
     return posted
 
 
@@ -102,8 +108,15 @@ def _wording(text: str) -> str:
     return " ".join(_WORDS.findall(text.casefold())) or text.strip()
 
 
+@operation()
+def send(turn: Turn, said: list[list[Any]], to: Sequence[str]) -> dict[str, Any]:
+    """Post a message of the user, the kickoff or a schedule. `to` addresses agents without a mention."""
+    return post(turn, Said.from_list(said), to=to).as_dict()
+
+
+@operation()
 def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
-    """The room itself says something to some, quoting what it says."""
+    """Post a message of the room itself. Names in it are quoted, not mentioned."""
     return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
 
 
@@ -137,3 +150,70 @@ def _priority(sender: str, kind: MessageKind, *, everyone: bool) -> int:
     if sender == PERSON or kind == "assignment":
         return HIGH
     return LOW if everyone else NORMAL
+
+
+@operation(WRITES)
+def channel_send(turn: Turn, message: str) -> dict[str, Any]:
+    """Say something in the team's channel. Whoever is mentioned as @name is woken and gets it; @all is everybody.
+    Nobody is woken by a message without a mention, nor by names in code or quotations. @person reaches the person
+    who watches. Do not answer only to say thanks or that you agree: use no_action.
+
+    Args:
+        message: What to say. More than 4,000 characters are kept as a resource, with the beginning shown.
+    """
+    posted = post(turn, Said.own(message))
+    return {"text": posted_text(posted), **posted.as_dict()}
+
+
+@operation(READS)
+def channel_read(turn: Turn, since: int | None = None, limit: int = 50) -> dict[str, Any]:
+    """Read the channel: what was said, by whom, when. Without `since`, the newest messages.
+
+    Args:
+        since: The number of a message; those after it are shown, oldest first.
+        limit: How many messages at most, up to 200.
+    """
+    if not 1 <= limit <= _MAX_READ:
+        raise UsageError(f"limit: {limit} messages cannot be read", hint=f"Between 1 and {_MAX_READ}.")
+    if since is not None and not 0 <= since < 2**53:
+        raise UsageError(f"since: {since} is no message's number", hint="Give the number of the last you know.")
+    found = records.channel(turn.connection, turn.room.id, since=since or 0, limit=limit, newest=since is None)
+    last = records.count_messages(turn.connection, turn.room.id)
+    if not found:
+        return {"text": f"There is nothing after message {since}." if since else "Nothing has been said yet."}
+    more = f"\n\n... {last - found[-1].id} newer ones." if found[-1].id < last else ""
+    return {"text": "\n\n".join(map(message_text, found)) + more}
+
+
+@operation(WRITES)
+def no_action(turn: Turn, reason: str | None = None) -> dict[str, Any]:
+    """Say that there is nothing for you to do. Wakes nobody; use it instead of a message that only acknowledges.
+
+    Args:
+        reason: Why, in a line.
+    """
+    turn.add_event("no_action", reason=None if reason is None else check_line(reason, "the reason"))
+    return {"text": "Noted. Nobody is woken."}
+
+
+@operation(WRITES)
+def status_set(turn: Turn, task: str | None = None, state: str | None = None) -> dict[str, Any]:
+    """Tell the team what you are at; team_list shows it. What you leave out stays; an empty text clears it.
+
+    Args:
+        task: What you are working on.
+        state: How it stands, such as "waiting for review".
+    """
+    given = {name: text for name, text in (("task", task), ("state", state)) if text is not None}
+    if not given:
+        raise UsageError("neither task nor state is given", hint="Give at least one of them.")
+    values = {name: check_line(text, name) if text.strip() else None for name, text in given.items()}
+    records.change_seat(turn.connection, turn.room.id, turn.actor.name, turn.at, **values)
+    turn.add_event("status", **values)
+    return {"text": "The team can see it."}
+
+
+@operation(READS)
+def team_list(turn: Turn) -> dict[str, Any]:
+    """List the team: who is in the room, what they are at, who has which role."""
+    return {"text": team_text(records.seats_of(turn.connection, turn.room.id), turn.room, turn.actor.name)}

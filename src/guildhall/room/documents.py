@@ -1,49 +1,55 @@
 """The documents of a room: who may change them, and how a change is made exactly once.
 
-A change is put on record first, then made, then settled. One that was cut off in between is taken up by the same call:
-what lies there tells whether it had been made. All who work on the documents of a room take turns.
+A change is recorded as intended, then made, then recorded as done in the transaction of its operation. If a crash
+interrupts it, the same call continues: the content of the document shows whether the change was made. One operation on
+the documents of a room at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import difflib
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from guildhall.core.errors import Conflict, GuildError, NotFound, Refused
+from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, UsageError
+from guildhall.core.ids import PROPOSAL
 from guildhall.core.nearest import did_you_mean
-from guildhall.room import proposals
+from guildhall.room import channel, proposal_records, voting
 from guildhall.room import shared_records as records
-from guildhall.room.model import PERSON, SYSTEM, Actor, check_line, check_text, pin
-from guildhall.room.shelves import check_path
-from guildhall.room.turn import begin, recorded, settled
+from guildhall.room.document_stores import check_path
+from guildhall.room.model import PERSON, SYSTEM, Actor, Said, check_line, check_text, pin
+from guildhall.room.operation import READS, WRITES, begin, operation, raise_refusal, recorded_result
+from guildhall.room.text import decision_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy import Connection
 
-    from guildhall.room.room import Room
-    from guildhall.room.shelves import Listed, Shelf
-    from guildhall.room.turn import Turn
+    from guildhall.room.document_stores import Listed, Shelf
+    from guildhall.room.operation import Also, Effect, Operation, Turn
+    from guildhall.room.room import Check, Room
     from guildhall.store.engine import Store
 
 DEFAULT = "notes.md"
-DECISIONS = "decisions.md"  # the archive of proposals: written by the room, read by all
-_SHOWN = 4_000  # characters of a difference
+DECISIONS = "decisions.md"  # the archive of proposals: only the room writes it
+_ARCHIVE = "archive/"  # before the id of a proposal, in the key of the call that archives it
+_MAX_DIFFERENCE = 4_000  # characters
 
 
 class Documents:
-    """The documents of one room. `Mapping` results have `path`, `digest`, and what the operation adds."""
+    """The documents of one room."""
 
     def __init__(self, room: Room, shelf: Shelf, store: Store) -> None:
         self._room = room
         self._shelf = shelf
         self._store = store
-        self._turns = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def look(self, file: str | None = None) -> tuple[str, str, str]:
-        """A document for a person who only looks, which leaves no trace: its path, its content, its hash."""
+        """Return the path, the content and the hash of a document, without a log entry."""
         path = check_path(file or DEFAULT)
         content = await self._shelf.read(path)
         if content is None:
@@ -51,95 +57,63 @@ class Documents:
         return path, content, pin(content)
 
     async def digest(self, file: str | None = None) -> str | None:
-        """The hash of a document as it is now; None: there is none."""
+        """Return the hash of a document, or None if there is no such document."""
         content = await self._shelf.read(check_path(file or DEFAULT))
         return None if content is None else pin(content)
 
     async def tidy(self) -> None:
-        """Takes away what a crash has left half written."""
-        async with self._turns:
+        """Remove half-written files that a crash has left."""
+        async with self._lock:
             await self._shelf.tidy()
 
     async def listing(self) -> list[Listed]:
-        """Every document, for a person who only looks."""
+        """Return every document, without a log entry."""
         return await self._shelf.list()
 
-    async def read(self, actor: Actor, file: str | None = None) -> Mapping[str, Any]:
-        """A document: `content`, and the hash to base a change on."""
-        arguments = {"file": file}
-        async with self._turns:
-            if (before := self._before("document_read", actor)) is not None:
-                return before
-            try:
-                path = check_path(file or DEFAULT)
-                content = await self._shelf.read(path)
-                if content is None:
-                    raise await self._missing(path)
-            except GuildError as error:
-                return await self._refused("document_read", actor, arguments, error)
-            return await self._room.perform(
-                "document_read", actor, arguments, lambda turn: _looked(turn, path, content)
-            )
-
-    async def list(self, actor: Actor) -> Mapping[str, Any]:
-        """Every document: `documents`, with path and size."""
-        async with self._turns:
-            if (before := self._before("document_list", actor)) is not None:
-                return before
-            try:
-                found = await self._shelf.list()
-            except GuildError as error:
-                return await self._refused("document_list", actor, {}, error)
-            listed = [{"path": one.path, "size": one.size} for one in found]
-            return await self._room.perform("document_list", actor, {}, lambda _: {"documents": listed})
-
-    async def write(self, actor: Actor, file: str | None, content: str, base: str | None = None) -> Mapping[str, Any]:
-        """Replaces a document, or makes it. `base` is the hash of what it replaces, or what the writer last saw is."""
-        arguments = {"file": file, "content": content, "base": base}
-        return await self._change("document_write", actor, file, content, arguments, base=base)
-
-    async def append(self, actor: Actor, file: str | None, content: str) -> Mapping[str, Any]:
-        """Adds to the end of a document, on a line of its own; makes the document if there is none."""
-        return await self._change("document_append", actor, file, content, {"file": file, "content": content})
-
-    async def create(self, actor: Actor, file: str, content: str) -> Mapping[str, Any]:
-        """Makes a document that is not there yet."""
-        return await self._change("document_create", actor, file, content, {"file": file, "content": content})
-
-    async def archive(self, actor: Actor, text: str) -> Mapping[str, Any]:
-        """Adds to the record of decisions; for the room itself."""
-        return await self._change("archive", actor, DECISIONS, text, {})
-
-    async def _change(
+    async def perform(
         self,
-        op: str,
+        operation: Operation,
         actor: Actor,
-        file: str | None,
-        content: str,
         arguments: Mapping[str, Any],
-        *,
-        base: str | None = None,
+        check: Check | None = None,
+        also: Also | None = None,
     ) -> Mapping[str, Any]:
-        async with self._turns:
-            if (before := self._before(op, actor)) is not None:
-                return before
+        """Perform a document operation: first its part outside of the database, then its transaction."""
+        async with self._lock:
+            before = self._store.read(lambda c: recorded_result(c, self._room.id, operation.name, actor))
+            if before is not None:
+                return raise_refusal(before)
             try:
-                path = check_path(file or DEFAULT)
-                check_text(content, "the content")
-                base = check_line(base, "the base") if base else None
-                self._store.read(lambda connection: _may_change(connection, self._room.id, actor, op, path))
-                current = await self._shelf.read(path)
-                id, text, new = await self._intend(op, actor, path, current, content, base)
-                if text != current:
-                    await self._shelf.write(path, text)
+                effect: Effect = await operation.function(DocumentCall(self, actor, operation.name), **arguments)
             except GuildError as error:
-                return await self._refused(op, actor, arguments, error)
-            return await self._room.perform(op, actor, arguments, lambda turn: _changed(turn, id, path, text, new=new))
+                effect = partial(_refuse, error)
+            return await self._room.commit(operation, actor, arguments, effect, check, also)
+
+    async def change(self, op: str, actor: Actor, file: str | None, content: str, base: str | None = None) -> Effect:
+        """Change a document, and return the effect that records the change as done."""
+        path = check_path(file or DEFAULT)
+        check_text(content, "the content")
+        base = check_line(base, "the base") if base else None
+        self._store.read(lambda connection: _may_change(connection, self._room.id, actor, op, path))
+        current = await self._shelf.read(path)
+        id, text, new = await self._intend(op, actor, path, current, content, base)
+        if text != current:
+            await self._shelf.write(path, text)
+        return lambda turn: _changed(turn, id, path, text, new=new)
+
+    def decision(self, number: int) -> str:
+        """Return the entry of a proposal in the archive of decisions. Raise NotFound if there is no such proposal."""
+
+        def read(connection: Connection) -> str:
+            proposal = voting.proposal_in(connection, self._room.id, str(number))
+            return decision_text(proposal, proposal_records.votes_of(connection, self._room.id, number))
+
+        return self._store.read(read)
 
     async def _intend(
         self, op: str, actor: Actor, path: str, current: str | None, content: str, base: str | None
     ) -> tuple[int, str, bool]:
-        """Puts a change on record before it is made; its number, what is to lie there, whether that is new."""
+        """Record a change before it is made. Return its number, the new content, and whether the document is new."""
         held = None if current is None else pin(current)
         intent = self._store.read(lambda connection: _intent(connection, self._room.id, actor))
         if intent is not None and intent.content is not None and held in (intent.before, intent.digest):
@@ -171,23 +145,137 @@ class Documents:
             self._store.read(lambda connection: _must_be_based(connection, self._room.id, actor, path, current, base))
         return content
 
-    def _before(self, op: str, actor: Actor) -> Mapping[str, Any] | None:
-        """The result of this very call, if it was made before."""
-        found = self._store.read(lambda connection: recorded(connection, self._room.id, op, actor))
-        return None if found is None else settled(found)
-
-    async def _refused(
-        self, op: str, actor: Actor, arguments: Mapping[str, Any], error: GuildError
-    ) -> Mapping[str, Any]:
-        def refuse(_: Turn) -> Mapping[str, Any]:
-            raise error
-
-        return await self._room.perform(op, actor, arguments, refuse)
-
     async def _missing(self, path: str) -> NotFound:
         listed: list[Listed] = await self._shelf.list()
         hint = did_you_mean(path, [one.path for one in listed]) or "There are no documents yet."
         return NotFound(f"there is no document {path}", hint=hint)
+
+
+@dataclass(frozen=True)
+class DocumentCall:
+    """One call of a document operation, before its transaction."""
+
+    documents: Documents
+    actor: Actor
+    op: str
+
+    async def change(self, file: str | None, content: str, base: str | None = None) -> Effect:
+        return await self.documents.change(self.op, self.actor, file, content, base)
+
+
+def _refuse(error: GuildError, _: Turn) -> NoReturn:
+    raise error
+
+
+# Operations
+
+
+def _reading_text(result: Mapping[str, Any]) -> str:
+    return f"[{result['path']}, base {result['digest']}]\n{result['content']}"
+
+
+def _change_text(result: Mapping[str, Any]) -> str:
+    verb = "made" if result["new"] else "written"
+    return f"{result['path']} was {verb} ({result['size']:,} bytes), base {result['digest']}."
+
+
+def _listing_text(result: Mapping[str, Any]) -> str:
+    lines = [f"{one['path']}  {one['size']:,} bytes" for one in result["documents"]]
+    return "\n".join(lines) or "There are no documents yet."
+
+
+@operation(READS, kind="document", show=_reading_text)
+async def document_read(call: DocumentCall, file: str | None = DEFAULT) -> Effect:
+    """Read a document of the team. The first line names its base, which document_write takes.
+
+    Args:
+        file: Its path, such as notes.md or plan/week-1.md.
+    """
+    path, content, _ = await call.documents.look(file)
+    return lambda turn: _looked(turn, path, content)
+
+
+@operation(WRITES, kind="document", show=_change_text)
+async def document_write(
+    call: DocumentCall, content: str, file: str | None = DEFAULT, base: str | None = None
+) -> Effect:
+    """Write a document of the team: all of it is replaced. Read it first, unless it is new.
+
+    Args:
+        content: The whole new text.
+        file: Its path, such as notes.md or plan/week-1.md.
+        base: The base that document_read showed; if the document has changed since, you are told how.
+    """
+    return await call.change(file, content, base)
+
+
+@operation(WRITES, kind="document", show=_change_text)
+async def document_append(call: DocumentCall, content: str, file: str | None = DEFAULT) -> Effect:
+    """Add to the end of a document of the team; it is made if there is none.
+
+    Args:
+        content: What to add.
+        file: Its path, such as notes.md or plan/week-1.md.
+    """
+    return await call.change(file, content)
+
+
+@operation(WRITES, kind="document", show=_change_text)
+async def document_create(call: DocumentCall, file: str, content: str) -> Effect:
+    """Make a new document of the team.
+
+    Args:
+        file: Its path, such as notes.md or plan/week-1.md. Folders are made as needed.
+        content: Its text.
+    """
+    return await call.change(file, content)
+
+
+@operation(READS, kind="document", show=_listing_text)
+async def document_list(call: DocumentCall) -> Effect:
+    """List the documents of the team, with their sizes."""
+    listed = [{"path": one.path, "size": one.size} for one in await call.documents.listing()]
+    return lambda _: {"documents": listed}
+
+
+@operation(WRITES)
+def document_suggest(turn: Turn, suggestion: str, file: str | None = DEFAULT) -> dict[str, Any]:
+    """Suggest a change of a document to its owner, who is told and decides.
+
+    Args:
+        suggestion: What to change, and why.
+        file: The document that it is about.
+    """
+    path = check_path(file or DEFAULT)
+    check_text(suggestion, "the suggestion")
+    owner = turn.room.owner
+    if owner is None or owner == turn.actor.name:
+        why = "the documents have no owner" if owner is None else "you are the owner of the documents"
+        raise Refused(f"{why}: there is nobody to suggest it to", hint="Write it yourself: document_write.")
+    said = Said.quote(f"A suggestion for {path}:\n{suggestion}")
+    posted = channel.post(turn, said, kind="suggestion", to=[owner])
+    return {"text": f"Suggested to {owner} as message {posted.id}.", **posted.as_dict()}
+
+
+def archiver(room: str, proposal: str) -> Actor:
+    """Return the actor that archives a decided proposal, once."""
+    return Actor.system(room, f"{_ARCHIVE}{proposal}")
+
+
+@operation(kind="document")
+async def archive(call: DocumentCall) -> Effect:
+    """Add a decided proposal to decisions.md. The key of the call names the proposal."""
+    prefix, _, digits = (call.actor.key or "").partition(f"{PROPOSAL}-")
+    if prefix != _ARCHIVE or not (digits.isascii() and digits.isdigit()) or call.actor.name != SYSTEM:
+        raise UsageError("archive: only the room archives a decision")
+    number = int(digits)
+    done = await call.change(DECISIONS, call.documents.decision(number))
+
+    def record(turn: Turn) -> Mapping[str, Any] | None:
+        proposal_records.change(turn.connection, turn.room.id, number, archived=True)
+        return done(turn)
+
+    return record
 
 
 def _intent(connection: Connection, room: str, actor: Actor) -> records.Intent | None:
@@ -197,7 +285,7 @@ def _intent(connection: Connection, room: str, actor: Actor) -> records.Intent |
 
 
 def _note_edit(connection: Connection, room: str, path: str, current: str | None, at: str) -> None:
-    """Keeps what somebody else made of a document, now that it is about to go."""
+    """Record a version that was written by hand before it is replaced."""
     if current is None or records.content_of(connection, room, path, pin(current)) is not None:
         return
     values = {"digest": pin(current), "content": current, "status": "done"}
@@ -205,7 +293,7 @@ def _note_edit(connection: Connection, room: str, path: str, current: str | None
 
 
 def _may_change(connection: Connection, room: str, actor: Actor, op: str, path: str) -> None:
-    """Raises unless the actor may change the document: a person always may."""
+    """Raise Refused if the actor may not change the document. The user always may."""
     if actor.name in (PERSON, SYSTEM):
         return
     record = begin(connection, room, actor, "").room
@@ -214,14 +302,14 @@ def _may_change(connection: Connection, room: str, actor: Actor, op: str, path: 
     if record.owner is not None and record.owner != actor.name:
         hint = f"Use document_suggest: {record.owner} is told, and decides."
         raise Refused(f"only {record.owner} changes the documents of this room", hint=hint)
-    if (guard := proposals.guard_of(connection, room, op, path)) is not None:
-        raise proposals.closed_by(guard, op if op in guard.guards else path)
+    if (guard := voting.guard_of(connection, room, op, path)) is not None:
+        raise voting.closed_by(guard, op if op in guard.guards else path)
 
 
 def _must_be_based(
     connection: Connection, room: str, actor: Actor, path: str, current: str | None, base: str | None
 ) -> None:
-    """Raises where a write would undo a change that its writer has not seen."""
+    """Raise Conflict if a write would undo a change that the writer has not seen."""
     if current is None:
         if base:
             raise Conflict(f"there is no document {path} any more", hint="Leave out the base to make it anew.")
@@ -250,7 +338,7 @@ def _difference(earlier: str, current: str, path: str) -> str:
         lineterm="",
     )
     text = "\n".join(lines)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n[...]"
+    return text if len(text) <= _MAX_DIFFERENCE else f"{text[:_MAX_DIFFERENCE]}\n[...]"
 
 
 def _looked(turn: Turn, path: str, content: str) -> dict[str, Any]:
@@ -263,5 +351,5 @@ def _looked(turn: Turn, path: str, content: str) -> dict[str, Any]:
 
 def _changed(turn: Turn, id: int, path: str, text: str, *, new: bool) -> dict[str, Any]:
     records.settle_document(turn.connection, id, "done")
-    turn.tell("document", path=path, new=new, size=len(text.encode()))
+    turn.add_event("document", path=path, new=new, size=len(text.encode()))
     return {"path": path, "digest": pin(text), "size": len(text.encode()), "new": new}

@@ -1,28 +1,33 @@
-"""The inbox of an agent: its unread mentions. Reading acknowledges nothing; a successful run does, up to what it saw.
+"""The inbox of an agent: its unread mentions. Reading does not acknowledge them; a completed run does.
 
-These functions work inside a transaction of whoever calls them: the end of a run and the fate of its mail are one.
+The operations of the kind `mail` are part of a transaction of the workflow, because the end of a run and the status of
+the mail that it was shown are one fact.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.errors import UsageError
 from guildhall.room import records
-from guildhall.room.model import Actor
+from guildhall.room.model import check_seat
+from guildhall.room.operation import READS, WRITES, operation
+from guildhall.room.text import mail_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.room.model import Mail, Seen
+    from guildhall.room.model import DeliveryStatus, Mail, Seen
+    from guildhall.room.operation import Turn
 
-BATCH = 100  # messages that are shown at a time,
-BATCH_TEXT = 40_000  # and characters of them; the rest comes with the next look
+BATCH = 100  # messages that are shown at a time
+BATCH_TEXT = 40_000  # characters that are shown at a time
 
 
 def unread(connection: Connection, room: str, agent: str) -> list[Mail]:
-    """The oldest unread mail, as much as is shown at a time. Never a newer message without all the older ones."""
+    """Return the oldest unread mail, as much as is shown at a time. It never skips an older message."""
     batch: list[Mail] = []
     size = 0
     for mail in records.unread(connection, room, agent, BATCH):
@@ -34,26 +39,17 @@ def unread(connection: Connection, room: str, agent: str) -> list[Mail]:
 
 
 def left(connection: Connection, room: str, agent: str, batch: Sequence[Mail]) -> int:
-    """How much unread mail there is beyond a batch of it."""
+    """Return the number of unread messages after a batch."""
     return records.count_unread_after(connection, room, agent, batch[-1].message.id) if batch else 0
 
 
 def waiting(connection: Connection, room: str) -> dict[str, int]:
-    """The seated agents that have unread mail, and how much. What is held, done or dead does not count."""
+    """Return the number of unread messages of each agent that has some. Held, done and dead ones do not count."""
     return records.count_unread(connection, room)
 
 
-def shown(
-    connection: Connection, room: str, agent: str, run: str, batch: Sequence[Mail], at: str, *, left: int = 0
-) -> None:
-    """Notes that a run was shown mail in its first message, and that so much is left. Again: nothing happens."""
-    actor = Actor(name=agent, run=run, key="inbox")
-    if records.recorded(connection, room, run, "inbox") is None:
-        records.log(connection, room, "inbox_shown", actor, at, {"left": left}, marks(batch))
-
-
 def marks(batch: Sequence[Mail]) -> dict[str, Any]:
-    """Which mail it is, how far it goes, and the most hops that any of it has made."""
+    """Return the numbers of the messages in a batch, the last of them, and their largest number of hops."""
     if not batch:
         return {}
     numbers = [mail.message.id for mail in batch]
@@ -61,81 +57,119 @@ def marks(batch: Sequence[Mail]) -> dict[str, Any]:
 
 
 def seen(connection: Connection, room: str, run: str) -> Seen:
-    """Up to which message a run was shown its inbox."""
+    """Return the last message of its inbox that a run was shown, and the largest number of hops."""
     return records.seen(connection, room, run)
 
 
-def acknowledge(
-    connection: Connection, room: str, agent: str, until: int, *, at: str, run: str | None = None
-) -> list[int]:
-    """The mail up to a message is handled, by a run what it was shown of it; which messages these were."""
-    return _settle(connection, room, agent, until, "acknowledged", Actor(name=agent, run=run), at)
-
-
-def bury(connection: Connection, room: str, agent: str, until: int, *, at: str, run: str | None = None) -> list[Mail]:
-    """Nobody could handle the mail up to a message: dead letters; which these are. Their senders are to be told."""
-    buried = set(_settle(connection, room, agent, until, "buried", Actor.system(run), at))
-    dead = records.in_status(connection, room, agent, "dead") if buried else []
-    return [mail for _, mail in dead if mail.message.id in buried]
-
-
-def dead(connection: Connection, room: str, agent: str | None = None) -> list[tuple[str, Mail]]:
-    """The dead letters of an agent, or of all: agent and mail."""
+def dead_letters(connection: Connection, room: str, agent: str | None = None) -> list[tuple[str, Mail]]:
+    """Return the dead letters of an agent, or of all: agent and mail."""
     return records.in_status(connection, room, agent, "dead")
 
 
-def held(connection: Connection, room: str) -> list[tuple[str, Mail]]:
-    """What is kept back until a person says what is to become of it: agent and mail."""
+def held_mail(connection: Connection, room: str) -> list[tuple[str, Mail]]:
+    """Return the messages that are held until the user decides about them: agent and mail."""
     return records.in_status(connection, room, None, "held")
 
 
-def deliver_again(connection: Connection, room: str, agent: str | None = None, *, at: str) -> frozenset[str]:
-    """Dead letters are unread again; whose they are, to be woken after the commit."""
-    moved = records.mark(connection, room, agent, was="dead", now="unread")
+# Operations of agents
+
+
+@operation(READS)
+def inbox_read(turn: Turn) -> dict[str, Any]:
+    """Read your unread mentions. Reading leaves them unread: they are handled when your run ends well."""
+    batch = unread(turn.connection, turn.room.id, turn.actor.name)
+    left = waiting(turn.connection, turn.room.id).get(turn.actor.name, 0) - len(batch)
+    return {"text": mail_text(batch, left), **marks(batch)}
+
+
+@operation(WRITES)
+def inbox_ack(turn: Turn, until: int) -> dict[str, Any]:
+    """Mark mentions as handled now, instead of when your run ends well: they will not be delivered again.
+
+    Args:
+        until: The number of the last message that you have handled; older ones are handled with it.
+    """
+    run = turn.actor.run
+    shown = seen(turn.connection, turn.room.id, run).until if run else 0
+    if not 1 <= until <= shown:
+        known = f"You have seen your inbox up to {shown}." if shown else "Read it first with inbox_read."
+        raise UsageError(f"until: you have not seen message {until} in your inbox", hint=known)
+    numbers = _mark_shown(turn, turn.actor.name, until, "done")
+    return {"text": f"{len(numbers)} handled.", "messages": numbers}
+
+
+# Operations of the workflow
+
+
+@operation(kind="mail", unlogged=("messages", "until", "hops"))
+def inbox_shown(
+    turn: Turn, left: int, messages: Sequence[int] = (), until: int | None = None, hops: int | None = None
+) -> dict[str, Any]:
+    """Record the mail in the first message of a run, as `marks` describes it. `left` messages were not shown."""
+    return {"until": until, "hops": hops, "messages": list(messages)} if messages else {}
+
+
+@operation(kind="mail")
+def acknowledged(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
+    """Mark the mail up to a message as handled. A run handles only the messages that it was shown."""
+    numbers = _mark_shown(turn, agent, until, "done")
+    return {"messages": numbers} if numbers else None
+
+
+@operation(kind="mail")
+def buried(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
+    """Turn the mail up to a message into dead letters, because no run could handle it."""
+    numbers = _mark_shown(turn, agent, until, "dead")
+    return {"messages": numbers} if numbers else None
+
+
+@operation(kind="mail")
+def delivered_again(turn: Turn, agent: str | None = None) -> dict[str, Any] | None:
+    """Make dead letters unread again: those of an agent, or of all."""
+    if agent is not None:
+        check_seat(agent)
+    moved = records.mark(turn.connection, turn.room_id, agent, was="dead", now="unread")
+    turn.wakes.update(agent for agent, _ in moved)
+    return {"mail": moved} if moved else None
+
+
+@operation(kind="mail")
+def held(turn: Turn, but: Collection[str]) -> dict[str, Any] | None:
+    """Hold the messages of agents to one another from now on, and those that are unread, `but` those to some agents."""
+    moved = records.hold_talk(turn.connection, turn.room_id, but)
+    changed = moved or records.set_holding(turn.connection, turn.room_id, holding=True)
+    return {"mail": moved} if changed else None
+
+
+@operation(kind="mail")
+def held_no_more(turn: Turn) -> dict[str, Any] | None:
+    """Deliver the messages of agents again from now on. Held messages stay held."""
+    return {} if records.set_holding(turn.connection, turn.room_id, holding=False) else None
+
+
+@operation(kind="mail")
+def dropped(turn: Turn) -> dict[str, Any] | None:
+    """Turn the held messages into dead letters."""
+    was_holding = records.set_holding(turn.connection, turn.room_id, holding=False)
+    moved = records.mark(turn.connection, turn.room_id, None, was="held", now="dead")
+    return {"mail": moved} if moved or was_holding else None
+
+
+@operation(kind="mail")
+def released(turn: Turn) -> dict[str, Any] | None:
+    """Deliver the held messages, and count their hops from 0."""
+    was_holding = records.set_holding(turn.connection, turn.room_id, holding=False)
+    moved = records.mark(turn.connection, turn.room_id, None, was="held", now="unread")
     if moved:
-        records.log(connection, room, "delivered_again", Actor.person(), at, {"agent": agent}, {"mail": moved})
-    return frozenset(agent for agent, _ in moved)
+        records.forget_hops(turn.connection, turn.room_id, {number for _, number in moved})
+        turn.wakes.update(agent for agent, _ in moved)
+    return {"mail": moved} if moved or was_holding else None
 
 
-def hold(connection: Connection, room: str, *, but: Collection[str], at: str) -> list[tuple[str, int]]:
-    """From now on keeps back what agents say to one another, and what is unread of it, `but` that to some; which."""
-    moved = records.hold_talk(connection, room, but)
-    if moved or records.set_holding(connection, room, holding=True):
-        records.log(connection, room, "held", Actor.system(), at, {"but": sorted(but)}, {"mail": moved})
-    return moved
-
-
-def hold_no_more(connection: Connection, room: str, *, at: str) -> None:
-    """What agents say from now on goes out again. What is held stays so."""
-    if records.set_holding(connection, room, holding=False):
-        records.log(connection, room, "held_no_more", Actor.system(), at, {}, {})
-
-
-def drop(connection: Connection, room: str, *, at: str) -> list[tuple[str, int]]:
-    """What was held is never delivered: dead letters; which these are."""
-    held_till_now = records.set_holding(connection, room, holding=False)
-    moved = records.mark(connection, room, None, was="held", now="dead")
-    if moved or held_till_now:
-        records.log(connection, room, "dropped", Actor.person(), at, {}, {"mail": moved})
-    return moved
-
-
-def release(connection: Connection, room: str, *, at: str) -> frozenset[str]:
-    """What was held goes out, and its hops are counted anew; whose it is, to be woken after the commit."""
-    held_till_now = records.set_holding(connection, room, holding=False)
-    moved = records.mark(connection, room, None, was="held", now="unread")
-    if moved or held_till_now:
-        records.forget_hops(connection, room, {number for _, number in moved})
-        records.log(connection, room, "released", Actor.person(), at, {}, {"mail": moved})
-    return frozenset(agent for agent, _ in moved)
-
-
-def _settle(connection: Connection, room: str, agent: str, until: int, op: str, actor: Actor, at: str) -> list[int]:
-    # What was let go late may be older than what the run was shown, and is still to be handled.
-    only = records.shown(connection, room, actor.run) if actor.run is not None else None
-    now = "done" if op == "acknowledged" else "dead"
-    moved = records.mark(connection, room, agent, was="unread", now=now, until=until, only=only)
-    numbers = [number for _, number in moved]
-    if numbers:
-        records.log(connection, room, op, actor, at, {"agent": agent, "until": until}, {"messages": numbers})
-    return numbers
+def _mark_shown(turn: Turn, agent: str, until: int, status: DeliveryStatus) -> list[int]:
+    """Mark the unread mail up to a message, of a run only what it was shown. Return the numbers of the messages."""
+    check_seat(agent)
+    # A message that was released late may be older than the ones that the run was shown, and is not handled yet.
+    only = records.shown(turn.connection, turn.room_id, turn.actor.run) if turn.actor.run is not None else None
+    moved = records.mark(turn.connection, turn.room_id, agent, was="unread", now=status, until=until, only=only)
+    return [number for _, number in moved]

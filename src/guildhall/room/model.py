@@ -86,8 +86,8 @@ class Actor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
-    """What somebody did in a room, as its log has it: with what, and what came of it."""
+class LogEntry:
+    """An operation in the log of a room: who performed it, with which arguments and which result."""
 
     place: int
     op: str
@@ -280,14 +280,14 @@ class Vote:
     reason: str | None = None
 
 
-HappenedType = Literal["message", "held", "proposal", "vote", "document", "status", "no_action", "trouble"]
+RoomEventType = Literal["message", "held", "proposal", "vote", "document", "status", "no_action", "trouble"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Happened:
-    """Something that eyes may want to see; told after it is committed."""
+class RoomEvent:
+    """A change in a room, published after its commit."""
 
-    type: HappenedType
+    type: RoomEventType
     room: str
     actor: str
     at: str
@@ -295,14 +295,14 @@ class Happened:
 
 
 @dataclass(frozen=True)
-class Ears:
-    """Who is told what, after it is committed.
+class RoomListener:
+    """Callbacks after a commit.
 
-    `wake` hears which agents of which room have new mail. Whoever did not hear it finds the mail unread all the same.
+    `wake` receives a room and its agents with new mail. It is only a hint: the mail is unread in the database.
     """
 
     wake: Callable[[str, frozenset[str]], None] = lambda room, agents: None
-    happened: Callable[[Happened], None] = lambda happened: None
+    on_event: Callable[[RoomEvent], None] = lambda event: None
 
 
 def check_seat(name: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, func, insert, literal_column, select, text, update
 
-from guildhall.room.model import HOLDING, Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
+from guildhall.room.model import HOLDING, Actor, LogEntry, Mail, Message, RoomRecord, Seat, Seen
 from guildhall.store.room_tables import deliveries, messages, room_log, rooms, seats
 
 if TYPE_CHECKING:
@@ -302,12 +302,12 @@ def log(
     connection.execute(_LOG, {**row, "arguments": dict(arguments), "result": dict(result)})
 
 
-def history(connection: Connection, room: str, *, since: int = 0) -> list[Operation]:
+def history(connection: Connection, room: str, *, since: int = 0) -> list[LogEntry]:
     """The log of a room, in order."""
     mine = (room_log.c.room == room) & (room_log.c.place > since)
     rows = connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()
     return [
-        Operation(
+        LogEntry(
             place=row["place"],
             op=row["op"],
             actor=Actor(name=row["actor"], run=row["run"], key=row["key"]),

@@ -1,21 +1,24 @@
-"""A room: the one way to do something in it. Each operation is one transaction; those concerned hear of it after."""
+"""A room: performs operations by name, announces them after their commit, and answers queries.
+
+Does not know what an operation does; the table in operation.py does.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotFound
-from guildhall.room import channel, inbox, proposal_records, proposals, records
-from guildhall.room.archive import archive
-from guildhall.room.documents import Documents
-from guildhall.room.model import Actor, Ears, Happened, Posted, Said
-from guildhall.room.projection import Projection
-from guildhall.room.proposals import DOCUMENT_OWNER, Draft
-from guildhall.room.shelves import FileShelf, TableShelf
-from guildhall.room.turn import begin, settled, take
+from guildhall.room import inbox, proposal_records, records, voting
+from guildhall.room.document_stores import FileShelf, TableShelf
+from guildhall.room.documents import Documents, archiver
+from guildhall.room.file_export import Projection
+from guildhall.room.model import Actor, Posted, RoomEvent, RoomListener, Said
+from guildhall.room.operation import begin, execute, raise_refusal
+from guildhall.room.table import find_operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -24,23 +27,22 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.room.model import Mail, Message, Proposal, RoomRecord, Seat, Vote
-    from guildhall.room.turn import Taken, Turn
+    from guildhall.room.operation import Also, Effect, Operation, Performed, Turn
     from guildhall.store.engine import Store
 
-    Do = Callable[[Turn], Mapping[str, Any]]
     Check = Callable[[Connection], object]
 
 T = TypeVar("T")
 
 
 class Room:
-    """One room of a hall. All who work in it share this object."""
+    """One room of a hall. There is one object for each room."""
 
-    def __init__(self, id: str, store: Store, clock: Clock, ears: Ears) -> None:
+    def __init__(self, id: str, store: Store, clock: Clock, listener: RoomListener) -> None:
         self.id = id
         self._store = store
         self._clock = clock
-        self._ears = ears
+        self._listener = listener
         self._going: set[asyncio.Task[Any]] = set()
         self._documents: tuple[str, Documents] | None = None
         self._projection: tuple[str, Projection] | None = None
@@ -79,7 +81,7 @@ class Room:
 
     def guard_of(self, tool: str) -> Proposal | None:
         """The proposal that keeps a tool closed, whoever brings the tool."""
-        return self._store.read(lambda connection: proposals.guard_of(connection, self.id, tool))
+        return self._store.read(lambda connection: voting.guard_of(connection, self.id, tool))
 
     @property
     def documents(self) -> Documents:
@@ -90,79 +92,80 @@ class Room:
             self._documents = (place, Documents(self, shelf, self._store))
         return self._documents[1]
 
-    # Doing
+    # Operations
+
+    async def perform(
+        self, name: str, actor: Actor, /, *, check: Check | None = None, also: Also | None = None, **arguments: Any
+    ) -> Mapping[str, Any]:
+        """Perform an operation once and return its result. Raise the error of a refused one.
+
+        If `check` raises, the operation is not performed and not logged. `also` is a further effect in the same
+        transaction.
+        """
+        operation = find_operation(name)
+        bound = operation.bind(arguments)
+        if operation.kind == "document":
+            return await self.documents.perform(operation, actor, bound, check, also)
+        return await self.commit(operation, actor, bound, partial(operation.function, **bound), check, also)
+
+    async def commit(
+        self,
+        operation: Operation,
+        actor: Actor,
+        arguments: Mapping[str, Any],
+        effect: Effect,
+        check: Check | None = None,
+        also: Also | None = None,
+    ) -> Mapping[str, Any]:
+        """Commit the effect of an operation with its log entry, and announce it even if the caller is cancelled."""
+        performed = await self._to_its_end(self._commit(operation, actor, arguments, effect, check, also))
+        return raise_refusal(performed.result)
 
     async def send(
         self, said: Said | str, actor: Actor, *, to: Sequence[str] = (), check: Check | None = None
     ) -> Posted:
-        """Says something in the channel: a person, the kickoff, a schedule. `to` reaches agents without a mention.
-
-        `check` raises where nothing is to be said any more: nobody can leave between it and the message.
-        """
+        """Post a message of the user, the kickoff or a schedule. `to` addresses agents without a mention."""
         spoken = Said.own(said) if isinstance(said, str) else said
-        arguments = {"said": spoken.as_list(), "to": list(to)}
-        result = await self.perform(
-            "send", actor, arguments, lambda turn: channel.post(turn, spoken, to=to).as_dict(), check
-        )
-        return Posted.from_dict(result)
+        return Posted.from_dict(await self.perform("send", actor, check=check, said=spoken.as_list(), to=list(to)))
 
     async def elect_owner(self, actor: Actor, within: float | None = None) -> Proposal:
-        """Opens the election of an owner of the documents. It wakes nobody: whoever opens it asks for votes.
-
-        `within` is how many seconds there are to vote. Opened again by the same call, it is the same election.
-        """
-        draft = Draft(type="election", title=DOCUMENT_OWNER, timeout=within)
-        result = await self.perform(
-            "elect", actor, {"within": within}, lambda turn: {"id": proposals.create(turn, draft).id}
-        )
-        return self._proposal(result["id"])
-
-    async def settle(self, proposal: str) -> Proposal:
-        """Ends a proposal with the votes that there are, if it is still open."""
-        await self._settle("settle", lambda turn: proposals.settle(turn, proposal), {"proposal": proposal})
-        return self._proposal(proposal)
+        """Open the election of the document owner and return it. `within` is the time to vote in seconds."""
+        return self._proposal((await self.perform("elect", actor, within=within))["id"])
 
     async def vote(self, proposal: str, choice: str, actor: Actor, reason: str | None = None) -> Proposal:
-        """Votes; the proposal as it is afterwards."""
-        arguments = {"proposal": proposal, "choice": choice, "reason": reason}
-        result = await self.perform(
-            "vote", actor, arguments, lambda turn: {"id": proposals.vote(turn, proposal, choice, reason)[0].id}
+        """Vote, and return the proposal afterwards."""
+        return self._proposal(
+            (await self.perform("vote", actor, proposal=proposal, choice=choice, reason=reason))["id"]
         )
-        return self._proposal(result["id"])
+
+    async def settle(self, proposal: str) -> Proposal:
+        """End a proposal with the votes that there are, if it is open, and return it."""
+        await self.perform("settle", Actor.system(), proposal=proposal)
+        return self._proposal(proposal)
 
     async def settle_open(self) -> list[Proposal]:
-        """Ends every open proposal with the votes that there are. See `proposals.settle_open` for one's own turn."""
-        return await self._settle("settle", proposals.settle_open)
+        """End every open proposal with the votes that there are, and return these proposals."""
+        return self._ended(await self.perform("settle", Actor.system()))
 
     async def expire(self) -> list[Proposal]:
-        """Ends every proposal whose time is up."""
-        return await self._settle("expire", proposals.expire)
+        """End every proposal whose time is up, and return these proposals."""
+        return self._ended(await self.perform("expire", Actor.system()))
 
-    async def perform(
-        self, op: str, actor: Actor, arguments: Mapping[str, Any], do: Do, check: Check | None = None
-    ) -> Mapping[str, Any]:
-        """Makes an operation, once: in the log and in effect together. What it is refused with is raised.
-
-        Where `check` raises, in the same transaction, there is no operation, and nothing of it in the log.
-        """
-        taken = await self._to_its_end(self._take(op, actor, arguments, do, check))
-        return settled(taken.result)
-
-    # In a transaction of somebody else's
+    # In a transaction of the caller
 
     def turn(self, connection: Connection, actor: Actor) -> Turn:
-        """A turn in a transaction that somebody else has begun; after its commit `follow` is to be called."""
+        """Return a turn in a transaction of the caller, who calls `follow` after the commit."""
         return begin(connection, self.id, actor, self.now())
 
     async def follow(self, turn: Turn) -> None:
-        """What follows a turn that is committed: those concerned are told, decisions archived, files brought up."""
+        """Announce a committed turn, archive decisions, and export files."""
         self._announce(turn)
         await self._to_its_end(self._bring_up(turn))
 
     def wake(self, agents: frozenset[str]) -> None:
-        """Tells that agents have mail again: after the commit of `inbox.deliver_again` or `inbox.release`."""
+        """Announce that agents have mail."""
         if agents:
-            self._ears.wake(self.id, agents)
+            self._listener.wake(self.id, agents)
 
     async def mend(self) -> None:
         """Makes up for what a crash has kept from following its commit. For whoever opens the room."""
@@ -187,56 +190,60 @@ class Room:
     def trouble(self, message: str) -> None:
         """Tells that something could not be done; nothing is on record of that."""
         data = {"message": message}
-        self._ears.happened(Happened(type="trouble", room=self.id, actor="system", at=self.now(), data=data))
+        self._listener.on_event(RoomEvent(type="trouble", room=self.id, actor="system", at=self.now(), data=data))
 
     def now(self) -> str:
         return stamp(self._clock.now())
 
-    async def _take(self, op: str, actor: Actor, arguments: Mapping[str, Any], do: Do, check: Check | None) -> Taken:
+    async def _commit(
+        self,
+        operation: Operation,
+        actor: Actor,
+        arguments: Mapping[str, Any],
+        effect: Effect,
+        check: Check | None,
+        also: Also | None,
+    ) -> Performed:
         at = self.now()
 
-        def write(connection: Connection) -> Taken:
+        def write(connection: Connection) -> Performed:
             if check is not None:
                 check(connection)
-            return take(connection, self.id, op, actor, at, arguments, do)
+            return execute(connection, self.id, operation, actor, at, arguments, effect, also)
 
-        taken = await self._store.write(write)
-        if taken.turn is not None:
-            self._announce(taken.turn)
-            await self._bring_up(taken.turn)
-        return taken
+        performed = await self._store.write(write)
+        if performed.turn is not None:
+            self._announce(performed.turn)
+            await self._bring_up(performed.turn)
+        return performed
 
     def _announce(self, turn: Turn) -> None:
         if turn.wakes:
-            self._ears.wake(self.id, frozenset(turn.wakes))
-        for happened in turn.happened:
-            self._ears.happened(happened)
+            self._listener.wake(self.id, frozenset(turn.wakes))
+        for event in turn.events:
+            self._listener.on_event(event)
 
     async def _bring_up(self, turn: Turn) -> None:
-        if any(happened.type == "proposal" and happened.data.get("result") for happened in turn.happened):
+        if any(event.type == "proposal" and event.data.get("result") for event in turn.events):
             await self._archive()
-        if turn.room.projection is not None and turn.happened:
+        if turn.events and turn.room.projection is not None:
             await self.project()
 
     async def _archive(self) -> None:
         try:
-            await archive(self._store, self.id, self.documents)
+            for proposal in self._store.read(lambda connection: proposal_records.unarchived(connection, self.id)):
+                await self.perform("archive", archiver(self.id, proposal.id))
         except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
             self.trouble(f"a decision could not be archived: {error}")
 
-    async def _settle(
-        self, op: str, do: Callable[[Turn], list[Proposal]], arguments: Mapping[str, Any] | None = None
-    ) -> list[Proposal]:
-        result = await self.perform(
-            op, Actor.system(), arguments or {}, lambda turn: {"ended": [proposal.id for proposal in do(turn)]}
-        )
+    def _ended(self, result: Mapping[str, Any]) -> list[Proposal]:
         return [self._proposal(id) for id in result["ended"]]
 
     def _proposal(self, id: str) -> Proposal:
-        return self._store.read(lambda connection: proposals.proposal_in(connection, self.id, id))
+        return self._store.read(lambda connection: voting.proposal_in(connection, self.id, id))
 
     async def _to_its_end(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Waits for something that goes on even if whoever waits is cancelled: what is committed is also told."""
+        """Wait for a coroutine that completes even if the caller is cancelled: a committed operation is announced."""
         task = asyncio.ensure_future(doing)
         self._going.add(task)
         task.add_done_callback(self._going.discard)

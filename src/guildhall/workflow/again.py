@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotFound, ReplayDiffers
 from guildhall.models.model import VOTER
-from guildhall.room.again import shown_then
-from guildhall.room.toolbox import room_tools
+from guildhall.room.replay import mail_shown
+from guildhall.room.tools import room_tools
 from guildhall.runs.record.entries import Ended, ToolEnded, ToolStarted
 from guildhall.runs.replay import Difference, Over, Replayed, difference_of
 from guildhall.runs.seat import seat_on_record
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.again import Made, RoomAgain
-    from guildhall.room.model import Operation
+    from guildhall.room.model import LogEntry
+    from guildhall.room.replay import Repeated, RoomReplay
     from guildhall.runs.history import History
     from guildhall.runs.journal import Journal
     from guildhall.runs.model import Run
@@ -67,7 +67,7 @@ class TeamAgain:
         instance: Instance,
         workflow: Workflow,
         values: Values,
-        room: RoomAgain,
+        room: RoomReplay,
         store: Store,
         history: History,
     ) -> None:
@@ -107,9 +107,9 @@ class TeamAgain:
         if agent is None:
             return None
         if voting:
-            return election.voter(agent), seat_on_record(room_tools(self._room.room, agent.name, election.TOOLS))
+            return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
         enabled = self.workflow.definition.context.enabled
-        tools = room_tools(self._room.room, agent.name) if enabled else ()
+        tools = room_tools() if enabled else ()
         return self.workflow.seated(agent, self.values), seat_on_record(tools)
 
     def _agent(self, run: Run) -> Agent | None:
@@ -130,7 +130,7 @@ class TeamAgain:
                 break
             try:
                 self._compare_beginning(then, opened)
-                made = await self._room.make(then, self._call(then))
+                made = await self._room.repeat(then, self._call(then))
                 self._compare(then, made)
             except ReplayDiffers:
                 return
@@ -138,7 +138,7 @@ class TeamAgain:
                 self._differs(then, f"now it fails: {error}")
                 return
 
-    def _compare_beginning(self, then: Operation, opened: int | None) -> None:
+    def _compare_beginning(self, then: LogEntry, opened: int | None) -> None:
         """What comes of the file of today, and of the mail: what the room is opened with and is told."""
         if then.place == opened:
             now = furnished(self.workflow, self.values).as_opened([agent.name for agent in self.workflow.agents])
@@ -149,15 +149,15 @@ class TeamAgain:
         if then.op == "inbox_shown" and then.actor.run in self._tree:
             self._compare_first_message(then, self._tree[then.actor.run])
 
-    def _compare_first_message(self, then: Operation, run: Run) -> None:
+    def _compare_first_message(self, then: LogEntry, run: Run) -> None:
         said: str = run.request.input
         possible = list(self._room.read(lambda connection: self._first_messages(connection, then, run)))
         if said not in possible:
             self._equal(then, "the first message", said, possible[0])
 
-    def _first_messages(self, connection: Connection, then: Operation, run: Run) -> Iterator[str]:
+    def _first_messages(self, connection: Connection, then: LogEntry, run: Run) -> Iterator[str]:
         """What the run would be told now. Whether it was told of an earlier attempt depends on how the agent stood."""
-        batch = shown_then(connection, self._room.room.id, then)
+        batch = mail_shown(connection, self._room.room.id, then)
         names = [agent.name for agent in self.workflow.agents]
         more = then.arguments.get("left", 0)
         for before in ("", self._effects_before(run)):
@@ -170,21 +170,21 @@ class TeamAgain:
         instance, number = self.instance.id, run.ordinal + 1
         return self._store.read(lambda connection: effects_before(connection, instance, run.worker, number))
 
-    def _call(self, then: Operation) -> ToolCall | None:
+    def _call(self, then: LogEntry) -> ToolCall | None:
         """The call that made an operation, with the arguments that the model gave."""
         started = self._started(then)
         if started is None or then.actor.key is None:
             return None
         return ToolCall(key=then.actor.key, tool=started.tool, arguments=started.arguments)
 
-    def _started(self, then: Operation) -> ToolStarted | None:
+    def _started(self, then: LogEntry) -> ToolStarted | None:
         run, key = then.actor.run, then.actor.key
         if run is None or key is None or not self._is_run(run):
             return None
         entry = self._journal(run).last(key, ToolStarted)
         return entry.data if entry and entry.data.tool == then.op else None
 
-    def _compare(self, then: Operation, made: Made) -> None:
+    def _compare(self, then: LogEntry, made: Repeated) -> None:
         self._equal(then, f"what {then.op} was asked", then.arguments, made.arguments)
         self._equal(then, f"what came of {then.op}", then.result, made.result)
         run, key = then.actor.run, then.actor.key
@@ -196,23 +196,23 @@ class TeamAgain:
         if then.op == "elect":
             self._compare_ballots(then, made)
 
-    def _compare_ballots(self, then: Operation, made: Made) -> None:
+    def _compare_ballots(self, then: LogEntry, made: Repeated) -> None:
         room = self._room.room
         proposal = next(one for one in room.proposals() if one.id == made.result["id"])
         for run in self._tree.values():
             if run.worker.startswith(VOTER):
                 self._equal(then, "the ballot", run.request.input, election.ballot(self.workflow, proposal))
 
-    def _equal(self, then: Operation, label: str, recorded: Any, now: Any) -> None:
+    def _equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
         if recorded != now:
             raise self._differs(then, difference_of(label, recorded, now))
 
-    def _differs(self, then: Operation, text: str) -> ReplayDiffers:
+    def _differs(self, then: LogEntry, text: str) -> ReplayDiffers:
         run = then.actor.run if then.actor.run and self._is_run(then.actor.run) else self.instance.id
         self.found.append(Found(at=then.at, run=run, difference=Difference(step=self._step(run, then), text=text)))
         return ReplayDiffers(text)
 
-    def _step(self, run: str, then: Operation) -> int:
+    def _step(self, run: str, then: LogEntry) -> int:
         """Where in the journal of its run an operation stands: at its call, else behind what came before it."""
         journal = self._journal(run)
         if then.actor.key and (entries := journal.of(then.actor.key)):

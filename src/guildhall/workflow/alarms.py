@@ -15,22 +15,19 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment, stamp
 from guildhall.core.errors import GuildError
-from guildhall.room import channel
 from guildhall.room import records as room_records
 from guildhall.room.model import SYSTEM, Actor, Said
 from guildhall.workflow import records
 from guildhall.workflow.start import wakeup_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import datetime, tzinfo
-    from typing import Any
 
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
     from guildhall.room.room import Room
-    from guildhall.room.turn import Turn
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import Schedule
     from guildhall.workflow.interpolate import Values
@@ -85,15 +82,13 @@ class Alarms:
             last = number == len(told) - 1
             key = f"schedule/{schedule.agent or '*'}/{schedule.due_at}/{number}"
 
-            def say(turn: Turn, said: Said = said, agents: list[str] = agents, last: bool = last) -> Mapping[str, Any]:
-                posted = channel.post(turn, said, to=agents).as_dict()
+            def advance(connection: Connection, last: bool = last) -> None:
                 if last:
-                    self._advance(turn.connection, schedule, due)
-                return posted
+                    self._advance(connection, schedule, due)
 
-            arguments = {"said": said.as_list(), "to": agents}
+            actor = Actor.system(run=self.run, key=key)
             try:
-                await self.room.perform("send", Actor.system(run=self.run, key=key), arguments, say)
+                await self.room.perform("send", actor, also=advance, said=said.as_list(), to=agents)
             except GuildError as error:  # one that cannot be told, such as a prompt too long, ends no team
                 if last:
                     await self.store.write(lambda connection: self._advance(connection, schedule, due))

@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict
-from guildhall.room.shelves import check_folder
+from guildhall.room.document_stores import check_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict
 from guildhall.core.ids import digest
-from guildhall.room.rooms import Furnishing
+from guildhall.room.service import RoomSettings
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.model import Worker
 from guildhall.workflow.definition import NOBODY
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from guildhall.workflow.model import Workflow
 
 
-def furnished(workflow: Workflow, values: Values) -> Furnishing:
+def furnished(workflow: Workflow, values: Values) -> RoomSettings:
     """The room that the file wants."""
     context = workflow.definition.context
     owner = context.document_owner
-    return Furnishing(
+    return RoomSettings(
         documents=workflow.documents(values),
         owner=None if owner == NOBODY else owner,
         projection=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,

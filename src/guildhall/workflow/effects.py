@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from guildhall.room.toolbox import READS
-from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
+from guildhall.room.operation import READS
+from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs import records as run_records
 from guildhall.runs.journal import entries_with
 from guildhall.runs.record.entries import ToolEnded, ToolStarted

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment, stamp
 from guildhall.models.model import VOTER
 from guildhall.room.model import Actor
-from guildhall.room.proposals import announcement
-from guildhall.room.toolbox import Desk, room_tools
+from guildhall.room.tools import RoomTools, room_tools
+from guildhall.room.voting import announcement
 from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
 from guildhall.runs.model import ENDED, Stretch
@@ -22,7 +23,7 @@ from guildhall.runs.purpose import PLAIN
 from guildhall.runs.seat import Seat
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits
-from guildhall.workflow.pace import who
+from guildhall.workflow.ordering import who
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.model import Run, RunRequest
     from guildhall.store.engine import Store
+    from guildhall.tools.model import Execute
     from guildhall.workers.model import Worker
     from guildhall.workflow.model import Agent, Workflow
-    from guildhall.workflow.pace import Pace
+    from guildhall.workflow.ordering import RecordedOrder
 
 TOOLS = ("proposal_vote",)
 _SECONDS = 300.0  # that there are to vote
@@ -64,7 +66,7 @@ class Election:
     clock: Clock
     runs: Runs
     request: RunRequest
-    pace: Pace
+    order: RecordedOrder | None
 
     async def hold(self) -> None:
         """Returns when the documents have an owner. Who cannot be asked, or does not answer in time, has no vote."""
@@ -128,11 +130,13 @@ class Election:
 
     def _seat(self, agent: Agent) -> Seat:
         return Seat(
-            tools=room_tools(self.room, agent.name, TOOLS),
-            execute=lambda run: self.pace.calls(
-                who(f"{VOTER}{agent.name}", 1), Desk(self.room, agent.name, run).execute
-            ),
+            tools=room_tools(TOOLS),
+            execute=partial(self._executor, agent.name),
         )
+
+    def _executor(self, agent: str, run: str) -> Execute:
+        call = RoomTools(self.room, agent, run).call
+        return call if self.order is None else self.order.calls(who(f"{VOTER}{agent}", 1), call)
 
     def _left(self, proposal: Proposal) -> float:
         ends = moment(proposal.expires_at) if proposal.expires_at else self.clock.now()

@@ -8,13 +8,12 @@ same again (`max_repeats`), both seen by the room when it is said; and turns in 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from guildhall.room import inbox, proposals
+from guildhall.room import inbox, voting
 from guildhall.room import records as room_records
-from guildhall.room.channel import tell
 from guildhall.room.model import Actor
-from guildhall.room.turn import take
+from guildhall.room.table import perform_in
 from guildhall.runs import records as run_records
 from guildhall.runs.journal import entries_with
 from guildhall.runs.model import Question
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.room.model import Mail, Message
-    from guildhall.room.turn import Turn
+    from guildhall.room.operation import Turn
     from guildhall.workflow.definition import TeamLimits
     from guildhall.workflow.instance import Instance
 
@@ -52,20 +51,20 @@ def count_turn(connection: Connection, instance: str, room: str, agent: str, run
     asked_from_outside = room_records.seen(connection, room, run).hops == 0
     if asked_from_outside or _progress(connection, room, run):
         records.forget_talk(connection, instance)
-        inbox.hold_no_more(connection, room, at=at)
+        perform_in(connection, room, "held_no_more", Actor.system(), at)
         return
     talked = records.talk(connection, instance)
     talked[agent] = talked.get(agent, 0) + 1
     records.note(connection, instance, agent, talked=talked[agent])
     if _too_long(talked, most):
         busy = [state.name for state in records.agents_of(connection, instance) if state.run is not None]
-        inbox.hold(connection, room, but=busy, at=at)
+        perform_in(connection, room, "held", Actor.system(), at, but=sorted(busy))
 
 
 def _progress(connection: Connection, room: str, run: str) -> bool:
     """Whether a run has done anything but talk: a document, a tool of its own, or a proposal that got decided."""
     began = run_records.find_run(connection, run)
-    if began is not None and proposals.decided_since(connection, room, began.created_at):
+    if began is not None and voting.decided_since(connection, room, began.created_at):
         return True
     calls = entries_with(run_records.entries(connection, run), ToolStarted)
     return any(call.data.tool not in TALK for call in calls)
@@ -74,7 +73,7 @@ def _progress(connection: Connection, room: str, run: str) -> bool:
 def question(connection: Connection, instance: Instance, limits: TeamLimits) -> Question:
     """What the person is asked: who talks to whom how often, and what is held back."""
     room = instance.room
-    held = inbox.held(connection, room)
+    held = inbox.held_mail(connection, room)
     pairs = _pairs(room_records.since_outside(connection, room, _LOOKED_AT))
     talkers = sorted({sender for sender, _ in pairs} or {mail.message.sender for _, mail in held})
     lines = [f"- {sender} to {reached}: {count}" for (sender, reached), count in pairs.most_common(_SHOWN)]
@@ -92,23 +91,22 @@ def question(connection: Connection, instance: Instance, limits: TeamLimits) -> 
     return Question(title=title[:_LONGEST], body="\n".join(body), choices=("yes", "no"))
 
 
-def release(connection: Connection, instance: str, room: str, at: str) -> frozenset[str]:
-    """What was held goes out, and all is counted anew; who is to be woken."""
+def release(connection: Connection, instance: str, room: str, at: str) -> Turn | None:
+    """Deliver the held messages and count rounds from 0. Return the turn to announce."""
     records.forget_talk(connection, instance)
-    return inbox.release(connection, room, at=at)
+    return perform_in(connection, room, "released", Actor.person(), at).turn
 
 
 def drop(connection: Connection, instance: Instance, at: str) -> Turn | None:
-    """What was held is never delivered; what is to be announced of it."""
+    """Drop the held messages. Return the turn to announce, or None if no message was held."""
     records.forget_talk(connection, instance.id)
-    dropped = inbox.drop(connection, instance.room, at=at)
-    if not dropped:
+    mail = perform_in(connection, instance.room, "dropped", Actor.person(), at).result.get("mail")
+    if not mail:
         return None
-    numbers = ", ".join(f"#{number}" for number in sorted({number for _, number in dropped}))
+    numbers = ", ".join(f"#{number}" for number in sorted({number for _, number in mail}))
     said = f"A person has ended this exchange; not delivered: {numbers}"
-    arguments: dict[str, Any] = {"text": said, "to": [], "hops": 0}
     actor = Actor.system(run=instance.id)
-    return take(connection, instance.room, "tell", actor, at, arguments, lambda turn: tell(turn, said, (), 0)).turn
+    return perform_in(connection, instance.room, "tell", actor, at, text=said, to=[], hops=0).turn
 
 
 def _pairs(messages: list[Message]) -> Counter[tuple[str, str]]:
@@ -122,7 +120,7 @@ def _held_line(agent: str, mail: Mail) -> str:
 
 
 def _why(connection: Connection, instance: Instance, limits: TeamLimits) -> str:
-    held = inbox.held(connection, instance.room)
+    held = inbox.held_mail(connection, instance.room)
     if any(mail.message.hops > limits.max_hops for _, mail in held):
         return f"More than {limits.max_hops} messages have followed from one another (max_hops)."
     talked = records.talk(connection, instance.id)

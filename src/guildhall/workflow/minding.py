@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment, stamp
-from guildhall.room import inbox, proposals
+from guildhall.room import inbox, voting
 from guildhall.runs.record.entries import Answered, LoopAsked
 from guildhall.workflow import loops
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
+    from guildhall.room.operation import Turn
     from guildhall.room.room import Room
-    from guildhall.room.turn import Turn
     from guildhall.runs.ledger import LiveLedger
     from guildhall.store.engine import Store
     from guildhall.workflow.definition import TeamLimits
@@ -50,7 +50,7 @@ class Minder:
         """Asks the person about what is held back, one thing at a time."""
         while True:
             self.looped.clear()
-            if self.store.read(lambda connection: bool(inbox.held(connection, self.room.id))):
+            if self.store.read(lambda connection: bool(inbox.held_mail(connection, self.room.id))):
                 await self._ask_about_loop()
             else:
                 await self.looped.wait()
@@ -66,18 +66,18 @@ class Minder:
         ask = await self.ledger.closed(ask)
         if ask.answer is None:  # withdrawn: the workflow was stopped
             await asyncio.get_running_loop().create_future()
-        woken: list[frozenset[str]] = []
         turns: list[Turn] = []
 
         def then(connection: Connection) -> None:
             at = stamp(self.clock.now())
-            if ask.answer and ask.answer.choice == "yes":
-                woken.append(loops.release(connection, self.instance.id, self.room.id, at))
-            elif turn := loops.drop(connection, self.instance, at):
-                turns.append(turn)
+            is_released = ask.answer is not None and ask.answer.choice == "yes"
+            if is_released:
+                turn = loops.release(connection, self.instance.id, self.room.id, at)
+            else:
+                turn = loops.drop(connection, self.instance, at)
+            turns.extend([turn] if turn is not None else [])
 
         await self.ledger.apply(ask, key, then=then)
-        self.room.wake(frozenset[str]().union(*woken))
         for turn in turns:
             await self.room.follow(turn)
         self.moved.set()
@@ -86,7 +86,7 @@ class Minder:
         """Ends proposals when their time is up."""
         while True:
             self.proposed.clear()
-            due = self.store.read(lambda connection: proposals.next_end(connection, self.room.id))
+            due = self.store.read(lambda connection: voting.next_end(connection, self.room.id))
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds_until(due, self.clock)):
                     await self.proposed.wait()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guildhall.workflow.pace import Pace
 from guildhall.workflow.team import DEBOUNCE
 from guildhall.workflow.turn import FIRST_PAUSE
 
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from guildhall.tools.model import Execute
+    from guildhall.workflow.ordering import RecordedOrder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,5 +21,5 @@ class WorkflowPolicy:
 
     first_pause: float = FIRST_PAUSE  # seconds before a disturbed agent is retried; doubled each time
     debounce: float = DEBOUNCE  # seconds without activity before a team counts as quiet
-    pace: Pace = field(default_factory=Pace)  # decides which agent moves when
+    order: RecordedOrder | None = None  # makes agents move in the order of a recording
     commands: Callable[..., Execute] | None = None  # replaces `Commands`, with the same arguments; None: run them

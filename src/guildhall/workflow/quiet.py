@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import ErrorInfo, LimitReached, RuntimeFailed
-from guildhall.room import inbox, proposals
+from guildhall.room import inbox, voting
 from guildhall.room.model import Actor
-from guildhall.room.turn import take
+from guildhall.room.table import perform_in
 from guildhall.runs import records as run_records
 from guildhall.runs.model import Stretch
 from guildhall.workflow import records
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.turn import Turn
+    from guildhall.room.operation import Turn
     from guildhall.runs.model import Ask
     from guildhall.workflow.instance import AgentState, Instance, Phase
 
@@ -51,10 +51,10 @@ def look(
     mail = inbox.waiting(connection, instance.room)
     if any(_can_move(connection, instance.id, agent, mail, at, attended=attended) for agent in agents):
         return Standing(busy=True)
-    held = bool(inbox.held(connection, instance.room))
+    held = bool(inbox.held_mail(connection, instance.room))
     if held and (attended or not _asked_about(connection, instance.id)):
         return Standing(busy=True)  # whoever asks the person, or takes the answer, is at it
-    if proposals.open_count(connection, instance.room):
+    if voting.open_count(connection, instance.room):
         if not settle:
             return Standing(busy=False)
         return Standing(busy=True, turn=_settled(connection, instance, at))
@@ -71,10 +71,7 @@ def movable(connection: Connection, instance: Instance, at: str, *, attended: bo
 
 
 def _settled(connection: Connection, instance: Instance, at: str) -> Turn | None:
-    def settle(turn: Turn) -> dict[str, Any]:
-        return {"ended": [proposal.id for proposal in proposals.settle_open(turn)]}
-
-    return take(connection, instance.room, "settle", Actor.system(run=instance.id), at, {}, settle).turn
+    return perform_in(connection, instance.room, "settle", Actor.system(run=instance.id), at).turn
 
 
 def waits_for(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotFound
-from guildhall.room.again import RoomAgain
+from guildhall.room.replay import RoomReplay
 from guildhall.runs.prepare import frame_then
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.replay import Difference, Replayed
@@ -63,7 +63,7 @@ class WorkflowReplays:
             difference = Difference(step=0, text=f"now it cannot start: {error}")
             return Replayed(run=root.id, steps=steps, difference=difference, worker_gone=gone)
         with scratch() as empty:
-            room = RoomAgain(instance.room, self.store, empty)
+            room = RoomReplay(instance.room, self.store, empty)
             team = TeamAgain(
                 instance=instance,
                 workflow=workflow,

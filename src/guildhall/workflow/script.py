@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.room import records as room_records
 from guildhall.room.model import PERSON
-from guildhall.room.toolbox import TOOLS
+from guildhall.room.tools import TOOLS
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import ModelAnswered, ToolEnded, ToolStarted
 from guildhall.runs.script import TeamPart
 from guildhall.tools.model import ToolResult
 from guildhall.workflow import records
-from guildhall.workflow.pace import begins, call_place, ends, who
+from guildhall.workflow.ordering import begins, call_place, ends, who
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from guildhall.room.model import Operation
+    from guildhall.room.model import LogEntry
     from guildhall.runs.journal import Journal
     from guildhall.runs.model import Run
     from guildhall.store.engine import Store
@@ -69,7 +69,7 @@ def _setup(journal: Journal) -> Iterator[dict[str, Any]]:
 class _Writer:
     """Reads what a test needs to know from the log of a room."""
 
-    def __init__(self, tree: Tree, operations: Sequence[Operation]) -> None:
+    def __init__(self, tree: Tree, operations: Sequence[LogEntry]) -> None:
         self._runs = {run.id: (run, journal) for run, journal in tree}
         own = [one.place for one in operations if one.actor.run in self._runs]
         first, last = min(own, default=0), max(own, default=0)
@@ -95,7 +95,7 @@ class _Writer:
             elif (place := self._place(one)) is not None:
                 yield place
 
-    def _place(self, one: Operation) -> str | None:
+    def _place(self, one: LogEntry) -> str | None:
         found = self._runs.get(one.actor.run or "")
         if found is None:
             return None

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, UsageError
-from guildhall.room import inbox, mentions
+from guildhall.room import mentions
 from guildhall.room.model import ALL, Actor, Said
+from guildhall.room.table import perform_in
 from guildhall.runs import records as run_records
 from guildhall.runs.model import ENDED
 from guildhall.workflow import records
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
-    from guildhall.room.rooms import Rooms
+    from guildhall.room.service import Rooms
     from guildhall.runs.lifecycle import Runs
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import Instance
@@ -109,7 +110,7 @@ class Steering:
             if records.agent(connection, instance.id, name).status not in ("stopped", "failed"):
                 raise Conflict(f"{wanted} works already", hint=f"Speak to it: guild send {wanted} ...")
             records.change_agent(connection, instance.id, name, status="idle", attempts=0, run=None, due_at=None)
-            inbox.deliver_again(connection, instance.room, name, at=at)
+            perform_in(connection, instance.room, "delivered_again", Actor.person(), at, agent=name)
 
         await self._store.write(write)
         if (team := self._workflows.team(instance.room)) is not None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.room import inbox
+from guildhall.room.model import Actor
+from guildhall.room.table import perform_in
 from guildhall.runs import records as run_records
 from guildhall.runs.grants import Grant
 from guildhall.workflow import records
@@ -98,7 +100,7 @@ def try_again(connection: Connection, instance: Instance, at: str) -> None:
         status = "idle" if state.run is None else "running"
         records.change_agent(connection, instance.id, state.name, status=status, attempts=0)
         if state.run is None:
-            inbox.deliver_again(connection, instance.room, state.name, at=at)
+            perform_in(connection, instance.room, "delivered_again", Actor.person(), at, agent=state.name)
 
 
 def grant_for(connection: Connection, run: str, granted: Mapping[str, Any]) -> Grant | None:

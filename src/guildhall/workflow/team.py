@@ -10,7 +10,7 @@ import asyncio
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
@@ -18,9 +18,9 @@ from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.core.events import TroubleData, WorkflowData
 from guildhall.room import mentions
 from guildhall.room import records as room_records
-from guildhall.room.model import SYSTEM, Actor
-from guildhall.room.proposals import closed_by
-from guildhall.room.toolbox import Desk, room_tools
+from guildhall.room.model import Actor
+from guildhall.room.tools import RoomTools, room_tools
+from guildhall.room.voting import closed_by
 from guildhall.runs.execute import Stops
 from guildhall.runs.purpose import PLAIN
 from guildhall.runs.seat import Seat
@@ -29,8 +29,8 @@ from guildhall.workflow import election, records
 from guildhall.workflow.alarms import Alarms
 from guildhall.workflow.instance import OVER
 from guildhall.workflow.minding import POLL, Minder, seconds_until
+from guildhall.workflow.ordering import who
 from guildhall.workflow.outcome import outputs_of, result_of
-from guildhall.workflow.pace import Pace, begins, ends, who
 from guildhall.workflow.quiet import Standing, look, movable, who_waits_for
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff, wakes_nobody
@@ -44,17 +44,18 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
-    from guildhall.room.model import HappenedType
+    from guildhall.room.model import RoomEventType
+    from guildhall.room.operation import Turn
     from guildhall.room.room import Room
-    from guildhall.room.turn import Turn
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.model import Ask, Run, RunRequest
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.store.engine import Store
-    from guildhall.tools.model import Tool, ToolCall
+    from guildhall.tools.model import Execute, ToolCall
     from guildhall.workflow.instance import Instance, Phase
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Agent, Workflow
+    from guildhall.workflow.ordering import RecordedOrder, TakeTurn
     from guildhall.workflow.steps import Step
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
@@ -75,7 +76,7 @@ class Team:
     zone: tzinfo
     first_pause: float  # seconds before an agent is tried again that was disturbed
     debounce: float
-    pace: Pace = field(default_factory=Pace)
+    order: RecordedOrder | None = None  # of a test
     granted: Mapping[str, Any] | None = None  # a person goes on with what has failed, and grants these bounds
     _serving: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _at: Phase = "setup"
@@ -85,6 +86,7 @@ class Team:
     _proposed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self._take_turn: TakeTurn = self._take if self.order is None else self.order.turns(self._take, self._step)
         self.alarms = Alarms(
             run=self.instance.id,
             room=self.room,
@@ -137,7 +139,7 @@ class Team:
         """Something that was asked is open no more: whoever waits for it goes on."""
         self.wake(self.store.read(lambda connection: who_waits_for(connection, self.instance.id, ask)))
 
-    def happened(self, type: HappenedType) -> None:
+    def happened(self, type: RoomEventType) -> None:
         """Something has happened in the room."""
         if type == "proposal":
             self._proposed.set()
@@ -181,7 +183,7 @@ class Team:
             clock=self.clock,
             runs=self.runs,
             request=self.request,
-            pace=self.pace,
+            order=self.order,
         )
 
     async def _kick_off(self) -> None:
@@ -239,7 +241,7 @@ class Team:
             if step.something:
                 if self._at == "quiet":
                     await self._phase("live")
-                run = await self._take(agent, await self._in_turn(agent.name, step))
+                run = await self._take_turn(agent, step)
                 if run is not None and run.status == "parked":  # so is the whole team, in a moment
                     await asyncio.get_running_loop().create_future()
                 self._looped.set()
@@ -248,15 +250,6 @@ class Team:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds_until(step.until, self.clock)):
                     await wake.wait()
-
-    async def _in_turn(self, name: str, step: Step) -> Step:
-        """A step, when it is its turn; with the mail that there is then."""
-        if step.run is not None:
-            return step
-        until = await self.pace.begins(who(name, step.number))
-        if until is None:
-            return step
-        return self._step(name, until)
 
     def _step(self, name: str, until: int | None = None) -> Step:
         at, attended = stamp(self.clock.now()), self._attended
@@ -280,8 +273,7 @@ class Team:
             first_pause=self.first_pause,
             told=told,
         )
-        mine = who(agent.name, step.number)
-        seat = self._seat(agent, turn, mine)
+        seat = self._seat(agent, turn, step.number)
         try:
             if step.run is not None:
                 grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
@@ -299,23 +291,21 @@ class Team:
         finally:
             for one in told:
                 await self.room.follow(one)
-            self.pace.done(begins(mine))
-            self.pace.done(ends(mine))
 
-    def _seat(self, agent: Agent, turn: AgentTurn, who: str) -> Seat:
+    def _seat(self, agent: Agent, turn: AgentTurn, number: int) -> Seat:
         return Seat(
-            tools=() if self.alone else self._tools,
-            execute=lambda run: self.pace.calls(who, Desk(self.room, agent.name, run).execute),
+            tools=() if self.alone else room_tools(),
+            execute=partial(self._executor, agent.name, number),
             began=turn.began,
             ended=turn.ended,
             closed=None if self.alone else self._closed,
             around=self.workflow.around(agent),
         )
 
-    @cached_property
-    def _tools(self) -> tuple[Tool, ...]:
-        """The same for all: whose call it is, is known at the desk that it comes to."""
-        return room_tools(self.room, SYSTEM)
+    def _executor(self, agent: str, number: int, run: str) -> Execute:
+        """Return the function that executes the room tools of a run."""
+        call = RoomTools(self.room, agent, run).call
+        return call if self.order is None else self.order.calls(who(agent, number), call)
 
     def _closed(self, call: ToolCall) -> str | None:
         """Why the team keeps a tool closed for now."""

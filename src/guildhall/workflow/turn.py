@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import ErrorInfo
 from guildhall.room import inbox
-from guildhall.room.channel import tell
 from guildhall.room.model import PERSON, SYSTEM, Actor
-from guildhall.room.rendering import as_said
-from guildhall.room.turn import take
+from guildhall.room.table import perform_in
+from guildhall.room.text import as_said
 from guildhall.runs import records as run_records
 from guildhall.runs.journal import entries_with
 from guildhall.runs.record.entries import ModelCallFailed
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.room.model import Mail
-    from guildhall.room.turn import Turn
+    from guildhall.room.operation import Turn
     from guildhall.runs.model import Stretch
 
 ATTEMPTS = 3  # of a run that fails by what it does
@@ -75,14 +74,17 @@ class AgentTurn:
     told: list[Turn]  # what is to be announced once it is committed
 
     def began(self, connection: Connection, run: str) -> None:
-        inbox.shown(connection, self.room, self.agent, run, self.batch, stamp(self.clock.now()), left=self.more)
+        actor, at = Actor(name=self.agent, run=run, key="inbox"), stamp(self.clock.now())
+        marks = inbox.marks(self.batch)
+        perform_in(connection, self.room, "inbox_shown", actor, at, left=self.more, **marks)
         records.seat_run(connection, self.instance, self.agent, run)
 
     def ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
         at = stamp(self.clock.now())
         if stretch.status == "completed":
             seen = inbox.seen(connection, self.room, run)
-            inbox.acknowledge(connection, self.room, self.agent, seen.until, at=at, run=run)
+            actor = Actor(name=self.agent, run=run)
+            perform_in(connection, self.room, "acknowledged", actor, at, agent=self.agent, until=seen.until)
             self._stands(connection, "idle")
             loops.count_turn(connection, self.instance, self.room, self.agent, run, self.most_rounds, at)
         elif stretch.status == "waiting":
@@ -120,19 +122,20 @@ class AgentTurn:
         """Nobody can handle what the agent was shown: whoever said it is told so."""
         self._stands(connection, "failed", attempts=self._attempts(connection) + 1)
         records.note(connection, self.instance, self.agent, error=dict(error))
-        dead = inbox.bury(connection, self.room, self.agent, until, at=at, run=run)
-        if not dead:
+        actor = Actor.system(run=run)
+        buried = perform_in(connection, self.room, "buried", actor, at, agent=self.agent, until=until).result
+        if not buried:
             return
+        letters = inbox.dead_letters(connection, self.room, self.agent)
+        dead = [mail for _, mail in letters if mail.message.id in buried["messages"]]
         senders = {mail.message.sender for mail in dead} - {SYSTEM, self.agent}
         numbers = ", ".join(f"#{mail.message.id}" for mail in dead)
         said = f"{self.agent} could not handle {numbers}, and has stopped trying: {error['message']}"
         hops = max(mail.message.hops for mail in dead) + 1
         to = sorted(senders | {PERSON})
-        arguments = {"text": said, "to": to, "hops": hops}
-        actor = Actor.system(run=run)
-        taken = take(connection, self.room, "tell", actor, at, arguments, lambda turn: tell(turn, said, to, hops))
-        if taken.turn is not None:
-            self.told.append(taken.turn)
+        performed = perform_in(connection, self.room, "tell", actor, at, text=said, to=to, hops=hops)
+        if performed.turn is not None:
+            self.told.append(performed.turn)
 
     def _attempts(self, connection: Connection) -> int:
         return records.agent(connection, self.instance, self.agent).attempts

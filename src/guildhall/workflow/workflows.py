@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound
 from guildhall.core.events import Event, ToolOutputData
-from guildhall.room import inbox
-from guildhall.room.rooms import Furnishing
+from guildhall.room.model import Actor
+from guildhall.room.service import RoomSettings
+from guildhall.room.table import perform_in
 from guildhall.runs.grants import has_price
 from guildhall.runs.limits import in_force
 from guildhall.runs.model import RunRequest
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.room.model import Happened
+    from guildhall.room.model import RoomEvent
     from guildhall.room.room import Room
-    from guildhall.room.rooms import Rooms
+    from guildhall.room.service import Rooms
     from guildhall.runs.grants import Grant
     from guildhall.runs.history import History
     from guildhall.runs.lifecycle import Runs
@@ -132,7 +133,8 @@ class Workflows:
                 ended_at=None,
             )
             records.add(connection, instance, [agent.name for agent in workflow.agents])
-            inbox.drop(connection, room.id, at=stamp(at))  # what the last generation was asked about is over with it
+            # The user was asked about the held messages of the last generation, which is over.
+            perform_in(connection, room.id, "dropped", Actor.person(), stamp(at))
             self._set_alarms(connection, room.id, workflow)
 
         asked = replace(
@@ -178,7 +180,7 @@ class Workflows:
                     records.change_agent(connection, instance.id, agent.name, status="idle", attempts=0)
 
         await self._store.write(write)
-        furnishing = Furnishing(max_hops=workflow.definition.limits.max_hops)
+        furnishing = RoomSettings(max_hops=workflow.definition.limits.max_hops)
         await self._rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], furnishing)
 
     def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
@@ -240,7 +242,7 @@ class Workflows:
             zone=self._zone,
             first_pause=self._policy.first_pause,
             debounce=self._policy.debounce,
-            pace=self._policy.pace,
+            order=self._policy.order,
             granted=_granted(prepared),
         )
         self._teams[instance.room] = team
@@ -327,7 +329,7 @@ class Workflows:
         if (team := self.team(room)) is not None:
             team.wake(agents)
 
-    def happened(self, happened: Happened) -> None:
+    def happened(self, happened: RoomEvent) -> None:
         """Something happened in a room: whoever follows the workflow sees it."""
         if (team := self._teams.get(happened.room)) is not None:
             team.happened(happened.type)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Problem, Project, ProjectShown
+    from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.model import Message
-    from guildhall.room.shelves import Listed as DocumentListed
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan import Plan

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.composition.runtimes import RuntimeRegistry
     from guildhall.hall.composition.workers import WorkerServices
-    from guildhall.room.rooms import Rooms
+    from guildhall.room.service import Rooms
     from guildhall.runs.fork import Forks
     from guildhall.runs.grants import Grant
     from guildhall.runs.lifecycle import Runs
@@ -115,14 +115,14 @@ class RunServices:
     @lazy
     def rooms(self) -> Rooms:
         """The rooms in which the agents of workflows work."""
-        from guildhall.room.model import Ears
-        from guildhall.room.rooms import Rooms
+        from guildhall.room.model import RoomListener
+        from guildhall.room.service import Rooms
 
-        ears = Ears(
+        listener = RoomListener(
             wake=lambda room, agents: self.workflows.wake(room, agents),
-            happened=lambda happened: self.workflows.happened(happened),
+            on_event=lambda event: self.workflows.happened(event),
         )
-        return Rooms(self.store, self.environment.clock, ears)
+        return Rooms(self.store, self.environment.clock, listener)
 
     @lazy
     def workflows(self) -> Workflows:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.hall.composition.hall import Hall
+    from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.model import Message
     from guildhall.room.room import Room
-    from guildhall.room.shelves import Listed as DocumentListed
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import Instance, Sent
     from guildhall.workflow.target import Target
@@ -44,14 +44,15 @@ class RoomService(Rooms):
     ) -> Document:
         from guildhall.room.model import Actor
 
-        documents = self._room(target).documents
-        await documents.write(Actor.person(), file, content, base or await documents.digest(file))
+        room = self._room(target)
+        base = base or await room.documents.digest(file)
+        await room.perform("document_write", Actor.person(), file=file, content=content, base=base)
         return await self.read_document(target, file=file)
 
     async def append_document(self, target: Target, content: str, *, file: str | None = None) -> Document:
         from guildhall.room.model import Actor
 
-        await self._room(target).documents.append(Actor.person(), file, content)
+        await self._room(target).perform("document_append", Actor.person(), file=file, content=content)
         return await self.read_document(target, file=file)
 
     async def proposals(self, target: Target) -> Sequence[Voted]:

@@ -16,7 +16,7 @@ from guildhall.room.model import Actor
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.define import TypedHandler
 from guildhall.tools.model import Text, ToolResult
-from guildhall.workflow.pace import InOrder, begins, ends, who
+from guildhall.workflow.ordering import RecordedOrder, begins, ends, who
 from guildhall.workflow.policy import WorkflowPolicy
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class TestHall:
         self._project = project
         self._recorded = _Recorded(source.script)
         self._setup = list(test.setup) if test else []
-        self.pace = InOrder(test.order if test else [])
-        self.pace.speak = self._speak
-        paced = PacedSource(source, self.pace)
+        self.order = RecordedOrder(test.order if test else [])
+        self.order.speak = self._speak
+        ordered = OrderedSource(source, self.order)
         policy = RunPolicy(
             runtime_of=lambda runtime, frame: PydanticRuntime(),
-            source_of=lambda model, frame, login: paced,
+            source_of=lambda model, frame, login: ordered,
             pins={pin.path: pin for pin in trusted},
             adjust_settings=lambda settings: settings.model_copy(update={"web_search": _NOWHERE}),
             check_worker=self.check_worker,
@@ -63,7 +63,7 @@ class TestHall:
             replace_tool=self._replace_tool,
             may_use_workflow_databases=False,
             workflows=WorkflowPolicy(
-                first_pause=_PAUSE, debounce=_DEBOUNCE, pace=self.pace, commands=self._recorded_commands
+                first_pause=_PAUSE, debounce=_DEBOUNCE, order=self.order, commands=self._recorded_commands
             ),
         )
         self.hall = Hall(home, environ={}, policy=policy)
@@ -130,11 +130,11 @@ def _refuse_servers(worker: Worker, members: Outsiders) -> None:
 
 
 @dataclass(frozen=True)
-class PacedSource:
+class OrderedSource:
     """The script's answers; the one with which a run of an agent ends comes when that is its turn."""
 
     script: ScriptSource
-    pace: InOrder
+    order: RecordedOrder
 
     @property
     def name(self) -> str:
@@ -151,10 +151,10 @@ class PacedSource:
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         mine = who(query.worker, query.ordinal + 1)
-        self.pace.done(begins(mine))
+        self.order.done(begins(mine))
         run = self.script.script.run_of(query.worker, query.ordinal) or []
         if query.step + 1 == sum(answer.fail is None for answer in run):
-            await self.pace.comes_to(ends(mine))
+            await self.order.comes_to(ends(mine))
         return await self.script.answer(query, on_text)
 
 

@@ -25,7 +25,7 @@ from guildhall.hall.testrun.workspace import copy_home, copy_project, empty_fold
 from guildhall.hall.workflows import load_workflow
 from guildhall.models.case import TIMED_OUT
 from guildhall.models.script import Script, ScriptSource
-from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
+from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.neutral import Neutral
 from guildhall.runs.record.entries import LimitAsked, ToolAsked
@@ -238,7 +238,7 @@ class _Play:
         call = use or event.read(ToolResultData)
         if call is not None and call["tool"] not in ROOM_TOOLS:
             made, id = use is not None and not use.get("refused"), f"{event.run}/{call['id']}"
-            (self.test.pace.under_way.add if made else self.test.pace.under_way.discard)(id)
+            (self.test.order.under_way.add if made else self.test.order.under_way.discard)(id)
 
     async def _answer(self, ask: Ask) -> bool:
         """Says what was said then; whether there was anything to say."""

@@ -1,40 +1,55 @@
-"""Proposals: what is put to the vote, and what follows when it is decided.
+"""Votes: proposals, how they are decided, and what follows from a result.
 
-Binding ones are carried out by the room: an election gives the role, an assignment is posted to whom it names, an
-approval opens what it guards, a decision is not put to the vote again. Advisory ones are recorded.
+The room carries out the result of a binding proposal: an election gives a role, an assignment is posted to the agent
+that it names, an approval opens the tools and documents that it guards, a decision cannot be proposed again. The result
+of an advisory proposal is only recorded.
 """
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from guildhall.core.clock import moment, stamp
+from guildhall.core.config import duration
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
-from guildhall.core.ids import PROPOSAL
+from guildhall.core.ids import PROPOSAL, fingerprint
 from guildhall.core.nearest import did_you_mean
 from guildhall.room import proposal_records, records
 from guildhall.room.channel import hops_of, post
-from guildhall.room.model import PERSON, SYSTEM, Proposal, Said, check_line
-from guildhall.room.shelves import check_path
-from guildhall.room.tally import decide
+from guildhall.room.document_stores import check_path
+from guildhall.room.model import (
+    PERSON,
+    SYSTEM,
+    Proposal,
+    ProposalType,
+    Resolution,
+    Said,
+    TieBreak,
+    check_line,
+)
+from guildhall.room.operation import READS, WRITES, operation
+from guildhall.room.text import announcement, outcome_text, proposal_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.room.model import ProposalType, Resolution, TieBreak, Vote
-    from guildhall.room.tally import Ending, Outcome
-    from guildhall.room.turn import Turn
+    from guildhall.room.model import ProposalStatus, Vote
+    from guildhall.room.operation import Turn
 
+Ending = Literal["vote", "timeout", "quiet"]  # somebody voted; its time is up; nobody can move any more
 DOCUMENT_OWNER = "document owner"  # the title of the election that gives the documents an owner
 _OWNERS = frozenset({"document owner", "documents owner", "documentowner", "owner of the documents"})
-_MOST_OPTIONS = 20
-_MOST_GUARDS = 20
-_MOST_OPEN = 20
-_LONGEST = 30 * 24 * 3600.0  # seconds
+_MAX_OPTIONS = 20
+_MAX_GUARDS = 20
+_MAX_OPEN = 20
+_MAX_TIMEOUT_S = 30 * 24 * 3600.0
+_RULES = {"plurality": "ahead", "majority": "chosen by more than half of all", "unanimous": "chosen by all"}
 # Without these nobody could vote any more, or be told.
 _NEVER_GUARDED = ("proposal_", "inbox_", "channel_", "no_action", "team_list", "status_set")
 
@@ -54,6 +69,142 @@ class Draft:
     guards: Sequence[str] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a proposal ended."""
+
+    status: ProposalStatus
+    result: str | None
+    reason: str
+
+
+# Operations of agents
+
+
+def _normalise_draft(arguments: dict[str, Any]) -> dict[str, Any]:
+    timeout = arguments["timeout"]
+    return {
+        **arguments,
+        "options": arguments["options"] or [],
+        "timeout": None if timeout is None else duration(timeout),
+        "guards": arguments["guards"] or [],
+    }
+
+
+@operation(WRITES, normalise=_normalise_draft)
+def proposal_create(
+    turn: Turn,
+    type: ProposalType,
+    title: str,
+    options: list[str] | None = None,
+    resolution: Resolution = "plurality",
+    binding: bool = True,
+    quorum: int | None = None,
+    timeout: str | float | None = None,
+    tie_break: TieBreak = "first",
+    guards: list[str] | None = None,
+) -> dict[str, Any]:
+    """Put something to the vote of the team. Everybody is told and votes with proposal_vote; so do you.
+
+    Args:
+        type: election (who has a role; the title names it), decision (which way), approval (may it be done),
+            assignment (who does it; the title is the task).
+        title: What is put to the vote, in a line.
+        options: What can be chosen. Left out: the agents of the team, or approve and reject. The first option of an
+            approval is the one that gives it.
+        resolution: plurality (most votes), majority (more than half of all agents), unanimous (all agents).
+        binding: Whether the room carries it out; false only records it.
+        quorum: How many votes are needed at least; left out: everybody's.
+        timeout: How long it is open, such as 10m or 600; left out: until all have voted or nobody can any more.
+        tie_break: first (of the tied options), random, creator (your vote decides).
+        guards: For a binding approval: documents (notes.md, plan/) and tools that are closed until it passes.
+    """
+    draft = Draft(
+        type=type,
+        title=title,
+        options=options or (),
+        resolution=resolution,
+        binding=binding,
+        quorum=quorum,
+        timeout=None if timeout is None else duration(timeout),
+        tie_break=tie_break,
+        guards=guards or (),
+    )
+    proposal = create(turn, draft)
+    return {"text": f"{proposal.id} is open. Vote on it yourself, too.", "id": proposal.id}
+
+
+@operation(WRITES)
+def proposal_vote(turn: Turn, proposal: str, choice: str, reason: str | None = None) -> dict[str, Any]:
+    """Vote on a proposal. While it is open you may vote otherwise.
+
+    Args:
+        proposal: Its id, such as p-1.
+        choice: One of its options.
+        reason: Why, in a line.
+    """
+    voted, outcome = cast_vote(turn, proposal, choice, reason)
+    return {"text": outcome_text(voted, outcome), "id": voted.id}
+
+
+@operation(READS)
+def proposal_status(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
+    """Show a proposal with its votes, or all proposals.
+
+    Args:
+        proposal: Its id, such as p-1; left out: all of them.
+    """
+    room = turn.room.id
+    if proposal is not None:
+        found = [proposal_in(turn.connection, room, proposal)]
+    else:
+        found = proposal_records.all_of(turn.connection, room)
+    texts = [proposal_text(one, proposal_records.votes_of(turn.connection, room, one.number)) for one in found]
+    return {"text": "\n\n".join(texts) or "There are no proposals."}
+
+
+@operation(WRITES)
+def proposal_cancel(turn: Turn, proposal: str) -> dict[str, Any]:
+    """Take back a proposal that you made.
+
+    Args:
+        proposal: Its id, such as p-1.
+    """
+    return {"text": f"{cancel(turn, proposal).id} was taken back."}
+
+
+# Operations of the hall
+
+
+@operation()
+def elect(turn: Turn, within: float | None) -> dict[str, Any]:
+    """Open the election of the document owner. It wakes nobody: the hall asks the agents for their votes.
+
+    `within` is the time to vote in seconds.
+    """
+    return {"id": create(turn, Draft(type="election", title=DOCUMENT_OWNER, timeout=within)).id}
+
+
+@operation()
+def vote(turn: Turn, proposal: str, choice: str, reason: str | None) -> dict[str, Any]:
+    """Vote without the text that a model reads."""
+    return {"id": cast_vote(turn, proposal, choice, reason)[0].id}
+
+
+@operation()
+def settle(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
+    """End an open proposal, or all of them, with the votes that there are."""
+    ended = settle_open(turn) if proposal is None else settle_one(turn, proposal)
+    return {"ended": [one.id for one in ended]}
+
+
+@operation()
+def expire(turn: Turn) -> dict[str, Any]:
+    """End every proposal whose time is up."""
+    due = [one for one in proposal_records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]
+    return {"ended": [one.id for one in _settle(turn, due, "timeout")]}
+
+
 # Making, voting, taking back
 
 
@@ -61,13 +212,14 @@ def create(turn: Turn, draft: Draft) -> Proposal:
     """Puts something to the vote of all who have a seat."""
     seated = records.agents_of(turn.connection, turn.room.id)
     title = check_line(draft.title, "the title")
+    _check_choices(draft)
     _may_be_made(turn, draft, title)
     options = _options(draft, seated)
     guards = _guards(draft)
     quorum = len(seated) if draft.quorum is None else draft.quorum
     if not 1 <= quorum <= len(seated):
         raise UsageError(f"a quorum of {quorum} is impossible with {len(seated)} agents", hint="Leave it out for all.")
-    if draft.timeout is not None and not 0 < draft.timeout <= _LONGEST:
+    if draft.timeout is not None and not 0 < draft.timeout <= _MAX_TIMEOUT_S:
         raise UsageError(f"a timeout of {draft.timeout:g} seconds cannot be", hint="More than 0, at most 30 days.")
     ends = None if draft.timeout is None else stamp(moment(turn.at) + timedelta(seconds=draft.timeout))
     proposal = Proposal(
@@ -89,11 +241,11 @@ def create(turn: Turn, draft: Draft) -> Proposal:
     proposal_records.add(turn.connection, turn.room.id, proposal)
     voters = [name for name in seated if name != turn.actor.name] if turn.actor.name != SYSTEM else []
     post(turn, Said.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
-    turn.tell("proposal", **proposal.as_dict())
+    turn.add_event("proposal", **proposal.as_dict())
     return proposal
 
 
-def vote(turn: Turn, id: str, choice: str, reason: str | None = None) -> tuple[Proposal, Outcome | None]:
+def cast_vote(turn: Turn, id: str, choice: str, reason: str | None = None) -> tuple[Proposal, Outcome | None]:
     """Votes, or votes otherwise while it is open; the proposal as it was, and what came of it."""
     proposal = _open_one(turn, id)
     if turn.actor.name not in proposal.eligible:
@@ -104,7 +256,7 @@ def vote(turn: Turn, id: str, choice: str, reason: str | None = None) -> tuple[P
         raise UsageError(f"{choice[:80]!a} is no option of {proposal.id}", hint=did_you_mean(wanted, proposal.options))
     why = None if reason is None or not reason.strip() else check_line(reason, "the reason")
     proposal_records.put_vote(turn.connection, turn.room.id, proposal.number, found, why, turn.actor, turn.at)
-    turn.tell("vote", id=proposal.id, choice=found, reason=why)
+    turn.add_event("vote", id=proposal.id, choice=found, reason=why)
     return proposal, _end(turn, proposal, "vote")
 
 
@@ -117,7 +269,7 @@ def cancel(turn: Turn, id: str) -> Proposal:
     values = {"status": "cancelled", "ended_at": turn.at}
     proposal_records.change(turn.connection, turn.room.id, proposal.number, **values)
     post(turn, Said.quote(f"{proposal.id} {proposal.title!r} was taken back."), kind="system", hops=proposal.hops)
-    turn.tell("proposal", **{**proposal.as_dict(), **values})
+    turn.add_event("proposal", **{**proposal.as_dict(), **values})
     return proposal
 
 
@@ -129,16 +281,10 @@ def settle_open(turn: Turn) -> list[Proposal]:
     return _settle(turn, proposal_records.open_ones(turn.connection, turn.room.id), "quiet")
 
 
-def settle(turn: Turn, id: str) -> list[Proposal]:
+def settle_one(turn: Turn, id: str) -> list[Proposal]:
     """Ends a proposal with the votes that there are; nothing, where it has ended already."""
     proposal = proposal_in(turn.connection, turn.room.id, id)
     return _settle(turn, [proposal], "quiet") if proposal.status == "open" else []
-
-
-def expire(turn: Turn) -> list[Proposal]:
-    """Ends every proposal whose time is up; those that it ended."""
-    due = [one for one in proposal_records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]
-    return _settle(turn, due, "timeout")
 
 
 def next_end(connection: Connection, room: str) -> str | None:
@@ -173,7 +319,7 @@ def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
         return None
     values = {"status": outcome.status, "result": outcome.result, "reason": outcome.reason, "ended_at": turn.at}
     proposal_records.change(turn.connection, turn.room.id, proposal.number, **values)
-    turn.tell("proposal", **{**proposal.as_dict(), **values})
+    turn.add_event("proposal", **{**proposal.as_dict(), **values})
     mark = "EXPIRED" if outcome.status == "expired" else "RESOLVED"
     told = [proposal.creator] if proposal.creator in proposal.eligible and proposal.creator != turn.actor.name else []
     post(
@@ -205,6 +351,63 @@ def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
 def _onward(turn: Turn, proposal: Proposal) -> int:
     """What follows from a proposal is further on than the proposal, and than whoever ended it."""
     return max(proposal.hops + 1, hops_of(turn)) if proposal.creator not in (PERSON, SYSTEM) else hops_of(turn)
+
+
+# How votes decide
+
+
+def decide(proposal: Proposal, votes: Mapping[str, str], ending: Ending, at: str) -> Outcome | None:
+    """What comes of a proposal with these votes; None: it stays open.
+
+    With every vote: decided once the quorum is there and the rule is met, rejected once it can be met no more. At the
+    end of its time it expires. When nobody can move any more the votes that there are decide. An election that would
+    end without a winner falls back to the most votes, then to the first name.
+    """
+    counts = Counter(dict.fromkeys(proposal.options, 0))
+    counts.update(choice for agent, choice in votes.items() if agent in proposal.eligible)
+    cast = counts.total()
+    everyone = len(proposal.eligible)
+    told = f"{cast} of {everyone} voted"
+    complete = cast >= proposal.quorum
+    if complete or (ending == "quiet" and cast):
+        winner = _winner(proposal, counts, everyone, votes, at)
+        if winner is not None:
+            return Outcome(status="resolved", result=winner, reason=told)
+        if complete and not _attainable(proposal, counts, everyone - cast, everyone):
+            return Outcome(
+                status="rejected", result=None, reason=f"no option was {_RULES[proposal.resolution]}; {told}"
+            )
+    if ending == "vote":
+        return None
+    why = "its time was up" if ending == "timeout" else "nobody could vote any more"
+    if proposal.type == "election":
+        most = max(counts.values())
+        fallback = next(option for option in proposal.options if counts[option] == most)
+        how = "the most votes" if most else "the first name"
+        return Outcome(status="expired", result=fallback, reason=f"{why}, so {how} decided; {told}")
+    return Outcome(status="expired", result=None, reason=f"{why}; {told}")
+
+
+def _winner(proposal: Proposal, counts: Counter[str], everyone: int, votes: Mapping[str, str], at: str) -> str | None:
+    most = max(counts.values())
+    leading = [option for option in proposal.options if counts[option] == most]
+    if proposal.resolution == "majority":
+        return leading[0] if 2 * most > everyone else None
+    if proposal.resolution == "unanimous":
+        return leading[0] if most == everyone else None
+    if len(leading) == 1 or proposal.tie_break == "first":
+        return leading[0]
+    if proposal.tie_break == "creator":
+        wish = votes.get(proposal.creator)
+        return wish if wish in leading else leading[0]
+    # By lot, and yet the same when it is replayed.
+    return random.Random(fingerprint([proposal.title, sorted(votes.items()), at])).choice(leading)
+
+
+def _attainable(proposal: Proposal, counts: Counter[str], left: int, everyone: int) -> bool:
+    """Whether those who have not voted yet could still make one of the options win."""
+    best = max(counts.values()) + left
+    return 2 * best > everyone if proposal.resolution == "majority" else best == everyone
 
 
 # Guards
@@ -256,19 +459,6 @@ def proposal_in(connection: Connection, room: str, id: str) -> Proposal:
     return found
 
 
-def announcement(proposal: Proposal) -> str:
-    force = "binding" if proposal.binding else "advisory"
-    lines = [
-        f"[PROPOSAL] {proposal.id} {proposal.title!r} ({proposal.type}, {proposal.resolution}, {force})",
-        f"Options: {', '.join(proposal.options)}",
-    ]
-    if proposal.guards:
-        lines.append(f"Until it passes, closed: {', '.join(proposal.guards)}")
-    if proposal.expires_at:
-        lines.append(f"It ends at {proposal.expires_at}.")
-    return "\n".join([*lines, f'Vote: proposal_vote(proposal="{proposal.id}", choice=...)'])
-
-
 def _open_one(turn: Turn, id: str) -> Proposal:
     proposal = proposal_in(turn.connection, turn.room.id, id)
     if proposal.status == "open" and _is_due(proposal, turn.at):
@@ -288,11 +478,19 @@ def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in seated]
 
 
+def _check_choices(draft: Draft) -> None:
+    known = {"type": ProposalType, "resolution": Resolution, "tie_break": TieBreak}
+    for name, choices in known.items():
+        if (given := getattr(draft, name)) not in get_args(choices):
+            hint = f"One of: {', '.join(get_args(choices))}."
+            raise UsageError(f"{name}: {str(given)[:80]!a} is unknown", hint=hint)
+
+
 def _may_be_made(turn: Turn, draft: Draft, title: str) -> None:
     everything = proposal_records.all_of(turn.connection, turn.room.id)
-    if sum(one.status == "open" for one in everything) >= _MOST_OPEN:
+    if sum(one.status == "open" for one in everything) >= _MAX_OPEN:
         hint = "Vote on them, or take some back with proposal_cancel."
-        raise Conflict(f"there are {_MOST_OPEN} open proposals already", hint=hint)
+        raise Conflict(f"there are {_MAX_OPEN} open proposals already", hint=hint)
     if draft.type == "decision":
         for one in everything:
             decided = one.type == "decision" and one.binding and one.status == "resolved"
@@ -319,8 +517,8 @@ def _options(draft: Draft, seated: Sequence[str]) -> tuple[str, ...]:
                 raise NotFound(f"{option[:80]!a} is not an agent here", hint=did_you_mean(option, seated))
     elif len(options) < 2:
         raise UsageError("there is nothing to choose with one option", hint="Name at least two.")
-    if len(options) > _MOST_OPTIONS:
-        raise UsageError(f"there are {len(options)} options, and at most {_MOST_OPTIONS} are taken")
+    if len(options) > _MAX_OPTIONS:
+        raise UsageError(f"there are {len(options)} options, and at most {_MAX_OPTIONS} are taken")
     return options
 
 
@@ -329,8 +527,8 @@ def _guards(draft: Draft) -> tuple[str, ...]:
         return ()
     if draft.type != "approval" or not draft.binding:
         raise UsageError("only a binding approval guards something", hint="Leave the guards out, or make it one.")
-    if len(draft.guards) > _MOST_GUARDS:
-        raise UsageError(f"there are {len(draft.guards)} guards, and at most {_MOST_GUARDS} are taken")
+    if len(draft.guards) > _MAX_GUARDS:
+        raise UsageError(f"there are {len(draft.guards)} guards, and at most {_MAX_GUARDS} are taken")
     return tuple(dict.fromkeys(map(_guard, draft.guards)))
 
 

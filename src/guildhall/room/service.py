@@ -1,4 +1,4 @@
-"""The rooms of a hall: opened by workflow and tag, found again, closed for a fresh one. Nothing is deleted."""
+"""The rooms of a hall: open, find and close them, by workflow and tag. Closing a room deletes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ROOM, new_id
 from guildhall.core.nearest import did_you_mean
 from guildhall.room import records
-from guildhall.room.model import Actor, Ears, RoomRecord, check_seat
+from guildhall.room.model import Actor, RoomListener, RoomRecord, check_seat
 from guildhall.room.room import Room
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Furnishing:
-    """How a room is furnished. `documents`: the folder they lie in; None: in the database."""
+class RoomSettings:
+    """The settings of a room. `documents` is the folder of the documents, or None if the database has them."""
 
     documents: Path | None = None
     owner: str | None = None
@@ -36,11 +36,11 @@ class Furnishing:
 
     @property
     def place(self) -> str:
-        """Where the documents are, as the record has it."""
+        """Where the documents are, as the room's row has it."""
         return f"file:{self.documents}" if self.documents else "sqlite"
 
     def as_opened(self, seats: Sequence[str]) -> dict[str, Any]:
-        """The arguments with which it is opened, as the log has them."""
+        """Return the arguments of `open` in the room's log."""
         return {"seats": list(seats), "owner": self.owner, "documents": self.place, "settings": self.settings}
 
     @property
@@ -52,47 +52,44 @@ class Furnishing:
 
 
 class Rooms:
-    """Every room of one store. Each is one object, so that all who work in it take turns."""
+    """The rooms of one store, one object for each."""
 
-    def __init__(self, store: Store, clock: Clock, ears: Ears | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, listener: RoomListener | None = None) -> None:
         self._store = store
         self._clock = clock
-        self._ears = ears or Ears()
+        self._listener = listener or RoomListener()
         self._rooms: dict[str, Room] = {}
 
-    async def open(self, workflow: str, tag: str, seats: Sequence[str], furnishing: Furnishing | None = None) -> Room:
-        """The room of a workflow and tag, with these agents seated in this order; made if there is none."""
-        how = furnishing or Furnishing()
+    async def open(self, workflow: str, tag: str, seats: Sequence[str], settings: RoomSettings | None = None) -> Room:
+        """Return the room of a workflow and tag with these agents. Create it if there is none."""
+        settings = settings or RoomSettings()
         for agent in seats:
             check_seat(agent)
         lowered = [agent.lower() for agent in seats]
         if twice := next((agent for agent in seats if lowered.count(agent.lower()) > 1), None):
             raise UsageError(f"two agents cannot both be called {twice!r}", hint="Capitals make no difference here.")
-        if how.owner is not None and how.owner not in seats:
-            hint = did_you_mean(how.owner, seats)
-            raise NotFound(f"the owner of the documents, {how.owner!r}, is not an agent", hint=hint)
+        if settings.owner is not None and settings.owner not in seats:
+            hint = did_you_mean(settings.owner, seats)
+            raise NotFound(f"the owner of the documents, {settings.owner!r}, is not an agent", hint=hint)
         at = stamp(self._clock.now())
-        id = await self._store.write(lambda connection: _open(connection, workflow, tag, seats, how, at))
+        id = await self._store.write(lambda connection: _open(connection, workflow, tag, seats, settings, at))
         room = self.room(id)
         await room.mend()
         return room
 
     def room(self, id: str) -> Room:
-        """A room by its id. Whether there is one shows when it is used."""
+        """Return a room by its id. An unknown id is an error only when the room is used."""
         if id not in self._rooms:
-            self._rooms[id] = Room(id, self._store, self._clock, self._ears)
+            self._rooms[id] = Room(id, self._store, self._clock, self._listener)
         return self._rooms[id]
 
     def find(self, workflow: str, tag: str) -> Room | None:
-        """The current room of a workflow and tag."""
+        """Return the current room of a workflow and tag, or None."""
         found = self._store.read(lambda connection: records.current_room(connection, workflow, tag))
         return self.room(found.id) if found else None
 
     async def close(self, id: str, *, documents: Path | None = None) -> None:
-        """Closes a room: the next `open` makes a fresh one. What was said in it stays.
-
-        `documents` is the folder that they were moved to, where they were moved.
-        """
+        """Close a room: the next `open` creates another one. `documents` is the folder that they were moved to."""
         at = stamp(self._clock.now())
         moved = {"documents": f"file:{documents}"} if documents is not None else {}
 
@@ -104,26 +101,36 @@ class Rooms:
         self._rooms.pop(id, None)
 
 
-def _open(connection: Connection, workflow: str, tag: str, seats: Sequence[str], how: Furnishing, at: str) -> str:
-    documents = how.place
-    found = records.current_room(connection, workflow, tag)
+def _open(
+    connection: Connection, workflow: str, tag: str, seats: Sequence[str], settings: RoomSettings, at: str
+) -> str:
+    current = records.current_room(connection, workflow, tag)
+    id = new_id(ROOM) if current is None else current.id
+    arguments = settings.as_opened(seats)
+    open_room(connection, id, workflow, tag, at, arguments)
+    records.log(connection, id, "open", Actor.system(), at, arguments, {})
+    return id
+
+
+def open_room(connection: Connection, id: str, workflow: str, tag: str, at: str, arguments: Mapping[str, Any]) -> None:
+    """Create a room, or change an existing one to these agents and settings."""
+    documents, owner, settings = arguments["documents"], arguments["owner"], arguments["settings"]
+    found = records.room(connection, id)
     if found is None:
-        found = RoomRecord(
-            id=new_id(ROOM),
+        new = RoomRecord(
+            id=id,
             workflow=workflow,
             tag=tag,
             created_at=at,
             closed_at=None,
             documents=documents,
-            owner=how.owner,
+            owner=owner,
             roles={},
-            settings=how.settings,
+            settings=settings,
         )
-        records.add_room(connection, found)
+        records.add_room(connection, new)
     else:
-        # An owner that was elected stays, unless it has no seat any more or the file names another.
-        owner = how.owner or (found.owner if found.owner in seats else None)
-        records.change_room(connection, found.id, documents=documents, owner=owner, settings=how.settings)
-    records.set_seats(connection, found.id, seats, at)
-    records.log(connection, found.id, "open", Actor.system(), at, how.as_opened(seats), {})
-    return found.id
+        # An elected owner stays, unless it is no longer an agent here or the workflow's file names another one.
+        owner = owner or (found.owner if found.owner in arguments["seats"] else None)
+        records.change_room(connection, id, documents=documents, owner=owner, settings=settings)
+    records.set_seats(connection, id, arguments["seats"], at)

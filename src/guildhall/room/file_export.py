@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.atomic_file import replace_file
 from guildhall.room import proposal_records, records
-from guildhall.room.shelves import check_folder
+from guildhall.room.document_stores import check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,60 +1,38 @@
-"""Who of a team moves when: whenever they can; in a test in the order of the record.
+"""The recorded order of a team: a test of a workflow makes its agents move in the order of the recording.
 
-What agents do in their room side by side comes in another order each time. A place in the order is a line of text, the
-same in the record and in a test of it: `coder/2 begins 7` (its second run, shown its inbox up to message 7),
-`coder/2 m1.1 channel_send` (the first call of that run's first answer), `coder/2 ends`.
+Agents that work side by side act in another order each time. A place in the order is a line of text, the same in the
+recording and in a test of it: `coder/2 begins 7` (its second run, whose inbox ends with message 7), `coder/2 m1.1
+channel_send` (the first call of the first answer of that run), `coder/2 ends`.
+
+Production has no order: a team without a `RecordedOrder` does not call this module.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from guildhall.models.case import Spoken
+    from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
+    from guildhall.workflow.model import Agent
+    from guildhall.workflow.steps import Step
 
-_PATIENCE = 6.0  # seconds in which nobody moves, after which the one that is next in the record is not waited for
-_LESS = 0.1  # once that has happened: what is compared differs already
+    TakeTurn = Callable[[Agent, Step], Awaitable[Run | None]]
 
-
-class Pace:
-    """Everybody moves when they can."""
-
-    async def begins(self, who: str) -> int | None:
-        """Returns when a run may begin; up to which message it is shown its inbox, where that is settled."""
-        return None
-
-    @asynccontextmanager
-    async def turn(self, place: str) -> AsyncGenerator[None]:
-        """Something is done in the room, when it is its turn."""
-        yield
-
-    async def comes_to(self, place: str) -> None:
-        """Returns when it is a place's turn; `done` says when it is over."""
-
-    def done(self, place: str) -> None:
-        """A place is over, if it is one."""
-
-    def calls(self, who: str, execute: Execute) -> Execute:
-        """Carries out the calls of a run in their turn."""
-
-        async def in_turn(tool: Tool, call: ToolCall) -> ToolResult:
-            async with self.turn(f"{who} {call_place(call.key)} {tool.name}"):
-                return await execute(tool, call)
-
-        return in_turn
+_TIMEOUT_S = 6.0  # without any move, after which the next place of the recording is skipped
+_SHORT_TIMEOUT_S = 0.1  # after the first skipped place: the test differs already
 
 
-class InOrder(Pace):
-    """Everybody moves in the order of the record; who is not in it moves when they can."""
+class RecordedOrder:
+    """Delays the agents of a team until it is their turn in the recording. A place that is not in it is not delayed."""
 
     def __init__(self, order: Sequence[str | Spoken]) -> None:
         self.speak: Callable[[Spoken], Awaitable[object]] | None = None
-        self.under_way: set[str] = set()  # calls that take their time
+        self.under_way: set[str] = set()  # calls that are being executed
         self._order = [place if isinstance(place, str) else None for place in order]
         self._spoken = {number: place for number, place in enumerate(order) if not isinstance(place, str)}
         self._until: dict[str, int] = {}
@@ -71,22 +49,42 @@ class InOrder(Pace):
         self._next = 0
         self._waiting: list[int] = []
         self._moved = asyncio.Event()
-        self._patience = _PATIENCE
+        self._timeout_s = _TIMEOUT_S
         self._speaking: set[asyncio.Task[None]] = set()
 
-    async def begins(self, who: str) -> int | None:
-        await self.comes_to(begins(who))
-        return self._until.get(who)
+    def turns(self, take: TakeTurn, look: Callable[[str, int], Step]) -> TakeTurn:
+        """Return `take`, delayed until a run may begin. `look` returns the step with the inbox up to a message."""
 
-    @asynccontextmanager
-    async def turn(self, place: str) -> AsyncGenerator[None]:
-        await self.comes_to(place)
-        try:
-            yield
-        finally:
-            self.done(place)
+        async def take_in_order(agent: Agent, step: Step) -> Run | None:
+            if step.run is None:
+                name = who(agent.name, step.number)
+                await self.comes_to(begins(name))
+                if name in self._until:
+                    step = look(agent.name, self._until[name])
+            try:
+                return await take(agent, step)
+            finally:
+                mine = who(agent.name, step.number)
+                self.done(begins(mine))
+                self.done(ends(mine))
+
+        return take_in_order
+
+    def calls(self, who: str, execute: Execute) -> Execute:
+        """Return `execute`, delayed until it is the turn of a call."""
+
+        async def execute_in_order(tool: Tool, call: ToolCall) -> ToolResult:
+            place = f"{who} {call_place(call.key)} {tool.name}"
+            await self.comes_to(place)
+            try:
+                return await execute(tool, call)
+            finally:
+                self.done(place)
+
+        return execute_in_order
 
     async def comes_to(self, place: str) -> None:
+        """Return when it is the turn of a place. `done` ends it."""
         number = self._numbers.get(place)
         if number is None:
             return
@@ -99,20 +97,21 @@ class InOrder(Pace):
             self._waiting.remove(number)
 
     def done(self, place: str) -> None:
+        """End the turn of a place."""
         number = self._numbers.get(place)
         if number is not None and number not in self._over:
             self._over.add(number)
             self._advance()
 
     async def _a_move(self) -> None:
-        """Returns when somebody has moved; after a while without that the next one is left out."""
+        """Return when an agent has moved, or when a place was skipped because none did."""
         moved = self._moved
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout_s):
                 await moved.wait()
         except TimeoutError:
             if moved is self._moved and not self.under_way and not self._speaking:
-                self._patience = _LESS
+                self._timeout_s = _SHORT_TIMEOUT_S
                 self._next = min(self._waiting)
                 self._tell()
 
@@ -150,12 +149,12 @@ def ends(who: str) -> str:
 
 
 def who(agent: str, number: int) -> str:
-    """The how-manieth run of an agent, or of the one that votes for it."""
+    """Return the label of an agent's n-th run, such as `coder/2`."""
     return f"{agent}/{number}"
 
 
 def call_place(key: str, index: int | None = None) -> str:
-    """Which call of which answer a key names: `m2.1`. A script's calls are numbered in their ids."""
+    """Return the label of a call by its key, such as `m2.1`. The ids of a script's calls end with their index."""
     answer, _, call = key.partition("/")
     if index is None:
         last = call.rpartition("_")[2]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.room.model import Mail, Message, Posted, Proposal, RoomRecord, Seat, Vote
-    from guildhall.room.tally import Outcome
+    from guildhall.room.voting import Outcome
 
 
 # The first lines of messages, here and in what a run is told first. Nobody writes one into a message of their own.
@@ -112,3 +112,35 @@ def proposal_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
     if proposal.guards:
         lines.append(f"Guards: {', '.join(proposal.guards)}")
     return "\n".join(lines)
+
+
+def announcement(proposal: Proposal) -> str:
+    """Return the message that announces a proposal."""
+    force = "binding" if proposal.binding else "advisory"
+    lines = [
+        f"[PROPOSAL] {proposal.id} {proposal.title!r} ({proposal.type}, {proposal.resolution}, {force})",
+        f"Options: {', '.join(proposal.options)}",
+    ]
+    if proposal.guards:
+        lines.append(f"Until it passes, closed: {', '.join(proposal.guards)}")
+    if proposal.expires_at:
+        lines.append(f"It ends at {proposal.expires_at}.")
+    return "\n".join([*lines, f'Vote: proposal_vote(proposal="{proposal.id}", choice=...)'])
+
+
+def decision_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
+    """Return the entry of a decided proposal in decisions.md."""
+    force = "binding" if proposal.binding else "advisory"
+    lines = [
+        f"## {proposal.id} {proposal.title}",
+        "",
+        f"- Result: **{proposal.result}** ({proposal.status}, {proposal.reason})",
+        f"- {proposal.type.capitalize()}, {proposal.resolution}, {force}; proposed by {proposal.creator}",
+        f"- {proposal.ended_at}",
+    ]
+    for option in proposal.options:
+        named = [
+            f"{vote.agent} ({vote.reason})" if vote.reason else vote.agent for vote in votes if vote.choice == option
+        ]
+        lines.append(f"- {option}: {', '.join(named) if named else 'nobody'}")
+    return "\n".join([*lines, "", ""])

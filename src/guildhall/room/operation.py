@@ -1,0 +1,197 @@
+"""Operations: the form of everything that can be done in a room, and the transaction that performs it.
+
+An operation is a function, registered by its name. Its first parameter is the turn (or, for documents, the call); the
+others are its arguments, which the log keeps. A tool call, a command of the user, the hall and a replay all perform an
+operation by name.
+
+Invariant: the effect of an operation and its entry in the room's log are one transaction. A call of a run that was
+performed before, by run and key, returns the recorded result and has no second effect.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, UsageError
+from guildhall.room import records
+from guildhall.room.model import RoomEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy import Connection
+
+    from guildhall.room.model import Actor, RoomEventType, RoomRecord
+
+    Effect = Callable[["Turn"], Mapping[str, Any] | None]
+    Also = Callable[[Connection], object]
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+# turn: one transaction in an open room. A refused call is logged, too.
+# mail: bookkeeping of deliveries, also in a closed room. It is logged only if it changed something.
+# document: async, because files are read or written before the transaction. It returns the effect of its transaction.
+Kind = Literal["turn", "mail", "document"]
+READS = frozenset({"room.read"})
+WRITES = frozenset({"room.write"})
+REGISTERED: dict[str, Operation] = {}  # room/table.py has all of them
+_ERRORS = {error.code: error for error in (UsageError, NotFound, Refused, Conflict)}
+
+
+@dataclass
+class Turn:
+    """One operation inside its transaction: who performs it, when, and what to announce after the commit."""
+
+    connection: Connection
+    room_id: str
+    actor: Actor
+    at: str
+    wakes: set[str] = field(default_factory=set[str])
+    events: list[RoomEvent] = field(default_factory=list[RoomEvent])
+
+    @cached_property
+    def room(self) -> RoomRecord:
+        """The room at the beginning of the turn. Raise NotFound if there is no such room."""
+        found = records.room(self.connection, self.room_id)
+        if found is None:
+            raise NotFound(f"there is no room {self.room_id!r}")
+        return found
+
+    def add_event(self, type: RoomEventType, /, **data: Any) -> None:
+        self.events.append(RoomEvent(type=type, room=self.room_id, actor=self.actor.name, at=self.at, data=data))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """An entry of the table. Agents have the operations with `capabilities` as tools."""
+
+    function: Callable[..., Any]
+    kind: Kind
+    capabilities: frozenset[str] | None
+    normalise: Callable[[dict[str, Any]], dict[str, Any]] | None  # makes the arguments as the log keeps them
+    show: Callable[[Mapping[str, Any]], str]  # the result as the model reads it
+    unlogged: tuple[str, ...]  # arguments that the log has in the result instead
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments in their normal form. Raise UsageError if they do not fit the operation."""
+        try:
+            bound = self._signature.bind(None, **arguments)
+        except TypeError as error:
+            raise UsageError(f"{self.name}: {error}") from None
+        if self.capabilities is not None:
+            bound.apply_defaults()
+        given = dict(list(bound.arguments.items())[1:])
+        return given if self.normalise is None else self.normalise(given)
+
+    def logged(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in arguments.items() if name not in self.unlogged}
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    return result["text"]
+
+
+def operation(
+    capabilities: frozenset[str] | None = None,
+    *,
+    kind: Kind = "turn",
+    normalise: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    show: Callable[[Mapping[str, Any]], str] = _text,
+    unlogged: tuple[str, ...] = (),
+) -> Callable[[Function], Function]:
+    """Register a function as the operation of its name. The model reads the docstring of an operation for agents."""
+
+    def register(function: Function) -> Function:
+        REGISTERED[function.__name__] = Operation(
+            function=function,
+            kind=kind,
+            capabilities=capabilities,
+            normalise=normalise,
+            show=show,
+            unlogged=unlogged,
+        )
+        return function
+
+    return register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Performed:
+    """The result of an operation. `turn` is None if it was performed before: there is nothing to announce."""
+
+    result: dict[str, Any]
+    turn: Turn | None
+
+
+def execute(
+    connection: Connection,
+    room: str,
+    operation: Operation,
+    actor: Actor,
+    at: str,
+    arguments: Mapping[str, Any],
+    effect: Effect,
+    also: Also | None = None,
+) -> Performed:
+    """Perform the effect of an operation once, and log it. `also` is a further effect that is refused with it.
+
+    A refused operation leaves only its log entry.
+    """
+    if (before := recorded_result(connection, room, operation.name, actor)) is not None:
+        return Performed(result=before, turn=None)
+    if operation.kind == "mail":
+        turn = Turn(connection, room, actor, at)
+        changed = effect(turn)
+        result = dict(changed or {})
+        if changed is not None:
+            records.log(connection, room, operation.name, actor, at, operation.logged(arguments), result)
+        return Performed(result=result, turn=turn)
+    turn = begin(connection, room, actor, at)
+    try:
+        with records.all_or_nothing(connection):
+            result = dict(effect(turn) or {})
+            if also is not None:
+                also(connection)
+    except GuildError as error:
+        result = {"error": error.as_dict()}
+        turn = begin(connection, room, actor, at)
+    records.log(connection, room, operation.name, actor, at, operation.logged(arguments), result)
+    return Performed(result=result, turn=turn)
+
+
+def recorded_result(connection: Connection, room: str, op: str, actor: Actor) -> dict[str, Any] | None:
+    """Return the result of a call that was performed before. Raise Conflict if its key was used for another one."""
+    if actor.run is None or actor.key is None:
+        return None
+    before = records.recorded(connection, room, actor.run, actor.key)
+    if before is None:
+        return None
+    if before[0] != op:
+        raise Conflict(f"the call {actor.key[:80]!a} of {actor.run} was {before[0]}, and not {op}")
+    return before[1]
+
+
+def begin(connection: Connection, room: str, actor: Actor, at: str) -> Turn:
+    """Return a turn in a transaction. Raise NotFound if there is no such room, Conflict if it is closed."""
+    turn = Turn(connection, room, actor, at)
+    if turn.room.closed_at is not None:
+        raise Conflict(f"the room {room} of {turn.room.workflow}:{turn.room.tag} is closed")
+    return turn
+
+
+def raise_refusal(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the result of an operation. Raise the recorded error of a refused one."""
+    if (error := result.get("error")) is None:
+        return result
+    kind = _ERRORS.get(error["code"], Refused)
+    raise kind(error["message"], hint=error.get("hint"), where=error.get("where"))

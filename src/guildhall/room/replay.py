@@ -1,0 +1,215 @@
+"""Replay of a room: every operation of its log is performed once more, in order, in an empty room.
+
+The empty room is in a database of its own, which has its documents, too; the real room is not touched. Its clock shows
+the times of the log. The log does not say who changed a document by hand: such a version is put in place where a
+result shows that it existed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import moment
+from guildhall.core.errors import Conflict, GuildError
+from guildhall.room import inbox, records, shared_records
+from guildhall.room.document_stores import check_path
+from guildhall.room.documents import DEFAULT
+from guildhall.room.model import RoomListener, pin
+from guildhall.room.room import Room
+from guildhall.room.service import open_room
+from guildhall.room.table import OPERATIONS
+from guildhall.room.tools import TOOLS, RoomTools, room_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from guildhall.room.model import LogEntry, Mail
+    from guildhall.room.operation import Turn
+    from guildhall.store.engine import Store
+    from guildhall.tools.model import ToolCall, ToolResult
+
+_CHANGES = ("document_write", "document_append", "document_create", "archive")
+_IN_DATABASE = "sqlite"
+
+
+class LogClock:
+    """A clock that shows the time of a log entry."""
+
+    def __init__(self) -> None:
+        self._at = "1970-01-01T00:00:00.000Z"
+
+    def turn_to(self, at: str) -> None:
+        self._at = at
+
+    def now(self) -> datetime:
+        return moment(self._at)
+
+    def monotonic(self) -> float:
+        return self.now().timestamp()
+
+    async def sleep(self, seconds: float) -> None:
+        """Return at once."""
+
+
+class _QuietRoom(Room):
+    """A room without consequences after a commit: the log has them as operations, too."""
+
+    async def _bring_up(self, turn: Turn) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """An operation that was repeated. `given` is the result of the tool call, if it was one."""
+
+    arguments: Mapping[str, Any]
+    result: Mapping[str, Any]
+    given: ToolResult | None = None
+
+
+class RoomReplay:
+    """The replay of one room, from the beginning of its log."""
+
+    def __init__(self, id: str, record: Store, scratch: Store) -> None:
+        """`record` is the store of the real room, `scratch` an empty one."""
+        self._record = record
+        self._scratch = scratch
+        self._clock = LogClock()
+        self._until = 0  # the last place in the log of the empty room
+        self._files = False  # True if the documents were files, which can be changed by hand
+        self.room: Room = _QuietRoom(id, scratch, self._clock, RoomListener())
+
+    def operations(self) -> list[LogEntry]:
+        """Return the log of the real room."""
+        return self._record.read(lambda connection: records.history(connection, self.room.id))
+
+    def read(self, look: Callable[[Connection], Any]) -> Any:
+        return self._scratch.read(look)
+
+    async def repeat(self, entry: LogEntry, call: ToolCall | None = None) -> Repeated:
+        """Perform an operation of the log once more. `call` is the tool call that performed it, if there was one."""
+        self._clock.turn_to(entry.at)
+        if entry.op.startswith("document_") or entry.op == "archive":
+            await self._restore_documents(entry)
+        given = None
+        if call is not None and entry.op in TOOLS and entry.actor.run is not None:
+            (tool,) = room_tools((entry.op,))
+            given = await RoomTools(self.room, entry.actor.name, entry.actor.run).call(tool, call)
+        else:
+            try:
+                await self._perform(entry)
+            except GuildError as error:
+                if "error" not in entry.result:
+                    raise
+                return Repeated(arguments=entry.arguments, result={"error": error.as_dict()})
+        return self._repeated(entry, given)
+
+    def _repeated(self, entry: LogEntry, given: ToolResult | None) -> Repeated:
+        """Return the new log entry of the repeated operation."""
+        log = self._scratch.read(lambda c: records.history(c, self.room.id, since=self._until))
+        self._until = log[-1].place if log else self._until
+        mine = [one for one in log if one.op == entry.op and one.actor == entry.actor]
+        if not mine:
+            return Repeated(arguments={}, result={}, given=given)
+        result = mine[-1].result
+        if self._files and _changed_outside(entry, result):
+            result = entry.result
+            given = None
+        return Repeated(arguments=mine[-1].arguments, result=result, given=given)
+
+    async def _perform(self, entry: LogEntry) -> None:
+        if entry.op == "open":
+            await self._scratch.write(lambda connection: self._open(connection, entry))
+        elif entry.op == "close":  # the replayed room stays open, so that it can be compared
+            await self._scratch.write(lambda c: records.log(c, self.room.id, "close", entry.actor, entry.at, {}, {}))
+        elif entry.op in OPERATIONS:
+            arguments = self._scratch.read(lambda connection: _arguments(connection, self.room.id, entry))
+            await self.room.perform(entry.op, entry.actor, **OPERATIONS[entry.op].bind(arguments))
+        else:
+            raise Conflict(f"the room's record has an operation {entry.op!r}, of which this version knows nothing")
+
+    def _open(self, connection: Connection, entry: LogEntry) -> None:
+        id, arguments = self.room.id, entry.arguments
+        self._files = arguments["documents"] != _IN_DATABASE
+        real = self._record.read(lambda record: records.room(record, id))
+        assert real is not None
+        settings = {name: value for name, value in arguments["settings"].items() if name != "projection"}
+        inside = {**arguments, "documents": _IN_DATABASE, "settings": settings}
+        open_room(connection, id, real.workflow, real.tag, entry.at, inside)
+        records.log(connection, id, "open", entry.actor, entry.at, arguments, {})
+
+    # Documents as files
+
+    async def _restore_documents(self, entry: LogEntry) -> None:
+        """Put the versions in place that were written by hand before an operation on documents."""
+        if not self._files:
+            return
+        if entry.op == "document_list":
+            await self._restore_sizes({one["path"]: one["size"] for one in entry.result.get("documents", [])})
+            return
+        path = entry.result.get("path") or _path_of(entry)
+        if path is None:
+            return
+        if "content" in entry.result:
+            await self._put(path, entry.result["content"])
+        elif entry.op in _CHANGES and "digest" in entry.result:
+            actor, digest = entry.actor, entry.result["digest"]
+            before = self._record.read(lambda c: shared_records.before_change(c, self.room.id, path, actor, digest))
+            await self._put(path, None if before is None else self._content(path, before))
+        elif entry.op == "document_read" and entry.result.get("error", {}).get("code") == "not_found":
+            await self._put(path, None)
+
+    def _content(self, path: str, digest: str) -> str | None:
+        held = self._scratch.read(lambda c: shared_records.document(c, self.room.id, path))
+        if held is not None and pin(held) == digest:
+            return held
+        return self._record.read(lambda c: shared_records.content_of(c, self.room.id, path, digest))
+
+    async def _put(self, path: str, content: str | None) -> None:
+        def write(connection: Connection) -> None:
+            if content is None:
+                shared_records.drop_document(connection, self.room.id, path)
+            else:
+                shared_records.put_document(connection, self.room.id, path, content, self.room.now())
+
+        await self._scratch.write(write)
+
+    async def _restore_sizes(self, sizes: Mapping[str, int]) -> None:
+        held = dict(self._scratch.read(lambda c: shared_records.document_sizes(c, self.room.id)))
+        for path in held.keys() - sizes.keys():
+            await self._put(path, None)
+        for path, size in sizes.items():
+            if held.get(path) != size:
+                await self._put(path, "?" * size)  # the content is known only from a later reading
+
+
+def _path_of(entry: LogEntry) -> str | None:
+    try:
+        return check_path(entry.arguments.get("file") or DEFAULT)
+    except GuildError:
+        return None
+
+
+def _changed_outside(entry: LogEntry, now: Mapping[str, Any]) -> bool:
+    """Return True if a change was refused because of a version by hand that the log does not have."""
+    return entry.op in _CHANGES and now != entry.result and entry.result.get("error", {}).get("code") == "conflict"
+
+
+def _arguments(connection: Connection, room: str, entry: LogEntry) -> dict[str, Any]:
+    """Return the arguments for a repetition of an operation. What a run saw of its inbox is computed anew."""
+    arguments = dict(entry.arguments)
+    if entry.op == "inbox_shown":
+        return {**arguments, **inbox.marks(mail_shown(connection, room, entry))}
+    if entry.op in ("acknowledged", "buried") and entry.actor.run is not None:
+        return {**arguments, "until": inbox.seen(connection, room, entry.actor.run).until}
+    return arguments
+
+
+def mail_shown(connection: Connection, room: str, entry: LogEntry) -> list[Mail]:
+    """Return the unread mail that a run was shown in its first message, without messages that came later."""
+    shown = entry.result.get("messages", ())
+    return [mail for mail in inbox.unread(connection, room, entry.actor.name) if mail.message.id in shown]
