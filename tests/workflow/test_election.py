@@ -50,9 +50,9 @@ def test_a_vote_is_all_that_its_run_can_do(team: Team) -> None:
         assert team.phases() == ["setup", "election", "kickoff", "live"]
         voter = team.runs(run.id, "election.ann")[0]
         frozen = team.hall.history.journal(voter.id).entries[0].data
-        assert [tool["name"] for tool in frozen["tools"]] == ["proposal_vote"]
-        assert "Options: ann, bob" in frozen["first_message"]
-        assert len(frozen["system_prompt"]) < 500
+        assert [tool["name"] for tool in frozen.tools] == ["proposal_vote"]
+        assert "Options: ann, bob" in frozen.first_message
+        assert len(frozen.system_prompt) < 500
         assert team.room.record().owner == "ann"
         assert all(state.run is None for state in team.agents(run.id).values())
 
