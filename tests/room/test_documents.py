@@ -292,3 +292,20 @@ def test_every_operation_has_its_place_in_the_log(room: Room, store: Store):
 def test_the_room_s_own_record_of_decisions_is_not_the_agents_to_write(room: Room):
     with pytest.raises(Refused, match="written by the room"):
         asyncio.run(room.perform("document_write", agent("coder"), file="decisions.md", content="x"))
+
+
+def test_no_vote_is_logged_between_the_permission_for_a_change_and_the_change(room: Room, store: Store):
+    guard = {"type": "approval", "title": "May we?", "guards": ["notes.md"]}
+
+    async def side_by_side() -> None:
+        await asyncio.gather(
+            room.perform("document_append", agent("coder"), content="more"),
+            room.perform("proposal_create", agent("reviewer"), **guard),
+        )
+        with pytest.raises(Refused):
+            await room.perform("document_append", agent("coder"), content="more")
+
+    asyncio.run(side_by_side())
+    log = store.read(lambda connection: records.history(connection, room.id))
+    changes = [(one.op, "error" in one.result) for one in log if one.op != "open"]
+    assert changes == [("document_append", False), ("proposal_create", False), ("document_append", True)]

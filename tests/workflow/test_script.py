@@ -138,6 +138,23 @@ def test_one_that_failed_fails_again_and_documents_are_as_they_were(team: Team) 
     team.inside(work)
 
 
+def test_an_agent_gives_up_at_the_recorded_place(team: Team) -> None:
+    team.file(agents="ann bob")
+    talk = [{"sleep": 0.1, **send("one")}, *(send(text) for text in ("two", "three", "four"))]
+    tries = [[send("@person a try"), {"fail": 400}]] * 2
+    team.script(ann=[[send("@bob go"), *talk, say()], [say()]], bob=[*tries, [{"sleep": 0.2, "fail": 400}]])
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        assert run.status == "failed"
+        path = await recorded(team, run.id)
+        for _ in range(3):
+            found = await outcome(team, path)
+            assert found.passed, told(found)
+
+    team.inside(work)
+
+
 def test_a_setup_that_failed_fails_again_without_being_run(team: Team, guild: Guild) -> None:
     trace = team.project.parent / "ran"
     team.file(agents="ann", setup=[{"shell": f"echo x >> {trace}; echo bad; exit 3"}])

@@ -1,13 +1,14 @@
 """The documents of a room: who may change them, and how a change is made exactly once.
 
 A change is recorded as intended, then made, then recorded as done in the transaction of its operation. If a crash
-interrupts it, the same call continues: the content of the document shows whether the change was made. One operation on
-the documents of a room at a time.
+interrupts it, the same call continues: the content of the document shows whether the change was made.
+
+One operation on the documents of a room at a time. It excludes the operations that change who may write a document
+(`Room.access`): the log must not have such an operation between the permission check of a change and its entry.
 """
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,6 @@ class Documents:
         self._room = room
         self._shelf = shelf
         self._store = store
-        self._lock = asyncio.Lock()
 
     async def look(self, file: str | None = None) -> tuple[str, str, str]:
         """Return the path, the content and the hash of a document, without a log entry."""
@@ -63,7 +63,7 @@ class Documents:
 
     async def tidy(self) -> None:
         """Remove half-written files that a crash has left."""
-        async with self._lock:
+        async with self._room.access:
             await self._shelf.tidy()
 
     async def listing(self) -> list[Listed]:
@@ -79,7 +79,7 @@ class Documents:
         also: Also | None = None,
     ) -> Mapping[str, Any]:
         """Perform a document operation: first its part outside of the database, then its transaction."""
-        async with self._lock:
+        async with self._room.access:
             before = self._store.read(lambda c: recorded_result(c, self._room.id, operation.name, actor))
             if before is not None:
                 return raise_refusal(before)

@@ -73,6 +73,7 @@ class Operation:
     normalise: Callable[[dict[str, Any]], dict[str, Any]] | None  # makes the arguments as the log keeps them
     show: Callable[[Mapping[str, Any]], str]  # the result as the model reads it
     unlogged: tuple[str, ...]  # arguments that the log has in the result instead
+    changes_access: bool  # True if it can change who may write which document
 
     @property
     def name(self) -> str:
@@ -108,6 +109,7 @@ def operation(
     normalise: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     show: Callable[[Mapping[str, Any]], str] = _text,
     unlogged: tuple[str, ...] = (),
+    changes_access: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function as the operation of its name. The model reads the docstring of an operation for agents."""
 
@@ -119,6 +121,7 @@ def operation(
             normalise=normalise,
             show=show,
             unlogged=unlogged,
+            changes_access=changes_access,
         )
         return function
 

@@ -6,7 +6,7 @@ Does not know what an operation does; the table in operation.py does.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +40,7 @@ class Room:
 
     def __init__(self, id: str, store: Store, clock: Clock, listener: RoomListener) -> None:
         self.id = id
+        self.access = asyncio.Lock()  # held by operations on documents, and by those that change who may write them
         self._store = store
         self._clock = clock
         self._listener = listener
@@ -204,14 +205,13 @@ class Room:
         check: Check | None,
         also: Also | None,
     ) -> Performed:
-        at = self.now()
-
-        def write(connection: Connection) -> Performed:
+        def write(at: str, connection: Connection) -> Performed:
             if check is not None:
                 check(connection)
             return execute(connection, self.id, operation, actor, at, arguments, effect, also)
 
-        performed = await self._store.write(write)
+        async with self.access if operation.changes_access else nullcontext():
+            performed = await self._store.write(partial(write, self.now()))
         if performed.turn is not None:
             self._announce(performed.turn)
             await self._bring_up(performed.turn)

@@ -91,7 +91,7 @@ def _normalise_draft(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@operation(WRITES, normalise=_normalise_draft)
+@operation(WRITES, normalise=_normalise_draft, changes_access=True)
 def proposal_create(
     turn: Turn,
     type: ProposalType,
@@ -134,7 +134,7 @@ def proposal_create(
     return {"text": f"{proposal.id} is open. Vote on it yourself, too.", "id": proposal.id}
 
 
-@operation(WRITES)
+@operation(WRITES, changes_access=True)
 def proposal_vote(turn: Turn, proposal: str, choice: str, reason: str | None = None) -> dict[str, Any]:
     """Vote on a proposal. While it is open you may vote otherwise.
 
@@ -163,7 +163,7 @@ def proposal_status(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
     return {"text": "\n\n".join(texts) or "There are no proposals."}
 
 
-@operation(WRITES)
+@operation(WRITES, changes_access=True)
 def proposal_cancel(turn: Turn, proposal: str) -> dict[str, Any]:
     """Take back a proposal that you made.
 
@@ -176,7 +176,7 @@ def proposal_cancel(turn: Turn, proposal: str) -> dict[str, Any]:
 # Operations of the hall
 
 
-@operation()
+@operation(changes_access=True)
 def elect(turn: Turn, within: float | None) -> dict[str, Any]:
     """Open the election of the document owner. It wakes nobody: the hall asks the agents for their votes.
 
@@ -185,20 +185,20 @@ def elect(turn: Turn, within: float | None) -> dict[str, Any]:
     return {"id": create(turn, Draft(type="election", title=DOCUMENT_OWNER, timeout=within)).id}
 
 
-@operation()
+@operation(changes_access=True)
 def vote(turn: Turn, proposal: str, choice: str, reason: str | None) -> dict[str, Any]:
     """Vote without the text that a model reads."""
     return {"id": cast_vote(turn, proposal, choice, reason)[0].id}
 
 
-@operation()
+@operation(changes_access=True)
 def settle(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
     """End an open proposal, or all of them, with the votes that there are."""
     ended = settle_open(turn) if proposal is None else settle_one(turn, proposal)
     return {"ended": [one.id for one in ended]}
 
 
-@operation()
+@operation(changes_access=True)
 def expire(turn: Turn) -> dict[str, Any]:
     """End every proposal whose time is up."""
     due = [one for one in proposal_records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]

@@ -52,8 +52,8 @@ class RecordedOrder:
         self._timeout_s = _TIMEOUT_S
         self._speaking: set[asyncio.Task[None]] = set()
 
-    def turns(self, take: TakeTurn, look: Callable[[str, int], Step]) -> TakeTurn:
-        """Return `take`, delayed until a run may begin. `look` returns the step with the inbox up to a message."""
+    def turns(self, take: TakeTurn, look: Callable[[str, int | None], Step]) -> TakeTurn:
+        """Return `take`, delayed until a run may begin. `look` returns the next step, its inbox up to a message."""
 
         async def take_in_order(agent: Agent, step: Step) -> Run | None:
             if step.run is None:
@@ -61,12 +61,16 @@ class RecordedOrder:
                 await self.comes_to(begins(name))
                 if name in self._until:
                     step = look(agent.name, self._until[name])
+            mine = who(agent.name, step.number)
+            resumes = False
             try:
-                return await take(agent, step)
+                run = await take(agent, step)
+                resumes = look(agent.name, None).resumes
+                return run
             finally:
-                mine = who(agent.name, step.number)
                 self.done(begins(mine))
-                self.done(ends(mine))
+                if not resumes:
+                    self.done(ends(mine))
 
         return take_in_order
 

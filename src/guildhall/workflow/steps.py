@@ -40,6 +40,11 @@ class Step:
     more: int = 0  # messages that wait beside these
 
     @property
+    def resumes(self) -> bool:
+        """Return True if the agent's last run is not over: it is resumed, now or later."""
+        return self.run is not None or self.until is not None
+
+    @property
     def something(self) -> bool:
         return self.run is not None or bool(self.batch)
 

@@ -20,7 +20,7 @@ from guildhall.workflow.ordering import RecordedOrder, begins, ends, who
 from guildhall.workflow.policy import WorkflowPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pydantic_ai.messages import ModelResponse
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.models.case import Spoken
     from guildhall.models.model import OnText, Query
-    from guildhall.models.script import Script, ScriptSource
+    from guildhall.models.script import Answer, Script, ScriptSource
     from guildhall.runs.outsiders import Outsiders
     from guildhall.tools.model import Execute, Tool, ToolCall
     from guildhall.workers.model import Worker
@@ -131,7 +131,7 @@ def _refuse_servers(worker: Worker, members: Outsiders) -> None:
 
 @dataclass(frozen=True)
 class OrderedSource:
-    """The script's answers; the one with which a run of an agent ends comes when that is its turn."""
+    """The script's answers. The last answer or failure of an agent's run is delayed until the run's turn to end."""
 
     script: ScriptSource
     order: RecordedOrder
@@ -153,9 +153,15 @@ class OrderedSource:
         mine = who(query.worker, query.ordinal + 1)
         self.order.done(begins(mine))
         run = self.script.script.run_of(query.worker, query.ordinal) or []
-        if query.step + 1 == sum(answer.fail is None for answer in run):
+        if query.step >= _last_step(run):
             await self.order.comes_to(ends(mine))
         return await self.script.answer(query, on_text)
+
+
+def _last_step(run: Sequence[Answer]) -> int:
+    """Return the step of a run's last answer. If the run ends with failures, these are its last step."""
+    answers = sum(answer.fail is None for answer in run)
+    return answers if run and run[-1].fail is not None else answers - 1
 
 
 class _Recorded:
