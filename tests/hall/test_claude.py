@@ -238,7 +238,7 @@ def test_the_model_is_shown_the_very_same_as_by_our_own_runtime(home: Home, shop
         assert (await here.kinds(events[0].run)).count("tool_refused") == 1
         (shop / "notes" / "a.md").unlink()
         told = [entry.data for entry in await here.face.runs.journal(events[0].run) if entry.kind == "model_asked"]
-        return [([content for part in entry["message"] for content in each(part)], entry["tools"]) for entry in told]
+        return [([content for part in entry.message for content in each(part)], entry.tools) for entry in told]
 
     async def work() -> None:
         async with office(home, shop) as here:
