@@ -236,6 +236,21 @@ def test_loops_that_were_let_go_on_are_so_again(team: Team) -> None:
     team.inside(work)
 
 
+def test_a_team_that_failed_while_a_loop_was_asked_about_fails_again(team: Team) -> None:
+    team.file(agents="ann bob", limits={"max_hops": 1})
+    team.script(ann=[[send("@bob go"), say()]], bob=[[{"fail": 400}]] * 3)
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        assert run.status == "failed"
+        path = await recorded(team, run.id)
+        assert "answer: timeout" in path.read_text()
+        found = await outcome(team, path)
+        assert found.passed, told(found)
+
+    team.inside(work)
+
+
 def test_an_agent_may_be_named_as_its_workflow(team: Team) -> None:
     team.file(agents="ann bob", name="ann.yaml")
     team.script(ann=[[send("@bob go"), say()]], bob=[[say()]])

@@ -218,7 +218,7 @@ class _Writer:
             if (answer := said.get(ask)) is not None:
                 note = {"note": self._neutral.text(answer.note)} if answer.note else {}
                 yield {**reply, "answer": answer.choice, **note}
-            elif journal.last(entry.key or "", ToolRefused) is not None:
+            elif isinstance(entry.data, LoopAsked) or journal.last(entry.key or "", ToolRefused) is not None:
                 yield {**reply, "answer": TIMED_OUT}
 
     # the answers

@@ -33,6 +33,8 @@ class RecordedOrder:
     def __init__(self, order: Sequence[str | Spoken]) -> None:
         self.speak: Callable[[Spoken], Awaitable[object]] | None = None
         self.under_way: set[str] = set()  # calls that are being executed
+        self.loop_answers = 0  # recorded answers about loops that are not given yet
+        self.leaves_loop = False  # True if the recorded team ended while a question about a loop was open
         self._order = [place if isinstance(place, str) else None for place in order]
         self._spoken = {number: place for number, place in enumerate(order) if not isinstance(place, str)}
         self._until: dict[str, int] = {}
@@ -86,6 +88,11 @@ class RecordedOrder:
                 self.done(place)
 
         return execute_in_order
+
+    @property
+    def is_unattended(self) -> bool:
+        """Return True if nobody will answer the next question about a loop: the team ends without an answer."""
+        return self.leaves_loop and self.loop_answers <= 0
 
     async def comes_to(self, place: str) -> None:
         """Return when it is the turn of a place. `done` ends it."""

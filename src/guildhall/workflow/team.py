@@ -319,6 +319,8 @@ class Team:
 
     @property
     def _attended(self) -> bool:
+        if self.order is not None and self.order.is_unattended:
+            return False
         return self.runs.attended(self.instance.id)
 
     # What is minded beside them

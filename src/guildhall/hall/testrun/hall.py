@@ -12,6 +12,7 @@ from guildhall.core.config import WebSearch
 from guildhall.core.errors import ToolUnavailable
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.policy import RunPolicy
+from guildhall.models.case import TIMED_OUT
 from guildhall.room.model import Actor
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.define import TypedHandler
@@ -52,6 +53,9 @@ class TestHall:
         self._setup = list(test.setup) if test else []
         self.order = RecordedOrder(test.order if test else [])
         self.order.speak = self._speak
+        replies = test.answers if test else []
+        self.order.loop_answers = sum(reply.loop and reply.answer != TIMED_OUT for reply in replies)
+        self.order.leaves_loop = any(reply.loop and reply.answer == TIMED_OUT for reply in replies)
         ordered = OrderedSource(source, self.order)
         policy = RunPolicy(
             runtime_of=lambda runtime, frame: PydanticRuntime(),

@@ -247,12 +247,15 @@ class _Play:
             shown = difference("the run asks something that no answer is recorded for", "", _question(ask))
             self.deviations.append(Deviation(text=shown))
             return False
+        if reply is not None and reply.loop and reply.answer == TIMED_OUT:
+            return True  # the recorded team ended while the question was open
         if reply is not None and reply.answer == TIMED_OUT:
             await self.test.hall.asks.expire(ask)
             return True
         said = Answer(choice="no") if reply is None else Answer(choice=reply.answer, note=reply.note)
         try:
             await self.test.hall.asks.answer(ask.id, said)
+            self.test.order.loop_answers -= ask.kind == "loop"
         except GuildError as error:
             self.deviations.append(Deviation(text=f"{error.message}\n{error.hint or ''}".rstrip()))
             return False
