@@ -20,12 +20,12 @@ from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.mcp import McpEndpoint
+from guildhall.hall.doors import McpEndpoint
 from guildhall.room.service import Rooms
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.listener import Listener
+from guildhall.runs.hooks import Seat
 from guildhall.runs.model import RunRequest
-from guildhall.runs.seat import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

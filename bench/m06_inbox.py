@@ -15,7 +15,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.room.service import Rooms
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from guildhall.tools.model import ToolCall
 
 if TYPE_CHECKING:

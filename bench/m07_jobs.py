@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from bench.frame import Metric, seconds
 from guildhall.core.ids import JOB, new_id
-from guildhall.jobs.folder import JobFolder
-from guildhall.jobs.index import Index
+from guildhall.jobs.directory import JobFolder
+from guildhall.jobs.queries import Index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

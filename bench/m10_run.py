@@ -20,9 +20,9 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.runs.journal import Journal
 from guildhall.runs.model import RunRequest
-from guildhall.tools.define import tool
+from guildhall.runs.record.journal import Journal
+from guildhall.tools.definition import tool
 from guildhall.tools.model import Toolbox
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
-from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.forked.client import Nursery
+from guildhall.runtimes.forked.runtime import ChildRuntime
 from guildhall.runtimes.model import Assignment
-from guildhall.runtimes.nursery import Nursery
 
 if TYPE_CHECKING:
     from guildhall.runtimes.model import Doors, Outcome

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.policy import RunPolicy
-from guildhall.hall.reception import Reception
+from guildhall.hall.doors import Reception
 from guildhall.rpc.listener import Listener
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Guest, Outcome

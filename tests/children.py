@@ -10,8 +10,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guildhall.runtimes.childruntime import ChildRuntime
-from guildhall.runtimes.nursery import Nursery
+from guildhall.runtimes.forked.client import Nursery
+from guildhall.runtimes.forked.runtime import ChildRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

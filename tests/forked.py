@@ -60,15 +60,15 @@ def _ours(command: Any) -> Callable[[], object] | None:
         return lambda: _command(command[3:])
     if len(command) < len(("python", "-P", "-m", "module", "home", "fd")):
         return None
-    if command[1:4] == ["-P", "-m", "guildhall.hall.serve"]:
+    if command[1:4] == ["-P", "-m", "guildhall.hall.server.process"]:
         from guildhall.core.paths import Home
-        from guildhall.hall import serve
+        from guildhall.hall.server import process as serve
 
         return lambda: serve.main(Home.at(Path(command[4])), int(command[5]), dict(os.environ))
-    if "guildhall.runtimes.zygote" in str(command[-3]):
-        from guildhall.runtimes import zygote
+    if "guildhall.runtimes.forked.server" in str(command[-3]):
+        from guildhall.runtimes.forked import server
 
-        return lambda: zygote.main(int(command[-1]))
+        return lambda: server.main(int(command[-1]))
     return None
 
 

@@ -13,12 +13,12 @@ import pytest
 from guildhall.cli import command_table
 from guildhall.cli.main import main
 from guildhall.core.ids import fingerprint
-from guildhall.runs.toolbox import base_toolbox
-from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
-from guildhall.tools.executor import Executor
+from guildhall.runs.assembly.tool_set import base_toolbox
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.files import sandbox_tools
+from guildhall.tools.executor import BUILT_IN, Executor, Surroundings, built_in_tools
 from guildhall.tools.gate import Gate
-from guildhall.tools.model import Folder, Tool, ToolCall, ToolResult, View
-from guildhall.tools.sandboxes import sandbox_tools
+from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.cli.test_exit_codes import EXIT_CODES
 from tests.runs.places import DONE, put_script, put_worker
 from tests.tools.places import by_no_run
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.policy.model import Verdict
+    from guildhall.policy.rules import Verdict
     from guildhall.tools.gate import Approval, Doubt
     from tests.conftest import Guild
 

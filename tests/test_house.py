@@ -25,15 +25,15 @@ _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja
 # Conditions on a text that are right, by module, with the reason.
 _ALLOWED = {
     (
-        "runs/ledger.py",
+        "runs/execution/ledger.py",
         "asked.data.message != shown.request(messages[-1])",
     ): "a request to a model, compared as data",
     (
-        "runs/replay.py",
+        "runs/replay/replay.py",
         "asked.data.message != shown.request(messages[-1])",
     ): "a request to a model, compared as data",
-    ("jobs/register.py", "hint.replace(run.id, purpose.id)"): "shows the id of the job; decides nothing",
-    ("models/dialects/openai_responses_answers.py", "why == 'content_filter'"): "a code of the provider's API",
+    ("jobs/queries.py", "hint.replace(run.id, purpose.id)"): "shows the id of the job; decides nothing",
+    ("models/dialects/openai_responses.py", "why == 'content_filter'"): "a code of the provider's API",
     ("models/providers.py", "_VARIABLE.findall(str(error))"): "pydantic-ai has no field for the missing variable",
 }
 
@@ -217,3 +217,20 @@ def test_a_condition_on_a_text_is_recognised(body: str):
 )
 def test_other_conditions_are_left_in_peace(body: str):
     assert find_conditions(f"async def function(self):\n    {body}\n") == [], body
+
+
+def test_every_module_on_the_architecture_page_exists():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.(?:py|tsv))`", page)
+    steps = re.findall(r"(?m)^\d+\. `([\w/]+\.py)`", page)
+    assert len(steps) == 20
+    assert [path for path in named if "/" in path and not (SOURCE / path).is_file()] == []
+
+
+def test_no_folder_has_more_than_twenty_modules():
+    folders = {path.parent for path in SOURCE.rglob("*.py")}
+    counts = {
+        str(folder.relative_to(SOURCE)): len([path for path in folder.glob("*.py") if path.name != "__init__.py"])
+        for folder in folders
+    }
+    assert {folder: count for folder, count in counts.items() if count > 20} == {}

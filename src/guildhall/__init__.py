@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.hall.library import RunResult, Worker
     from guildhall.hall.member import Member
     from guildhall.runs.model import Answer
-    from guildhall.tools.define import tool
+    from guildhall.tools.definition import tool
     from guildhall.tools.model import Toolbox
 
 __version__ = "0.1.0"
@@ -35,7 +35,7 @@ _HOMES = {
     "RunResult": "guildhall.hall.library",
     "Toolbox": "guildhall.tools.model",
     "Worker": "guildhall.hall.library",
-    "tool": "guildhall.tools.define",
+    "tool": "guildhall.tools.definition",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from guildhall.cli import exit_codes
 from guildhall.cli.format.runs import RESUME_HINTED
 from guildhall.core import errors
-from guildhall.runs.execute import RESUME_HINTS
+from guildhall.runs.execution.segment import RESUME_HINTS
 
 
 def every_error() -> list[type[errors.GuildError]]:

@@ -16,8 +16,8 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.client.discovery import find_or_start, process_of, wait_for_end
 from guildhall.hall.client.remote import RemoteHall
+from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.catalog import ROWS

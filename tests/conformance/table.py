@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.clock import stamp
 from guildhall.core.frame import Frame
+from guildhall.runs.hooks import Seat, seat_on_record
 from guildhall.runs.model import RunRequest
-from guildhall.runs.records import conclude
-from guildhall.runs.seat import Seat, seat_on_record
+from guildhall.runs.record.records import conclude
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ import pytest
 from guildhall.room.document_stores import FileShelf, Listed, TableShelf
 from guildhall.room.service import Rooms
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from tests.conformance.shelf_checks import SHELF_CHECKS
 from tests.room.conftest import Moments
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.core import yaml
-from guildhall.core.yaml_text import dump
+from guildhall.core.yaml_writer import dump
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 LINES = st.lists(st.text(" \tab:#-{}[]'\"|>&*!%@`\\\u00e9\u2028\x85\r\ufeff", max_size=12), max_size=6).map("\n".join)

@@ -15,7 +15,7 @@ from guildhall.core.ids import fingerprint
 from guildhall.jobs.model import Dispatch
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import RunRequest
-from guildhall.workflow.instance import Start
+from guildhall.workflow.target import Start
 from tests.guild.packages import put_mail
 from tests.projects.commissions.workshop import Workshop
 from tests.projects.conftest import repository

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.runs.activate import Activation
+from guildhall.runs.assembly.activation import Activation
 from guildhall.workers.package import Table
-from guildhall.workers.package_change import templates
-from guildhall.workers.packages import Packages
+from guildhall.workers.package_store import Packages, templates
 from tests.guild.packages import put_package
 
 if TYPE_CHECKING:

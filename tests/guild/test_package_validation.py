@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workers.package import read_package
-from guildhall.workers.packages import Packages, code_in, worker_in
+from guildhall.workers.package_store import Packages, code_in, worker_in
 from tests.guild.packages import LETTERS, MAIL, WRITER, put_mail, put_package
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import uvicorn
 
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.mcp import McpEndpoint
+from guildhall.hall.doors import McpEndpoint
 from guildhall.runs.model import RunRequest
-from guildhall.tools.define import tool
+from guildhall.tools.definition import tool
 from guildhall.tools.model import Blob, Text, Toolbox, ToolResult
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.runs.seat import Seat
+    from guildhall.runs.hooks import Seat
 
 MODERN = "2026-07-28"
 PNG = b"\x89PNG\r\n\x1a\n not really"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.hall.client.discovery import find
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.log import Log
-from guildhall.hall.serve import Process
+from guildhall.hall.server.process import Log, Process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

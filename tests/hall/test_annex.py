@@ -13,7 +13,7 @@ import pytest
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import HallInUse
-from guildhall.hall.composition.locks import lock_database
+from guildhall.hall.composition.database import lock_database
 
 if TYPE_CHECKING:
     from pathlib import Path

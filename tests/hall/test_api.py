@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.api import LARGEST
 from guildhall.hall.client.codec import encode
 from guildhall.hall.client.interface import VERBS
+from guildhall.hall.server.api import LARGEST
 from guildhall.runs.model import RunRequest
 from tests.hall.served import Answered, Served, asked, sent, served
 from tests.rpc.hostile import UNREADABLE

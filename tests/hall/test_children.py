@@ -17,7 +17,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
 from guildhall.runs.model import Answer, RunRequest
-from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.forked.runtime import ChildRuntime
 from tests.children import Killing, Watched, children_of
 from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, until
 from tests.runs.trees import put_tree, written
@@ -287,7 +287,7 @@ def test_a_hall_with_children_of_its_own_ends_them_when_it_closes(home: Home, pr
 def process_of_run(guild_hall: GuildWithHall) -> int:
     """The only child of the warm parent, which is beside the hosts of tools."""
     below = children_of(guild_hall.hall().pid)
-    (parent,) = (pid for pid in below if b"runtimes.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    (parent,) = (pid for pid in below if b"runtimes.forked.server" in Path(f"/proc/{pid}/cmdline").read_bytes())
     until(lambda: len(children_of(parent)) == 1)
     return children_of(parent)[0]
 

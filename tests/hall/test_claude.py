@@ -22,8 +22,8 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.record.entries import ModelAsked
-from guildhall.runtimes.claude import _ANY, _FLAGS, _message
-from guildhall.tools.define import tool
+from guildhall.runtimes.programs.claude import _ANY, _FLAGS, _message
+from guildhall.tools.definition import tool
 from guildhall.tools.model import Toolbox
 from tests.clis import claude_program, programs
 from tests.hall.doors import Desk

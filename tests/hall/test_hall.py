@@ -14,12 +14,12 @@ import pytest
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict, HallInUse, NotFound, WorkerLocked
 from guildhall.core.frame import Frame
+from guildhall.hall.composition.database import lock_home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.locks import lock_home
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
+from guildhall.runs.hooks import Seat
 from guildhall.runs.model import Answer, RunRequest
-from guildhall.runs.seat import Seat
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ import openai
 import pytest
 
 from guildhall.core.frame import Frame
+from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.policy import RunPolicy
-from guildhall.hall.llm import LlmEndpoint
-from guildhall.hall.reception import Reception
+from guildhall.hall.doors import LlmEndpoint, Reception
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Guest, Outcome
 from guildhall.testing.scripted_server import ScriptedServer

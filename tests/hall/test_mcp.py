@@ -17,13 +17,13 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 from guildhall.core.errors import ServerGone
-from guildhall.hall import mcp as endpoint
+from guildhall.hall import doors as endpoint
 from guildhall.room.service import Rooms
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.http import MAX_BODY_BYTES
+from guildhall.runs.hooks import Seat
 from guildhall.runs.record.entries import ToolStarted
-from guildhall.runs.seat import Seat
 from tests.conftest import BLOCKED, Guild
 from tests.hall.doors import MODERN, PNG, Desk, Served, put, raw, served
 from tests.rpc.hostile import CALL, CASES, NEW, UNANSWERED, message

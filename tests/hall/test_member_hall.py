@@ -12,7 +12,7 @@ import pytest
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.paths import Home
-from guildhall.hall.composition.locks import lock_home
+from guildhall.hall.composition.database import lock_home
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.hall.test_member import free_port, start, until_up
 from tests.members.small import make_member, serving, speaking, write_script

@@ -54,5 +54,5 @@ def test_a_stream_is_described_line_by_line() -> None:
 
 
 def test_a_hall_starts_without_building_the_document() -> None:
-    code = "import sys, guildhall.hall.api; sys.exit('guildhall.hall.client.openapi' in sys.modules)"
+    code = "import sys, guildhall.hall.server.api; sys.exit('guildhall.hall.client.openapi' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -111,7 +111,7 @@ def test_the_first_command_that_works_starts_the_hall_and_others_use_it(
     said = first.communicate(timeout=PATIENCE)
     assert (first.returncode, said[0]) == (0, "done\n"), said
     hall = guild_hall.hall()
-    assert b"guildhall.hall.serve" in Path(f"/proc/{hall.pid}/cmdline").read_bytes()
+    assert b"guildhall.hall.server.process" in Path(f"/proc/{hall.pid}/cmdline").read_bytes()
     second = guild_hall("run", "scribe", "go", "--output", "json")
     assert second.json["status"] == "completed"
     assert guild_hall.hall() == hall

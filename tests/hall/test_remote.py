@@ -41,8 +41,7 @@ from guildhall.jobs.model import Dispatch
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import Answer, RunRequest
-from guildhall.workflow.instance import Start
-from guildhall.workflow.target import parse
+from guildhall.workflow.target import Start, parse
 from tests.hall.served import Served, served
 from tests.members.places import put_member
 from tests.projects.conftest import repository

@@ -9,8 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from guildhall.core.paths import Home
-from guildhall.hall.log import Log
-from guildhall.hall.serve import main
+from guildhall.hall.server.process import Log, main
 from tests.hall.served import served
 
 if TYPE_CHECKING:

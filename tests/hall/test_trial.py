@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core import yaml
-from guildhall.hall.testrun import workspace as copying
-from guildhall.hall.testrun.workspace import copy_project, put_files
-from guildhall.models.script import Script
+from guildhall.hall.testrun import hall as copying
+from guildhall.hall.testrun.hall import copy_project, put_files
+from guildhall.models.scripted.source import Script
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from guildhall.core.paths import Home
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.runs.model import Answer
 from guildhall.store import engine
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from tests.jobs.shop import Shop, call, say, submit
 
 if TYPE_CHECKING:

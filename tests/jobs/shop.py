@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from guildhall.jobs.jobs import Jobs
     from guildhall.jobs.model import Job
+    from guildhall.jobs.service import Jobs
 
 Answer = dict[str, Any]
 

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from guildhall.jobs import folder, model
+from guildhall.jobs import directory as folder
+from guildhall.jobs import model
 from guildhall.jobs.model import JobStatus
 from guildhall.jobs.tools import TOOLS, job_tools
 from guildhall.runs.purpose import Contract

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.activities.model import Asked, Decided
+from guildhall.activities.contract import Asked, Decided
 from guildhall.core.errors import Conflict, InvalidFile, UsageError
-from guildhall.jobs.folder import JobFolder
+from guildhall.jobs.directory import JobFolder, parse, write
 from guildhall.jobs.model import Job, artifact_path
-from guildhall.jobs.questions import parse, write
 
 if TYPE_CHECKING:
     from pathlib import Path

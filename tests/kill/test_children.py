@@ -18,7 +18,7 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.pydantic import PydanticRuntime
-from guildhall.tools.define import tool
+from guildhall.tools.definition import tool
 from guildhall.tools.model import Blob, Toolbox
 from tests.children import Killing
 from tests.kill.scene import DEEP

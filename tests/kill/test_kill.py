@@ -57,7 +57,7 @@ def test_killed_at_a_commit_of_several_entries(scene: Scene, undisturbed: Undist
 
 @pytest.mark.parametrize(("function", "when"), crossed("_create", "_keep_private"))
 def test_killed_while_the_database_is_made(scene: Scene, undisturbed: Undisturbed, function: str, when: When) -> None:
-    assert scene.guild_until(0, when, *RUN, function=f"guildhall.store.migrate:{function}") is None
+    assert scene.guild_until(0, when, *RUN, function=f"guildhall.store.schema:{function}") is None
     judge(scene, undisturbed, Record.of(scene))
     assert scene.start().code == 4
     judge(scene, undisturbed)

@@ -67,7 +67,7 @@ def entry() -> None:
 
 def _child(order: dict[str, Any]) -> NoReturn:
     from guildhall import Member
-    from guildhall.hall.log import Log
+    from guildhall.hall.server.process import Log
     from guildhall.store import engine
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -22,9 +22,9 @@ from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.members.client import MemberClient
 from guildhall.members.jobs import MemberJobs
+from guildhall.members.manifest import Roster
 from guildhall.members.model import Door
 from guildhall.members.process import MemberProcess, Pace
-from guildhall.members.roster import Roster
 from tests.members.places import put_member
 from tests.members.toy_member import ODD
 

@@ -15,8 +15,8 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import MemberFailed
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
-from guildhall.members.members import Members
 from guildhall.members.process import Pace
+from guildhall.members.service import Members
 from guildhall.workers.trust import Trust
 from tests.members.small import make_member
 from tests.members.test_process import alive

@@ -17,11 +17,10 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
+from guildhall.members.activity import Work
 from guildhall.members.manifest import Manifest
-from guildhall.members.members import Members
 from guildhall.members.process import Pace
-from guildhall.members.trust import member_code
-from guildhall.members.work import Work
+from guildhall.members.service import Members, member_code
 from guildhall.workers.trust import Pin, Trust
 from tests.members.places import put_member
 from tests.members.small import make_member

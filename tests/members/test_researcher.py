@@ -21,9 +21,8 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.members.jobs import MemberJobs
-from guildhall.members.manifest import read_manifest
+from guildhall.members.manifest import Roster, read_manifest
 from guildhall.members.process import MemberProcess, Pace
-from guildhall.members.roster import Roster
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.members.small import serving, write_script
 

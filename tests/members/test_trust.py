@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import NotTrusted, ToolUnavailable
-from guildhall.members.roster import Roster
-from guildhall.members.trust import demand, member_code
+from guildhall.members.manifest import Roster
+from guildhall.members.service import demand, member_code
 from guildhall.workers.trust import Pin, Trust
 from tests.members.places import put_member
 

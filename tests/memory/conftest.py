@@ -15,7 +15,7 @@ from guildhall.memory.folder import MemoryFolder
 from guildhall.memory.model import Author
 from guildhall.memory.service import Memory
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import Worker
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from guildhall.core.paths import Home
 from guildhall.memory.service import Memory
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from tests.memory.conftest import TickingClock, edit_by_hand, global_folder, read_files
 
 if TYPE_CHECKING:

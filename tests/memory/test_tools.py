@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.memory.tools import MemoryTools
-from guildhall.tools.define import invoke
+from guildhall.tools.definition import invoke
 from tests.memory.conftest import CODER, REVIEWER, edit_by_hand, make_worker, read_files
 
 if TYPE_CHECKING:

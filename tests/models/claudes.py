@@ -9,7 +9,7 @@ from guildhall.models.dialects.anthropic import Anthropic
 from tests.models.passages import Passage, read
 
 if TYPE_CHECKING:
-    from guildhall.models.passing import Passing, Reply
+    from guildhall.models.passthrough.session import Passing, Reply
 
 
 API = Anthropic()

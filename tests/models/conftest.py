@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Generator

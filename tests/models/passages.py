@@ -17,16 +17,16 @@ from guildhall.core.events import EventBus
 from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
 from guildhall.models.door import ModelDoor
-from guildhall.models.line import Line
-from guildhall.models.passing import Passing, Shown
+from guildhall.models.passthrough.connection import Line
+from guildhall.models.passthrough.session import Passing, Shown
 from guildhall.models.providers import provider_source
 from guildhall.runs.asks import Asks
-from guildhall.runs.journal import Journal
-from guildhall.runs.ledger import LiveLedger
+from guildhall.runs.execution.idle import Patience
+from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.model import Bounds, RunRequest
-from guildhall.runs.patience import Patience
 from guildhall.runs.record.entries import ModelAnswered
-from guildhall.runs.records import add_run
+from guildhall.runs.record.journal import Journal
+from guildhall.runs.record.records import add_run
 from tests.entries import assembly
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
     from guildhall.models.model import Source
-    from guildhall.models.passing import Reply
+    from guildhall.models.passthrough.session import Reply
     from guildhall.store.engine import Store
 
     Answer = Callable[["Heard"], AsyncIterator[bytes]]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.models import Model
 
-    from guildhall.models.dialects.model import Dialect
+    from guildhall.models.dialects.base import Dialect
     from guildhall.models.model import OnText, Query
 
 # Any answer, through the clients' own code

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from guildhall.models.catalog import AUTO_MODELS
-from guildhall.models.keys import ADDRESSES, KEYS
-from guildhall.models.script import Answer, Price, Script, ScriptedUsage, ScriptSource, load_script
+from guildhall.models.credentials import ADDRESSES, KEYS
+from guildhall.models.scripted.source import Answer, Price, Script, ScriptedUsage, ScriptSource, load_script
 from tests.models.scripts import script
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -33,13 +33,13 @@ from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
 from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
 from guildhall.runs.asks import Asks
-from guildhall.runs.journal import Journal
-from guildhall.runs.ledger import LiveLedger
+from guildhall.runs.execution.idle import Patience
+from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.limits import cut_off, used
 from guildhall.runs.model import Bounds, RunRequest
-from guildhall.runs.patience import Patience
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
-from guildhall.runs.records import add_run
+from guildhall.runs.record.journal import Journal
+from guildhall.runs.record.records import add_run
 from tests.entries import assembly
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from guildhall.models.keys import ADDRESSES, KEYS, SEARCH, joined, travelling
-from guildhall.tools.websearch import _KEYS as OF_SEARCH
+from guildhall.models.credentials import ADDRESSES, KEYS, SEARCH, joined, travelling
+from guildhall.tools.builtin.web_search import _KEYS as OF_SEARCH
 
 
 def test_what_a_request_brings_replaces_all_of_that_provider() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.models.line import Line, LineLost
+from guildhall.models.passthrough.connection import Line, LineLost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -11,8 +11,7 @@ import pytest
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import KeyRefused, ModelUnusable
 from guildhall.models.catalog import source_for
-from guildhall.models.keys import joined
-from guildhall.models.login import BETA, login_of
+from guildhall.models.credentials import BETA, joined, login_of
 from guildhall.models.providers import provider_source
 from tests.models.claudes import API, CLAUDES_LINES, HEADERS, SAID, asked, sse
 from tests.models.passages import CLAUDE, Passage, Upstream, read, streamed

@@ -8,8 +8,8 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, Tool
 from pydantic_ai.tools import ToolDefinition
 
 from guildhall.models.dialects.anthropic import Anthropic
-from guildhall.models.dialects.model import Trim
-from guildhall.models.ordering import blocks_in_order, in_order
+from guildhall.models.dialects.base import Trim
+from guildhall.models.dialects.canonical import blocks_in_order, in_order
 
 IDS = ["a", "b", "c", "d"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.models.script import ScriptSource, load_script
+from guildhall.models.scripted.source import ScriptSource, load_script
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked
 from tests.models.claudes import API, CALLED, HEADERS, MESSAGE, SAID, ask, asked, once, sse
 from tests.models.passages import KEY, TOOLS, Passage, events, played, read, streamed, whole
@@ -17,7 +17,7 @@ from tests.models.scripts import script
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.models.passing import Passing, Reply
+    from guildhall.models.passthrough.session import Passing, Reply
     from guildhall.store.engine import Store
 
 # What goes through

@@ -20,12 +20,12 @@ from guildhall.core.errors import (
     UnknownModel,
 )
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
-from guildhall.runs.records import find_run
+from guildhall.runs.record.records import find_run
 from tests.models.claudes import MESSAGE, SAID, START, TEXT, ask, asked, once, sse
 from tests.models.passages import KEY, Passage, events, played, provider, streamed, whole
 
 if TYPE_CHECKING:
-    from guildhall.models.passing import Passing, Reply
+    from guildhall.models.passthrough.session import Passing, Reply
     from guildhall.store.engine import Store
 
 

@@ -17,8 +17,8 @@ from tests.models.passages import KEY, Passage, Upstream, events, played, provid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.models.dialects.model import Dialect
-    from guildhall.models.passing import Passing, Reply
+    from guildhall.models.dialects.base import Dialect
+    from guildhall.models.passthrough.session import Passing, Reply
     from guildhall.store.engine import Store
     from tests.models.passages import Answer
 

@@ -13,15 +13,14 @@ from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.models.dialects.anthropic import Anthropic
-from guildhall.models.dialects.model import Trim
+from guildhall.models.dialects.base import Malformed, Trim, parse
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
-from guildhall.models.dialects.reading import Malformed, parse
 from tests.models.claudes import SAID, ask, asked, sse
 from tests.models.passages import Passage, played, streamed
 
 if TYPE_CHECKING:
-    from guildhall.models.passing import Passing, Reply
+    from guildhall.models.passthrough.session import Passing, Reply
     from guildhall.store.engine import Store
 
 

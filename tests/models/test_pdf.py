@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from guildhall.models.pdf import pages
+from guildhall.models.door import pages
 
 PACKED = b"<< /Type /ObjStm /N 3 /Filter /FlateDecode >>\nstream\n%s\nendstream\n"
 

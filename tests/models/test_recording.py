@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCall
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelFailed
-from guildhall.models.recording import RecordingSource
+from guildhall.models.catalog import RecordingSource
 from tests.models.scripts import asked, query
 
 

@@ -28,8 +28,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import InvalidFile, ModelFailed, ScriptMismatch
 from guildhall.models.model import Query, is_transient
-from guildhall.models.script import ScriptSource, load_script, pieces
-from guildhall.models.sent import sent_text
+from guildhall.models.scripted.source import ScriptSource, load_script, pieces, sent_text
 from tests.models.scripts import asked, query, script
 
 WHOLE_FORMAT = """

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.policy.judge import judge
-from guildhall.policy.model import CAPABILITIES, Action, Mode, Rule, Verdict
+from guildhall.policy.rules import CAPABILITIES, Action, Mode, Rule, Verdict, judge
 
 TIGHTER = {"allow": 0, "ask": 1, "refuse": 2}
 WRITE = Action(tool="Write", capabilities=frozenset({"fs.write"}))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from guildhall.policy.judge import judge
-from guildhall.policy.model import Action
 from guildhall.policy.risk import judge_risk, rules_against_risk
+from guildhall.policy.rules import Action, judge
 
 READ, FETCH, WRITE = frozenset({"fs.read"}), frozenset({"net"}), frozenset({"fs.write"})
 RECALL = frozenset({"memory.read"})

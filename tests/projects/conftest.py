@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.projects.branches import Branches
-from guildhall.projects.git import Git
+from guildhall.projects.git.integration import Branches
+from guildhall.projects.git.repository import Git
+from guildhall.projects.git.worktrees import Worktrees
 from guildhall.projects.model import Project
-from guildhall.projects.worktrees import Worktrees
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

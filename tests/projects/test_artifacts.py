@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError
-from guildhall.projects.artifact import Artifact
-from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
+from guildhall.projects.artifacts import Artifact, Artifacts, InWorktree, OnBranch
 from tests.runs.places import put_script, put_worker
 
 if TYPE_CHECKING:
-    from guildhall.projects.branches import Branches
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
-    from guildhall.projects.worktrees import Worktrees
     from tests.conftest import Guild
     from tests.projects.conftest import Repository
 

@@ -9,9 +9,9 @@ import pytest
 from guildhall.core.errors import MergeConflict
 
 if TYPE_CHECKING:
-    from guildhall.projects.branches import Branches
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
-    from guildhall.projects.worktrees import Worktrees
     from tests.projects.conftest import Repository
 
 COMMISSION = "claude/commission/c-one-1"

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.projects.branches import Branches
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
-    from guildhall.projects.worktrees import Worktrees
     from tests.projects.conftest import Repository
 
 BRANCH = "claude/commission/c-one-1"

@@ -15,8 +15,8 @@ from tests.runs.places import put_script, put_worker
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
-    from guildhall.projects.worktrees import Worktrees
     from tests.conftest import Guild
     from tests.projects.conftest import Repository
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.redaction import Secrets
-from guildhall.projects.artifact import Artifact, without_secrets
-from guildhall.projects.branches import Branches
+from guildhall.projects.artifacts import Artifact, without_secrets
 from guildhall.projects.commissions.model import Draft
+from guildhall.projects.git.integration import Branches
 from tests.projects.commissions.workshop import Workshop, call, say, submit, write
 from tests.projects.meetings.parlour import Parlour
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.projects.git import Git
+    from guildhall.projects.git.repository import Git
     from guildhall.projects.model import Project
     from tests.conftest import Guild
     from tests.projects.conftest import Repository

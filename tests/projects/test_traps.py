@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
-from guildhall.projects.branches import Branches
-from guildhall.projects.git import Git
+from guildhall.projects.git.integration import Branches
+from guildhall.projects.git.repository import Git
+from guildhall.projects.git.worktrees import Worktrees
 from guildhall.projects.model import Project
-from guildhall.projects.worktrees import Worktrees
 from tests.projects.conftest import repository
 
 if TYPE_CHECKING:

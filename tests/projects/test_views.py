@@ -8,19 +8,19 @@ import pytest
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.frame import Frame
-from guildhall.runs.arrange import view_of
-from guildhall.tools.rooted import Rooted
+from guildhall.runs.assembly.tool_set import view_of
+from guildhall.sandbox.files import Rooted
 from guildhall.workers.registry import Registry
-from tests.tools.test_jail import KINDS, confined
+from tests.sandbox.test_jail import KINDS, confined
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
-    from guildhall.projects.worktrees import Worktrees
-    from guildhall.tools.jail import Kind
-    from guildhall.tools.model import View
+    from guildhall.sandbox.jail import Kind
+    from guildhall.sandbox.view import View
     from tests.projects.conftest import Repository
 
 WORKER = "name: coder\ninstructions: Code.\ncheckout: full\ntools: [Read, Grep, Write, Bash]\n"

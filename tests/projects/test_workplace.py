@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import MergeConflict
-from guildhall.projects.workplace import Workplace
+from guildhall.projects.workspace import Workplace
 
 if TYPE_CHECKING:
-    from guildhall.projects.branches import Branches
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
-    from guildhall.projects.worktrees import Worktrees
     from tests.projects.conftest import Repository
 
 RECORD = {".lore/meetings/t-one.md": b"closed\n"}

@@ -10,8 +10,8 @@ import pytest
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Project
-    from guildhall.projects.worktrees import Worktrees
     from tests.projects.conftest import Repository
 
 BRANCH = "claude/commission/c-one-1"

@@ -12,7 +12,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.room.model import Actor, RoomEvent, RoomListener
 from guildhall.room.service import Rooms
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Generator

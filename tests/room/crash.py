@@ -22,7 +22,7 @@ from guildhall.room import records
 from guildhall.room.service import Rooms, RoomSettings
 from guildhall.store import engine
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from tests.room.desks import At
 
 STEPS = {"open", "os.rename", "os.mkdir", "os.remove"}

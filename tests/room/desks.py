@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from guildhall.room.table import perform_in
-from guildhall.room.tools import RoomTools, room_tools
-from guildhall.tools.define import argument_problem
+from guildhall.room.tools import RoomTools, perform_in, room_tools
+from guildhall.tools.definition import argument_problem
 from guildhall.tools.model import ToolCall, ToolResult
 
 if TYPE_CHECKING:

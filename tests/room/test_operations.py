@@ -16,9 +16,8 @@ from guildhall.room.operation import REGISTERED
 from guildhall.room.replay import RoomReplay
 from guildhall.room.room import Room
 from guildhall.room.service import Rooms, RoomSettings
-from guildhall.room.table import OPERATIONS, perform_in
-from guildhall.room.tools import TOOLS, room_tools
-from guildhall.store.scratch import scratch
+from guildhall.room.tools import OPERATIONS, TOOLS, perform_in, room_tools
+from guildhall.store.temporary import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
 from tests.test_hostile import TEXTS, WRONG

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.policy.model import CAPABILITIES
+from guildhall.policy.rules import CAPABILITIES
 from guildhall.room import inbox, records
 from guildhall.room.model import Actor
 from guildhall.room.service import Rooms, RoomSettings
-from guildhall.room.table import OPERATIONS
-from guildhall.room.tools import TOOLS, RoomTools, room_tools
-from guildhall.tools.define import tool
+from guildhall.room.tools import OPERATIONS, TOOLS, RoomTools, room_tools
+from guildhall.tools.definition import tool
 from guildhall.tools.model import ToolCall
 from guildhall.workers.model import SYSTEM_TOOLS
+from guildhall.workflow.agent_turn import first_message
 from guildhall.workflow.election import TOOLS as VOTING
-from guildhall.workflow.turn import first_message
 from tests.room.conftest import PERSON, TEAM, Heard
 from tests.room.desks import At, perform
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.hall.llm import LlmEndpoint
-from guildhall.hall.mcp import McpEndpoint
+from guildhall.hall.doors import LlmEndpoint, McpEndpoint
 from guildhall.rpc.endpoint import Endpoint, Offer
 from guildhall.rpc.http import Headers, HttpError, check_local, is_token, read_body, send_json
 

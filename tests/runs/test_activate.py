@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
-from guildhall.runs.activate import DEFAULT, Activation, activate, context_of, understood
+from guildhall.runs.assembly.activation import DEFAULT, Activation, activate, context_of, understood
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
-from guildhall.workers.code import Code, CodeFile
-from guildhall.workers.load import given
+from guildhall.workers.loader import given
+from guildhall.workers.references import Code, CodeFile
 
 TOLD = {"tools": [{"name": "weigh"}]}
 

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
-from guildhall.runs.attachments import MEDIA_TYPES, collect, collect_for_person, permit, size_in_words
+from guildhall.runs.assembly.attachments import MEDIA_TYPES, collect, collect_for_person, permit, size_in_words
 from guildhall.runtimes.model import Attachment
-from guildhall.tools.model import Folder, View
+from guildhall.sandbox.view import Folder, View
 from guildhall.workers.definition import AttachmentPolicy
 
 CANARY = b"CANARY: this lies outside"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.runs.boxes import Boxes
-from guildhall.tools.builtin import Surroundings
-from guildhall.tools.model import View
-from guildhall.workers.code import Code, code_file
+from guildhall.runs.assembly.activation import Boxes
+from guildhall.sandbox.view import View
+from guildhall.tools.executor import Surroundings
+from guildhall.workers.references import Code, code_file
 
 if TYPE_CHECKING:
     from pathlib import Path

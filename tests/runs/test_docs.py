@@ -60,7 +60,7 @@ def test_what_the_library_offers() -> None:
 
 
 def test_what_can_be_attached() -> None:
-    from guildhall.runs.attachments import CEILING, MEDIA_TYPES
+    from guildhall.runs.assembly.attachments import CEILING, MEDIA_TYPES
 
     section = page("attachments.md").partition("\n## What can be attached\n")[2].partition("\n## ")[0]
     named = {

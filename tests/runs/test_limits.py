@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.runs.budget import Budget, affordable
+from guildhall.runs.execution.budget import Budget, affordable
 from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker
 from tests.runs.test_asks import terminal as terminal
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_ai.messages import ToolCallPart
 
-from guildhall.runs.lobby import Results
+from guildhall.runs.execution.access import Results
 from guildhall.runtimes.pydantic import call_of
 from guildhall.tools.model import Text, ToolResult
 

@@ -12,19 +12,19 @@ from guildhall.core.config import Settings
 from guildhall.core.errors import NotFound
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
+from guildhall.runs.assembly.callees import reached
 from guildhall.runs.model import RunRequest
-from guildhall.runs.plan import PlanProblem
-from guildhall.runs.planning import Facts, Known, plan
-from guildhall.runs.reach import reached
-from guildhall.tools.define import tool
-from guildhall.workers.load import given
+from guildhall.runs.plan.model import PlanProblem
+from guildhall.runs.plan.planner import Facts, Known, plan
+from guildhall.tools.definition import tool
+from guildhall.workers.loader import given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.runs.plan import Plan
+    from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import Worker
 
 

@@ -23,12 +23,12 @@ from guildhall.core import yaml
 from guildhall.core.errors import Conflict
 from guildhall.core.frame import RecordedFrame
 from guildhall.models.model import Query
-from guildhall.models.script import Script, ScriptSource
-from guildhall.runs import shown
+from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.runs.model import Run, RunRequest, Usage
+from guildhall.runs.record import messages as shown
 from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, Tokens
-from guildhall.runs.script import script_of
-from guildhall.runtimes.judge import OUTPUT_TOOL, arguments_of
+from guildhall.runs.replay.script_export import script_of
+from guildhall.runtimes.output_check import OUTPUT_TOOL, arguments_of
 from tests.entries import assembly
 from tests.runs.places import (
     DONE,
@@ -294,7 +294,7 @@ RESPONSES = st.builds(
 def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = None) -> list[tuple[Run, Any]]:
     """A run, as its record would show it, that got these answers."""
     from guildhall.core.clock import SystemClock
-    from guildhall.runs.journal import Journal
+    from guildhall.runs.record.journal import Journal
 
     entries: list[tuple[str | None, Payload]] = [(None, assembly(output_schema=schema, model="none:known"))]
     for number, response in enumerate(responses, 1):

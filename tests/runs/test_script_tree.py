@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core import yaml
-from guildhall.models.script import Script
+from guildhall.models.scripted.source import Script
 from tests.runs.places import put_worker
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from sqlalchemy import delete, update
 
 from guildhall.cli.format.runs import entry_line
 from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
-from guildhall.models.script import load_script
-from guildhall.runs import records
-from guildhall.runs.grants import Grant
-from guildhall.runs.patience import _SETTLED  # pyright: ignore[reportPrivateUsage]
-from guildhall.runs.script import script_of
-from guildhall.runs.seat import seat_on_record
-from guildhall.runs.talking import number_of
-from guildhall.runs.transcript import conversation
+from guildhall.models.scripted.source import load_script
+from guildhall.runs.conversation import number_of
+from guildhall.runs.execution.idle import _SETTLED  # pyright: ignore[reportPrivateUsage]
+from guildhall.runs.hooks import seat_on_record
+from guildhall.runs.limits import Grant
+from guildhall.runs.record import records
+from guildhall.runs.record.history import conversation
+from guildhall.runs.replay.script_export import script_of
 from guildhall.store.tables import journal
 from tests.conformance.bench import WORKER, Bench, write
 from tests.conftest import Guild

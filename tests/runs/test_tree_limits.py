@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from guildhall.runs.budget import Budget, Purse, Short
+from guildhall.runs.execution.budget import Budget, Purse, Short
 from guildhall.runs.limits import Spent
 from guildhall.runs.model import Bounds
 from tests.runs.places import DONE, WRITE, journal, kinds, put_worker, until

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.forked.runtime import ChildRuntime
 from guildhall.runtimes.pydantic import PydanticRuntime
 from tests.children import Place
 from tests.conftest import ROOT

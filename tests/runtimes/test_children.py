@@ -17,9 +17,9 @@ import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import LimitReached, RuntimeCrashed, RuntimeFailed
-from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.forked.client import Nursery
+from guildhall.runtimes.forked.runtime import ChildRuntime
 from guildhall.runtimes.model import Assignment
-from guildhall.runtimes.nursery import Nursery
 from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
 from tests.children import PATIENCE, Watched, children_of
 from tests.conftest import ROOT
@@ -506,9 +506,9 @@ def test_a_closed_nursery_has_no_children() -> None:
 HALL = """
 import asyncio, sys
 sys.path[:0] = {path!r}
-from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.forked.runtime import ChildRuntime
 from guildhall.runtimes.model import Assignment
-from guildhall.runtimes.nursery import Nursery
+from guildhall.runtimes.forked.client import Nursery
 
 async def main():
     nursery = Nursery({command!r})

@@ -13,17 +13,17 @@ import pytest
 
 from guildhall.core.errors import RuntimeFailed, RuntimeToolless
 from guildhall.rpc.listener import Listener
-from guildhall.runtimes.claude import Claude
-from guildhall.runtimes.cli import CliRuntime
-from guildhall.runtimes.installed import Programs
+from guildhall.runtimes.discovery import Programs
 from guildhall.runtimes.model import Assignment, Attachment, Entry
+from guildhall.runtimes.programs.claude import Claude
+from guildhall.runtimes.programs.runtime import CliRuntime
 from tests.clis import claude_program
 
 if TYPE_CHECKING:
     import socket
 
     from guildhall.runtimes.model import Guest
-    from guildhall.runtimes.program import Launch
+    from guildhall.runtimes.programs.process import Launch
 
 HOME = Path("/its/place")
 

@@ -14,10 +14,10 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed, RuntimeToolless
 from guildhall.runtimes.catalog import Row
-from guildhall.runtimes.cli import ANEW, Anew, CliRuntime, Ended
-from guildhall.runtimes.installed import Programs, Versions, state_of
+from guildhall.runtimes.discovery import Programs, Versions, state_of
 from guildhall.runtimes.model import Assignment, Entry
-from guildhall.runtimes.program import Launch
+from guildhall.runtimes.programs.process import Launch
+from guildhall.runtimes.programs.runtime import ANEW, Anew, CliRuntime, Ended
 from tests.clis import programs
 
 if TYPE_CHECKING:

@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import ModelUnusable, RuntimeFailed, RuntimeToolless
-from guildhall.hall.reception import Reception
-from guildhall.runtimes.catalog import ROWS
-from guildhall.runtimes.cli import ANEW, CliRuntime
-from guildhall.runtimes.codex import Codex
-from guildhall.runtimes.cursor import Cursor
-from guildhall.runtimes.drivers import driver_of
-from guildhall.runtimes.installed import Programs
+from guildhall.hall.doors import Reception
+from guildhall.runtimes.catalog import ROWS, driver_of
+from guildhall.runtimes.discovery import Programs
 from guildhall.runtimes.model import Assignment, Attachment, Entry
-from guildhall.runtimes.opencode import OpenCode
+from guildhall.runtimes.programs.codex import Codex
+from guildhall.runtimes.programs.cursor import Cursor
+from guildhall.runtimes.programs.opencode import OpenCode
+from guildhall.runtimes.programs.runtime import ANEW, CliRuntime
 from tests.clis import codex_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.runtimes.cli import Driver
     from guildhall.runtimes.model import Guest
-    from guildhall.runtimes.program import Launch
+    from guildhall.runtimes.programs.process import Launch
+    from guildhall.runtimes.programs.runtime import Driver
 
 HOME = Path('/its "own"/place')
 URL = "http://127.0.0.1:7420"

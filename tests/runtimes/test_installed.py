@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable
-from guildhall.models.keys import PROGRAMS, travelling
+from guildhall.models.credentials import PROGRAMS, travelling
 from guildhall.runtimes.catalog import ROWS, Row
-from guildhall.runtimes.installed import Programs, Versions
+from guildhall.runtimes.discovery import Programs, Versions
 from tests.clis import claude_program
 
 if TYPE_CHECKING:
-    from guildhall.runtimes.installed import Installed
+    from guildhall.runtimes.discovery import Installed
 
 ROW = Row(name="tool", title="The Tool", program="tool", least="1.10.0", install="get tool")
 
@@ -143,7 +143,7 @@ def test_a_script_brings_its_installation_and_its_interpreter_and_never_the_pers
     put(tmp_path / "lang" / "bin", '#!/bin/sh\nshift; exec /bin/sh "$@"\n', name="tiny")
     programs = Programs({"PATH": f"{home}/bin:{tmp_path}/lang/bin:/usr/bin:/bin"})
     assert programs.where(ROW) == home / "bin" / "tool"
-    from guildhall.runtimes.installed import _needed
+    from guildhall.runtimes.discovery import _needed
 
     needed = _needed(home / "bin" / "tool", f"{tmp_path}/lang/bin")
     assert home not in needed

@@ -19,8 +19,8 @@ from pydantic_ai.messages import (
 )
 
 from guildhall.core.errors import RuntimeFailed
-from guildhall.runtimes.judge import OUTPUT_TOOL, arguments_of
 from guildhall.runtimes.model import Assignment, Attachment
+from guildhall.runtimes.output_check import OUTPUT_TOOL, arguments_of
 from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:

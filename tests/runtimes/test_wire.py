@@ -23,8 +23,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import RuntimeFailed
-from guildhall.runs import shown
-from guildhall.runtimes.wire import Answered, Asked, Called, Done, Failed, said
+from guildhall.runs.record import messages
+from guildhall.runtimes.forked.protocol import Answered, Asked, Called, Done, Failed, said
 
 KEYS = ["door", "id", "key", "after", "requests", "output", "message", "hint", "kind", "parts"]
 JSON = st.recursive(
@@ -58,7 +58,7 @@ def test_what_is_asked_is_what_arrives(text: str, data: bytes) -> None:
     arrived = said(line)
     assert isinstance(arrived, Asked)
     (other,) = arrived.requests
-    assert shown.request(other) == shown.request(request)
+    assert messages.request(other) == messages.request(request)
     assert (other.instructions, other.parts[2].content[2].data) == (text, data)
 
 

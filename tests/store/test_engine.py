@@ -18,7 +18,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from guildhall.store.tables import journal, locks, runs
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from sqlalchemy import create_engine, inspect
 from sqlalchemy.pool import NullPool
 
 from guildhall.core.errors import HallUnavailable
-from guildhall.store.migrate import APPLICATION_ID, REVISION, is_created, prepare
-from guildhall.store.schema import metadata
+from guildhall.store.schema import APPLICATION_ID, REVISION, is_created, prepare
+from guildhall.store.tables import metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +116,7 @@ def test_preparing_again_changes_nothing(home: Home):
 def test_a_database_is_checked_without_sqlalchemy(home: Home):
     prepare(home.database)
     code = (
-        "import sys; from pathlib import Path; from guildhall.store.migrate import prepare; prepare(Path(sys.argv[1]));"
+        "import sys; from pathlib import Path; from guildhall.store.schema import prepare; prepare(Path(sys.argv[1]));"
         "print('sqlalchemy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, home.database], capture_output=True, text=True, check=True)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.policy.model import CAPABILITIES
-from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
-from guildhall.tools.model import Folder, View
+from guildhall.policy.rules import CAPABILITIES
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.executor import BUILT_IN, Surroundings, built_in_tools
 from guildhall.workers.model import BUILT_IN_TOOLS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
 from guildhall.core.errors import Refused, ToolUnavailable
-from guildhall.tools.define import argument_problem, clean, invoke, result_of, tool
+from guildhall.tools.definition import argument_problem, clean, invoke, result_of, tool
 from guildhall.tools.model import Blob, Text, Tool, Toolbox, ToolResult
 
 if TYPE_CHECKING:

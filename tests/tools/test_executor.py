@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools.builtin import Surroundings, built_in_tools
-from guildhall.tools.define import tool
-from guildhall.tools.executor import Executor, InFile, describe_toolbox
-from guildhall.tools.model import Folder, Tool, ToolCall, ToolResult, View
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.definition import tool
+from guildhall.tools.executor import Executor, InFile, Surroundings, built_in_tools, describe_toolbox
+from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.tools.places import by_no_run
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guildhall.tools.define import invoke
-from guildhall.tools.files import file_tools, media_type
-from guildhall.tools.model import Blob, Folder, ToolResult, View
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.files import file_tools, media_type
+from guildhall.tools.definition import invoke
+from guildhall.tools.model import Blob, ToolResult
 
 if TYPE_CHECKING:
     from pathlib import Path

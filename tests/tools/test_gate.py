@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.policy.model import ALIASES, Rule, Verdict
-from guildhall.tools.builtin import Surroundings
-from guildhall.tools.define import tool
-from guildhall.tools.executor import Executor
+from guildhall.policy.rules import ALIASES, Rule, Verdict
+from guildhall.sandbox.view import View
+from guildhall.tools.definition import tool
+from guildhall.tools.executor import Executor, Surroundings
 from guildhall.tools.gate import Gate
-from guildhall.tools.model import Tool, ToolCall, ToolResult, View
+from guildhall.tools.model import Tool, ToolCall, ToolResult
 from tests.tools.places import by_no_run
 
 if TYPE_CHECKING:
-    from guildhall.policy.model import Mode
+    from guildhall.policy.rules import Mode
     from guildhall.tools.gate import Approval, Doubt
 
 

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools.host import HostSpec, ToolHost
-from guildhall.tools.host_spec import framed
-from guildhall.tools.hostmain import Host, built_in, load_toolbox, loaded
-from guildhall.tools.model import Blob, Folder, View
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.host.main import Host, built_in, load_toolbox, loaded
+from guildhall.tools.host.process import HostSpec, ToolHost, framed
+from guildhall.tools.model import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from guildhall.tools.jail import Kind
+    from guildhall.sandbox.jail import Kind
 
 KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
 
 TOOLBOX = '''
 import asyncio, ctypes, os, socket, sys, time
 from pathlib import Path
-from guildhall.tools.define import tool
+from guildhall.tools.definition import tool
 from guildhall.tools.model import Blob
 
 @tool(repeatable=True)
@@ -412,7 +412,7 @@ WRONG = pytest.mark.parametrize(
         ("x = 1\ndef broken(:\n", 2, "SyntaxError"),
         ("\n\n1 / 0\n", 3, "ZeroDivisionError"),
         ("import sys\nsys.exit(0)\n", 2, "SystemExit"),
-        ("from guildhall.tools.define import tool\n@tool\ndef f(x): 'Doc.'\n", 2, "has no type"),
+        ("from guildhall.tools.definition import tool\n@tool\ndef f(x): 'Doc.'\n", 2, "has no type"),
         ("def deep():\n    open('/not/there')\ndeep()\n", 2, "the toolbox cannot be loaded"),
         ("x = 1\n", None, "defines no tools"),
         ("x = '\0'\n", None, "the toolbox cannot be loaded"),
@@ -456,7 +456,7 @@ def test_a_restart_runs_the_same_text(spec, toolbox):
 
 def test_a_toolbox_object_counts_and_names_are_unique(tmp_path, spec, toolbox):
     source = textwrap.dedent('''
-        from guildhall.tools.define import tool
+        from guildhall.tools.definition import tool
         from guildhall.tools.model import Toolbox
         @tool
         def one() -> str:
@@ -566,7 +566,7 @@ def test_answers_to_nobody_are_ignored(spec):
 def test_a_killed_hall_leaves_no_host_behind(spec, kind, work):
     program = f"""
 import asyncio, json, sys
-from guildhall.tools.host import HostSpec, ToolHost
+from guildhall.tools.host.process import HostSpec, ToolHost
 async def main():
     host = ToolHost(HostSpec.from_dict(json.loads(sys.stdin.read())), kind={kind!r})
     await host.describe()

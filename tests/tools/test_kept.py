@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Refused, ToolUnavailable
-from guildhall.tools.define import invoke
-from guildhall.tools.files import file_tools
-from guildhall.tools.host import HostSpec, ToolHost
-from guildhall.tools.model import Folder, Tool, ToolResult, View
-from guildhall.tools.rooted import Rooted, settled
-from guildhall.tools.sandboxes import sandbox_tools
-from guildhall.tools.shell import shell_tools
+from guildhall.sandbox.files import Rooted, settled
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.files import file_tools, sandbox_tools
+from guildhall.tools.builtin.shell import shell_tools
+from guildhall.tools.definition import invoke
+from guildhall.tools.host.process import HostSpec, ToolHost
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.tools.jail import Kind
+    from guildhall.sandbox.jail import Kind
+    from guildhall.tools.model import Tool, ToolResult
 
 KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
 NAMES = ("workers", "prompts", "schemas", "toolboxes", "tests", "guildhall.yaml")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import GuildError, ServerGone, ToolUnavailable
-from guildhall.tools import mcp_stdio
-from guildhall.tools.jail import Confinement
-from guildhall.tools.mcp_client import OnServer, Server, Servers
-from guildhall.tools.mcp_model import ServerSpec, installation, result_of, tool_name
-from guildhall.tools.model import Folder, View
+from guildhall.sandbox.jail import Confinement
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.mcp import transports
+from guildhall.tools.mcp.client import OnServer, Server, Servers
+from guildhall.tools.mcp.model import ServerSpec, installation, result_of, tool_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -207,7 +207,7 @@ def test_a_server_ends_when_it_is_closed_and_is_killed_if_it_does_not(tmp_path: 
     async def main() -> None:
         server = await Server.connect(spec(tmp_path, way))
         link = server._link
-        assert isinstance(link, mcp_stdio.StdioLink)
+        assert isinstance(link, transports.StdioLink)
         process = link._confined.process
         began = time.monotonic()
         await server.close()

@@ -11,8 +11,8 @@ import pytest
 from mcp.server.mcpserver import Image, MCPServer
 
 from guildhall.core.errors import ServerGone, ToolUnavailable
-from guildhall.tools.mcp_client import OnServer, Server
-from guildhall.tools.mcp_model import MAX_MESSAGE, ServerSpec
+from guildhall.tools.mcp.client import OnServer, Server
+from guildhall.tools.mcp.model import MAX_MESSAGE, ServerSpec
 from guildhall.tools.model import Blob
 from tests.hall.doors import listening
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guildhall.tools.define import invoke
-from guildhall.tools.files import file_tools
-from guildhall.tools.model import Folder, ToolResult, View
-from guildhall.tools.sandboxes import sandbox_tools
-from guildhall.tools.search import search_tools
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.files import file_tools, sandbox_tools
+from guildhall.tools.builtin.search import search_tools
+from guildhall.tools.definition import invoke
+
+if TYPE_CHECKING:
+    from guildhall.tools.model import ToolResult
 
 CANARY = "CANARY"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools.schema import schema_of
+from guildhall.tools.host.process import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, UsageError
-from guildhall.tools.define import invoke
-from guildhall.tools.model import Folder, ToolResult, View
-from guildhall.tools.patterns import PathPattern
-from guildhall.tools.search import search_tools
+from guildhall.sandbox.glob import PathPattern
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.search import search_tools
+from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.clock import Clock
+    from guildhall.tools.model import ToolResult
 
 CANARY = "CANARY"
 

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.tools.define import invoke
-from guildhall.tools.jail import available
-from guildhall.tools.model import Folder, ToolResult, View
-from guildhall.tools.shell import MAX_CHARS, shell_tools
+from guildhall.sandbox.jail import available
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.shell import MAX_CHARS, shell_tools
+from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from guildhall.tools.jail import Kind
+    from guildhall.sandbox.jail import Kind
+    from guildhall.tools.model import ToolResult
 
 KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
 Run = "Callable[..., ToolResult]"
@@ -280,8 +281,8 @@ def test_output_that_is_not_text(bash):
 
 
 def test_a_limit_on_memory(kind, work):
-    from guildhall.tools.jail import Confinement
-    from guildhall.tools.shell import _Shell
+    from guildhall.sandbox.jail import Confinement
+    from guildhall.tools.builtin.shell import _Shell
 
     view = View(cwd=work, folders=(Folder(path=work, writable=True),))
     shell = _Shell(Confinement(view=view, memory_bytes=200_000_000, file_bytes=1_000_000), kind)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import NotTrusted, ToolUnavailable
-from guildhall.tools.builtin import Surroundings
-from guildhall.tools.executor import describe_toolbox
-from guildhall.tools.model import View
-from guildhall.tools.source import MAX_SOURCE, pin_of, read_source
+from guildhall.sandbox.view import View
+from guildhall.tools.executor import Surroundings, describe_toolbox
+from guildhall.tools.host.process import MAX_SOURCE, pin_of, read_source
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.tools.sse import EventReader, EventTooLarge
+from guildhall.core.sse import EventReader, EventTooLarge
 
 STREAM = [b"event: a", b"data: 1", b"data:2", b"", b": comment", b"", b"id: 3", b"data:  x", b"retry", b""]
 

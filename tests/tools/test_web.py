@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import NotFound
-from guildhall.tools import web
-from guildhall.tools.define import invoke
-from guildhall.tools.web import MAX_BYTES, is_public, resolved, web_tools
-from guildhall.tools.web_text import readable
+from guildhall.tools.builtin import web_fetch
+from guildhall.tools.builtin.web_fetch import MAX_BYTES, is_public, readable, resolved, web_tools
+from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -246,7 +245,7 @@ def test_redirects_are_followed_and_the_last_address_is_shown(site):
 )
 def test_each_redirect_is_judged(site, target, said):
     from guildhall.core.clock import SystemClock
-    from guildhall.tools.web import _Fetcher
+    from guildhall.tools.builtin.web_fetch import _Fetcher
 
     fetcher = _Fetcher(look_up, lambda address: str(address) == "127.0.0.1" and not site.seen, SystemClock())
     with pytest.raises(Exception, match=re.escape(said)):
@@ -331,13 +330,13 @@ def test_a_server_that_is_not_there(site):
 
 
 def test_a_server_that_never_ends(site, monkeypatch):
-    monkeypatch.setattr(web, "MAX_SECONDS", 0.3)
+    monkeypatch.setattr(web_fetch, "MAX_SECONDS", 0.3)
     result = fetch(at(site, "slow"))
     assert "did not answer within 0.3 s" in result.text
 
 
 def test_time_counts_over_redirects(site, monkeypatch):
-    monkeypatch.setattr(web, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(web_fetch, "MAX_SECONDS", 0.0)
     assert "did not answer within" in fetch(at(site, "page")).text
 
 
@@ -410,4 +409,4 @@ def test_html_however_broken(html, text):
 
 def test_nothing_found_is_said_as_not_found():
     with pytest.raises(NotFound):
-        web._Fetcher(look_up, only_the_site, web.SystemClock()).fetch("http://nowhere.example/")
+        web_fetch._Fetcher(look_up, only_the_site, web_fetch.SystemClock()).fetch("http://nowhere.example/")

@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools import websearch
-from guildhall.tools.define import invoke
-from guildhall.tools.websearch import MAX_BYTES, search_tool
+from guildhall.tools.builtin import web_search
+from guildhall.tools.builtin.web_search import MAX_BYTES, search_tool
+from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -146,7 +146,7 @@ def test_engines_that_fail(reply, status, said):
 
 
 def test_an_engine_that_does_not_answer(monkeypatch):
-    monkeypatch.setattr(websearch, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(web_search, "MAX_SECONDS", 0.1)
     with engine(None) as server:
         assert "did not answer within 0.1 s" in search(search_tool({"searxng": url(server)}, {})).text
 

@@ -9,8 +9,8 @@ import pytest
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import ModelUnusable
-from guildhall.workers.choose import BY_CONFIG, Choice, choose_model, normal
-from guildhall.workers.load import given, load
+from guildhall.workers.loader import given, load
+from guildhall.workers.registry import BY_CONFIG, Choice, choose_model, normal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,11 +14,11 @@ from scripts.docs import WORKER_SCHEMA
 
 from guildhall.core import yaml
 from guildhall.core.config import Settings
-from guildhall.policy.model import ALIASES, CAPABILITIES
-from guildhall.tools.builtin import BUILT_IN
+from guildhall.policy.rules import ALIASES, CAPABILITIES
+from guildhall.tools.executor import BUILT_IN
 from guildhall.workers.definition import AttachmentPolicy, Definition, Limits, McpServer, Sandbox, ToolRule
 from guildhall.workers.lifecycle import TRANSITIONS
-from guildhall.workers.load import check
+from guildhall.workers.loader import check
 from guildhall.workers.model import BUILT_IN_TOOLS
 
 if TYPE_CHECKING:

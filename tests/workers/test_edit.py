@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError
-from guildhall.workers.edit import set_field
+from guildhall.workers.lifecycle import set_field
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from guildhall.core.errors import Conflict, GuildError, Refused, UsageError, WorkerLocked, WorkerRetired
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
 from guildhall.workers import lifecycle, records
 from guildhall.workers.definition import Status
-from guildhall.workers.load import given as given_worker
-from guildhall.workers.load import load
+from guildhall.workers.loader import given as given_worker
+from guildhall.workers.loader import load
 from guildhall.workers.model import Lock
 from guildhall.workers.registry import Registry
 

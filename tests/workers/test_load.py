@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile
-from guildhall.workers import load as loading
+from guildhall.workers import loader as loading
 from guildhall.workers.definition import Definition
-from guildhall.workers.load import check, check_file, load
+from guildhall.workers.loader import check, check_file, load
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Write

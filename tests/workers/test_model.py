@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.policy.judge import judge
-from guildhall.policy.model import Action, Rule
-from guildhall.workers.load import given, load
+from guildhall.policy.rules import Action, Rule, judge
+from guildhall.workers.loader import given, load
 from guildhall.workers.model import project_of
 from guildhall.workers.registry import Registry
 

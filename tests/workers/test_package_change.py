@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
-from guildhall.workers.package_change import SHIPPED, add_package, new_package, remove_package, templates
-from guildhall.workers.package_text import PackageTool, described_files, tools_said
-from guildhall.workers.packages import Packages, code_in, worker_in
+from guildhall.workers.package import PackageTool, described_files, tools_said
+from guildhall.workers.package_store import (
+    SHIPPED,
+    Packages,
+    add_package,
+    code_in,
+    new_package,
+    remove_package,
+    templates,
+    worker_in,
+)
 from tests.guild.packages import LETTERS, MAIL, put_mail, put_package
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.workers.package_text import Added, Kind
+    from guildhall.workers.package import Added, Kind
 
 NOW = "2026-11-16T12:00:00.000Z"
 

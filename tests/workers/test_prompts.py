@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import InvalidFile
-from guildhall.workers import rendering
-from guildhall.workers.load import load
-from guildhall.workers.prompts import find_prompt, prompt_text
+from guildhall.workers import template as rendering
+from guildhall.workers.loader import find_prompt, load, prompt_text
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Write

@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.frame import Frame
 from guildhall.workers.registry import Registry
-from guildhall.workflow.load import load
+from guildhall.workflow.loader import load
 from tests.workflow.teams import Team
 
 if TYPE_CHECKING:

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.room import records as room_records
 from guildhall.runs.model import RunRequest
 from guildhall.workflow import records
-from guildhall.workflow.instance import Start
-from guildhall.workflow.policy import WorkflowPolicy
-from guildhall.workflow.target import Target
+from guildhall.workflow.service import WorkflowPolicy
+from guildhall.workflow.target import Start, Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.room.model import LogEntry
     from guildhall.room.room import Room
     from guildhall.runs.model import Run
-    from guildhall.workflow.instance import AgentState
+    from guildhall.workflow.target import AgentState
 
 QUICK = 0.01  # seconds: of a first pause that nobody wants to wait for
 

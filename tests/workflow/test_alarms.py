@@ -13,9 +13,8 @@ import pytest
 
 from guildhall.core.clock import local_zone, moment
 from guildhall.core.errors import NotFound, UsageError
-from guildhall.workflow.alarms import next_due
-from guildhall.workflow.instance import Schedule
-from guildhall.workflow.target import parse
+from guildhall.workflow.schedules import next_due
+from guildhall.workflow.target import Schedule, parse
 from tests.workflow.teams import say, send
 from tests.workflow.test_staying import recovered, run, said, start, until, until_stands
 

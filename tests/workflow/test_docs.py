@@ -18,7 +18,7 @@ from guildhall.workflow.definition import (
     Step,
     TeamLimits,
 )
-from guildhall.workflow.load import check
+from guildhall.workflow.loader import check
 from guildhall.workflow.target import parse
 from tests.workflow.test_load import SIMPLE, TEAM
 

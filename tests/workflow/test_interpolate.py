@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from guildhall.core.errors import InvalidFile, Refused
 from guildhall.room.model import Piece
-from guildhall.workflow.interpolate import Values, command, fill, filled, refuse_secrets
+from guildhall.workflow.model import Values, command, fill, filled, refuse_secrets
 
 VALUES = Values(
     workflow="review",

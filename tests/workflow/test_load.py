@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile
-from guildhall.workflow.interpolate import Values
-from guildhall.workflow.load import check, frozen, load, thawed
-from guildhall.workflow.wakeup import Wakeup
+from guildhall.workflow.definition import Wakeup
+from guildhall.workflow.loader import check, frozen, load, thawed
+from guildhall.workflow.model import Values
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home

@@ -12,9 +12,9 @@ from guildhall.core.errors import NotTrusted
 from guildhall.core.frame import Frame
 from guildhall.runs.model import RunRequest
 from guildhall.workers.trust import Pin, Trust
+from guildhall.workflow.loader import demand_trust, setup_code
 from guildhall.workflow.plan import opening_of
-from guildhall.workflow.recognise import is_workflow, workflows_in
-from guildhall.workflow.trust import demand_trust, setup_code
+from guildhall.workflow.target import is_workflow, workflows_in
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from tests.workflow.teams import Team, call, say, send
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.runs.replay import Replayed
+    from guildhall.runs.replay.replay import Replayed
     from tests.conftest import Guild
 
 AGENTS = "ann bob cid dan"

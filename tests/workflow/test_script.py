@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
-from guildhall.models.case import Case, Command, Reply, Spoken
-from guildhall.models.script import Script
+from guildhall.models.scripted.source import Script
+from guildhall.models.scripted.test_case import Case, Command, Reply, Spoken
 from guildhall.room.model import Actor
 from guildhall.runs.model import Answer
 from tests.workflow.teams import Team, call, say, send

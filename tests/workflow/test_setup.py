@@ -12,7 +12,7 @@ import pytest
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.core.frame import Frame
-from guildhall.workflow.interpolate import Values
+from guildhall.workflow.model import Values
 from guildhall.workflow.setup import Commands, environment, run_steps, shell_tool
 from guildhall.workflow.start import kickoff
 

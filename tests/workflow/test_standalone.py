@@ -17,7 +17,7 @@ from tests.workflow.test_staying import recovered, until, until_stands
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.workflow.instance import WorkflowShown
+    from guildhall.workflow.target import WorkflowShown
     from tests.workflow.teams import Team
 
 

@@ -10,16 +10,15 @@ import pytest
 from guildhall.core.config import Settings
 from guildhall.core.errors import InvalidFile, Refused, UsageError
 from guildhall.core.frame import Frame
-from guildhall.workflow.params import parse_params
+from guildhall.workflow.definition import Wakeup, wakeup_of
 from guildhall.workflow.start import after_setup, bound, budget_of, check_places, kickoff, values_of, wakeup_prompt
-from guildhall.workflow.wakeup import Wakeup, wakeup_of
+from guildhall.workflow.target import parse_params
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.workflow.interpolate import Values
-    from guildhall.workflow.model import Workflow
+    from guildhall.workflow.model import Values, Workflow
     from tests.workflow.conftest import Loaded, Write
 
 HEAD = "agents: {a: {system_prompt: x}}\n"

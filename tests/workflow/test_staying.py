@@ -12,14 +12,13 @@ import pytest
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.runs.model import RunRequest
-from guildhall.workflow.instance import Start
-from guildhall.workflow.target import Target, parse
+from guildhall.workflow.target import Start, Target, parse
 from tests.workflow.teams import call, say, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.workflow.instance import WorkflowShown
+    from guildhall.workflow.target import WorkflowShown
     from tests.workflow.teams import Team
 
 

@@ -1,17 +1,49 @@
-"""The contract of a result: converts the output of a worker to the demanded form and lists what is wrong with it.
-
-Does not look at files; the owner of the activity knows which artifacts are missing.
-"""
+"""The values that jobs, commissions and meetings share: questions, decisions, the contract of a result."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.runs.record.entries import Entry, Payload, ToolEnded, ToolRefused, ToolStarted
+from guildhall.tools.definition import call_method
+from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from guildhall.activities.questions import QuestionChannel
     from guildhall.runs.purpose import Contract
+
+
+READING = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
+WRITING = ("Write", "Edit")  # file tools of commissions and meetings; a job has none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question of the worker, with the user's answer."""
+
+    ask: str  # its id in the inbox
+    at: str
+    question: str
+    answer: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ask": self.ask, "question": self.question, "answer": self.answer}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A decision that the worker made on its own."""
+
+    question: str
+    decision: str
+    reasoning: str
+
+    def as_wire(self) -> dict[str, Any]:
+        return {"question": self.question, "decision": self.decision, "reasoning": self.reasoning}
 
 
 MAX_PROBLEMS = 5  # in one error
@@ -56,3 +88,67 @@ def _schema_problems(schema: Mapping[str, Any], value: Any) -> list[str]:
             message = message[:_MAX_PROBLEM_CHARS] + "..."
         found.append(f"{place}: {message}")
     return found
+
+
+SUBMIT = "submit_result"
+
+
+async def call_with_answers(tools: object, tool: Tool, call: ToolCall, questions: QuestionChannel) -> ToolResult:
+    """Call the method of the tool's name, and append the user's new answers to its result."""
+    result = await call_method(tools, tool, call)
+    answers = await questions.new_answers(call.key)
+    return replace(result, content=(*result.content, *map(_answer_block, answers)))
+
+
+def _answer_block(asked: Asked) -> Text:
+    return Text(f"A person has answered your question {asked.question!r}: {asked.answer}")
+
+
+def with_output_schema(submit: Tool, schema: Mapping[str, Any] | None) -> Tool:
+    """Return the tool `submit_result` for results with a schema."""
+    if schema is None:
+        return submit
+    inner = {name: part for name, part in schema.items() if name not in ("$schema", "$id", "$defs", "definitions")}
+    shape = cast("dict[str, Any]", submit.input_schema)
+    outer = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    if _has_other_references(inner, outer):  # they would point to other places inside the larger schema
+        inner = {"type": "object", "description": "Its form is told when it does not fit."}
+    properties = {**shape["properties"], "output": inner}
+    # A plain handler: the form of a typed one would reject outputs that are not text.
+    handler = cast("Any", submit.handler).function
+    return replace(submit, input_schema={**shape, **outer, "properties": properties}, handler=handler)
+
+
+def _has_other_references(*parts: Any) -> bool:
+    """Return True if a schema refers to something outside of its definitions."""
+    level = list(parts)
+    while level:
+        part = level.pop()
+        if isinstance(part, dict):
+            for name, value in cast("dict[str, Any]", part).items():
+                if name == "$ref" and not str(value).startswith(("#/$defs/", "#/definitions/")):
+                    return True
+                level.append(value)
+        elif isinstance(part, list):
+            level += cast("list[Any]", part)
+    return False
+
+
+def is_result_accepted(entries: Sequence[Entry[Payload]]) -> bool:
+    """Return True if a call of `submit_result` succeeded, by the entries of the run's journal."""
+    return any(not result["is_error"] for result in _submit_results(entries))
+
+
+def rejection_reason(entries: Sequence[Entry[Payload]]) -> str | None:
+    """Return why the last call of `submit_result` failed, or None if there was none or it succeeded."""
+    last = (_submit_results(entries) or [None])[-1]
+    if last is None or not last["is_error"]:
+        return None
+    return str(last["content"][0].get("text", "")) if last["content"] else ""
+
+
+def _submit_results(entries: Sequence[Entry[Payload]]) -> list[Mapping[str, Any]]:
+    """Return the results of all calls of `submit_result` in order, including refused ones."""
+    tools = {e.key: e.data.tool for e in entries if isinstance(e.data, ToolStarted | ToolRefused)}
+    ends = ((e.key, e.data.result) for e in entries if isinstance(e.data, ToolEnded | ToolRefused))
+    return [result for key, result in ends if tools.get(key) == SUBMIT]

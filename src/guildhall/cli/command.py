@@ -6,7 +6,7 @@ It returns an exit code, or None for success. Does not find the command: command
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,6 @@ from guildhall.core.errors import HallGone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Sequence
     from pathlib import Path
 
     from guildhall.cli.connection import Mode

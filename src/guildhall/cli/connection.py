@@ -15,7 +15,7 @@ from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, Invali
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
 from guildhall.hall.client.discovery import find, find_or_start, is_embedded, same_version, wait_for_end
-from guildhall.models.keys import travelling
+from guildhall.models.credentials import travelling
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -13,7 +13,7 @@ from guildhall.cli.format.jobs import id_of
 from guildhall.cli.format.rooms import SHOWN_AS_EVENTS, event_line
 from guildhall.cli.format.runs import next_steps, print_error, result_data, text_of, used
 from guildhall.cli.prompt import NoAnswer, ask_person
-from guildhall.cli.screen import ReaderGone, one_line, plain
+from guildhall.cli.screen import ReaderGone, Screen, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import (
     AskOpenedData,
@@ -29,7 +29,6 @@ from guildhall.runs.record.entries import Assembly, ToolStarted
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Shown
 

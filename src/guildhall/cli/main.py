@@ -112,7 +112,7 @@ def _command(words: list[str], screen: Screen) -> int:
 
 def _unknown(words: list[str]) -> GuildError:
     from guildhall.core.errors import UsageError
-    from guildhall.core.nearest import nearest
+    from guildhall.core.text import nearest
 
     if verbs := command_table.family(words[0]):
         tried, known = " ".join(words[:2]), [command.name for command in verbs]

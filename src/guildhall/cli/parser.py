@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from guildhall.core.errors import UsageError
-from guildhall.core.nearest import did_you_mean, nearest
+from guildhall.core.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from guildhall.cli.command import Command

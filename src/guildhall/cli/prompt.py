@@ -9,7 +9,7 @@ import termios
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.screen import one_line
+from guildhall.cli.screen import Screen, one_line
 from guildhall.core.clock import SystemClock, moment
 from guildhall.core.errors import UsageError
 from guildhall.runs.model import Answer, choice_of, choices_in_words
@@ -17,7 +17,6 @@ from guildhall.runs.model import Answer, choice_of, choices_in_words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.cli.screen import Screen
 
 _QUESTIONS: Mapping[str, str] = {
     "approval": "Allow it? yes, session (this very call, again and again, in this run), no:",

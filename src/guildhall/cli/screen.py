@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 from guildhall.core.redaction import Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from io import TextIOWrapper
 
     from guildhall.core.errors import GuildError

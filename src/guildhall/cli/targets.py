@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.members.model import of_member
-from guildhall.workflow.target import parse
+from guildhall.workflow.target import AgentShown, Target, WorkflowShown, parse
 
 if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
-    from guildhall.workflow.instance import AgentShown, WorkflowShown
-    from guildhall.workflow.target import Target
 
 _MAX_TARGET_CHARS = 200
 _MAX_WORKER_CHARS = 4096

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, TypeVar
 
 from guildhall.cli.prompt import agrees
-from guildhall.cli.screen import exact
+from guildhall.cli.screen import Screen, exact
 from guildhall.core.errors import HallUnavailable, NotFound, NotTrusted
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.cli.command import Context
-    from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Trusting

@@ -13,13 +13,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, S
 
 from guildhall.core import yaml
 from guildhall.core.errors import HallUnavailable, UsageError
-from guildhall.core.nearest import nearest
-from guildhall.core.paths import HOME_VARIABLE, PROJECT_SETTINGS
+from guildhall.core.paths import HOME_VARIABLE, PROJECT_SETTINGS, Home
+from guildhall.core.text import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.core.paths import Home
 
 DEFAULT_BUDGET = 5.0
 

@@ -1,14 +1,18 @@
 """Checks of text from people, models and programs: can it be stored, is it empty, is it too long.
 
 Does not change a text. Invariant: what passes `is_text` can be stored in SQLite, written to a file as UTF-8 and sent to
-a model.
-"""
+a model."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from unicodedata import category
 
 from guildhall.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 _JOINERS = "\u200c\u200d"  # invisible, and part of correct spelling in several scripts and of emoji
 # Control, format (such as a change of the reading direction), surrogate, private use, line and paragraph separator.
@@ -60,3 +64,32 @@ def check_line(name: str, text: object, max_chars: int, *, empty: str | None = N
     if any(category(char) in _NOT_IN_A_LINE and char not in _JOINERS for char in line):
         raise UsageError(f"{name}: it has line breaks, control characters or hidden characters", hint="Use one line.")
     return line
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was probably meant to be, if one is close."""
+    import difflib
+
+    candidates = sorted(known)
+    matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    if not matches:
+        lowered = {candidate.lower(): candidate for candidate in candidates}
+        matches = [lowered[m] for m in difflib.get_close_matches(name.lower(), sorted(lowered), n=1, cutoff=0.6)]
+    return matches[0] if matches else None
+
+
+def nearest_or(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The hint where there may be too many names to list them: the nearest one, or how to see them."""
+    guess = nearest(name, known)
+    return f"Did you mean {guess!r}?" if guess else otherwise
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """The hint that goes with an unknown name: the nearest one, or what there is."""
+    names = sorted(known)
+    if guess := nearest(name, names):
+        return f"Did you mean {guess!r}?"
+    if not names:
+        return None
+    shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+    return f"Known: {shown}."

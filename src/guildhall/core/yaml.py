@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from guildhall.core.errors import InvalidFile
-from guildhall.core.nearest import did_you_mean, nearest
+from guildhall.core.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path

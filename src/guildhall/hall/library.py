@@ -19,21 +19,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from guildhall.core.config import load_settings
 from guildhall.core.errors import Conflict, ErrorInfo, HallGone, HallUnavailable, UsageError
-from guildhall.core.events import AskOpenedData
+from guildhall.core.events import AskOpenedData, Event
 from guildhall.core.frame import Frame
-from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import Home
+from guildhall.core.text import did_you_mean
 from guildhall.hall.client.discovery import find, is_embedded, same_version
 from guildhall.hall.client.remote import RemoteHall
-from guildhall.models.keys import travelling
-from guildhall.policy.model import Mode
+from guildhall.models.credentials import travelling
+from guildhall.policy.rules import Mode
 from guildhall.runs.model import Answer, RunRequest, Usage
 from guildhall.runs.purpose import PLAIN, CallPurpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from guildhall.core.events import Event
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Shown
     from guildhall.hall.services.embedded import EmbeddedHall

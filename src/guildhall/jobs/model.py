@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from guildhall.core.errors import UsageError
-from guildhall.core.nearest import did_you_mean
-from guildhall.core.text import check_line, check_text, is_text
+from guildhall.core.text import check_line, check_text, did_you_mean, is_text
 from guildhall.runs.model import check_limits
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.activities.model import Asked, Decided
+    from guildhall.activities.contract import Asked, Decided
 
 JobStatus = Literal["running", "completed", "failed", "cancelled"]
 Detail = Literal["simple", "detailed"]

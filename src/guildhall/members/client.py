@@ -12,9 +12,9 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
-from guildhall.tools.mcp_model import HANDSHAKE, MAX_MESSAGE, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
+from guildhall.core.sse import EventReader
+from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
 from guildhall.tools.model import is_shallow
-from guildhall.tools.sse import EventReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

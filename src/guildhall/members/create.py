@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.ids import is_name
-from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import did_you_mean
 from guildhall.members.model import FOLDER, MANIFEST
-from guildhall.members.trust import WRITTEN
+from guildhall.members.service import WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Collection

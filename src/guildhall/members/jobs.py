@@ -9,20 +9,18 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from guildhall.activities.model import Decided
+from guildhall.activities.contract import Decided
 from guildhall.core.errors import MemberRefused, MemberUnreachable, Refused, UsageError
-from guildhall.jobs.model import Job, JobResult, JobShown, JobStatus, Page
-from guildhall.members.model import WORKER
+from guildhall.jobs.model import Detail, Dispatch, Job, JobResult, JobShown, JobStatus, Page
+from guildhall.members.model import WORKER, Member
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.rpc.jsonrpc import METHOD_NOT_FOUND
-from guildhall.tools.mcp_model import shortened
+from guildhall.tools.mcp.model import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from guildhall.jobs.model import Detail, Dispatch
     from guildhall.members.client import MemberClient
-    from guildhall.members.model import Member
 
     Reach = Callable[[], Awaitable[MemberClient]]
 

@@ -20,18 +20,16 @@ from typing import IO, TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import digest
-from guildhall.core.paths import HOME_VARIABLE
+from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.members.client import MemberClient
 from guildhall.members.manifest import PORT, PYTHON, filled
-from guildhall.members.model import SECRET_VARIABLE, Door
+from guildhall.members.model import SECRET_VARIABLE, Door, Member, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
-    from guildhall.core.paths import Home
-    from guildhall.members.model import Member, State
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _LOG_BYTES = 2_000_000  # after which a new log is begun at the next start

@@ -16,11 +16,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from guildhall.core.clock import stamp
+from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import InvalidFile, UsageError
 from guildhall.memory import records
-from guildhall.memory.folder import ARCHIVE, write_private_file
-from guildhall.memory.model import CHARS_PER_TOKEN, COMPACTED_KEY, COMPACTION, MemoryEntry, check_content
+from guildhall.memory.folder import ARCHIVE, MemoryFolder, write_private_file
+from guildhall.memory.model import CHARS_PER_TOKEN, COMPACTED_KEY, COMPACTION, MemoryEntry, Scope, check_content
 from guildhall.memory.prompt_block import entry_budget, fits_in_block, quote
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.clock import Clock
-    from guildhall.memory.folder import MemoryFolder
-    from guildhall.memory.model import Scope
     from guildhall.store.engine import Store
 
     AskModel = Callable[[str], Awaitable[str]]  # takes the prompt, returns the answer; one turn without tools

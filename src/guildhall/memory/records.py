@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import ColumnElement, Connection, Row, insert, select
 
-from guildhall.memory.model import HAND, Author, Change, content_digest
+from guildhall.memory.model import HAND, Action, Author, Change, MemoryEntry, content_digest
 from guildhall.store.tables import memory_log as table
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Row
-
     from guildhall.memory.folder import MemoryFolder
-    from guildhall.memory.model import Action, MemoryEntry
 
 
 def add_change(

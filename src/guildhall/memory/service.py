@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import stamp
+from guildhall.core.clock import Clock, stamp
 from guildhall.memory import compaction, prompt_block, records
-from guildhall.memory.folder import memory_folders
+from guildhall.memory.folder import MemoryFolder, memory_folders
 from guildhall.memory.model import (
     CHARS_PER_TOKEN,
+    Action,
+    Author,
     EntryHistory,
     Listing,
+    MemoryEntry,
+    Scope,
     check_content,
     check_key,
     check_writable_key,
@@ -29,12 +33,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.memory.compaction import AskModel, CompactionResult
-    from guildhall.memory.folder import MemoryFolder
-    from guildhall.memory.model import Action, Author, MemoryEntry, Scope
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Refused
 from guildhall.memory.model import Scope  # noqa: TC001 - the input schemas of the tools are made from it
 from guildhall.memory.prompt_block import fits_in_block
-from guildhall.tools.define import bind_tools
+from guildhall.tools.definition import bind_tools
 from guildhall.tools.model import Toolbox
 
 if TYPE_CHECKING:

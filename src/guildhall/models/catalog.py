@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import GuildError, ModelUnusable, NotFound
-from guildhall.models.keys import KEYS, variable_with_key
+from guildhall.core.errors import GuildError, ModelFailed, ModelUnusable, NotFound
+from guildhall.core.text import did_you_mean
+from guildhall.models.credentials import ADDRESSES, KEYS, Login, variable_with_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from guildhall.models.login import Login
-    from guildhall.models.model import Source
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.usage import RequestUsage
+
+    from guildhall.models.model import OnText, Query, Source
+
 
 AUTO = "auto"
 SCRIPT = "script:"
@@ -54,7 +58,7 @@ def source_for(
     if model == AUTO:
         model = AUTO_MODELS["anthropic"] if login and not detected_keys(environ) else auto_model(environ)
     if model.startswith(SCRIPT):
-        from guildhall.models.script import ScriptSource, load_script
+        from guildhall.models.scripted.source import ScriptSource, load_script
 
         path = cwd / Path(_rest(model, SCRIPT, "a file: `script:answers.yaml`")).expanduser()
         return ScriptSource(path, load_script(path))
@@ -64,8 +68,6 @@ def source_for(
             raise NotFound(f"there is no record of {run} to replay here")
         return recording(run)
     if model.startswith(CURSOR):
-        from guildhall.models.elsewhere import elsewhere
-
         return elsewhere(model, environ)
     from guildhall.models.providers import provider_source
 
@@ -77,17 +79,17 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
     try:
         model = auto_model(environ) if model == AUTO else model
         if model.startswith(SCRIPT):
-            from guildhall.models.script import load_script
+            from guildhall.models.scripted.source import load_script
 
             return load_script(cwd / Path(_rest(model, SCRIPT, "a file")).expanduser()).price is not None
     except GuildError:
         return None
     if model.startswith(REPLAY):
         return True
-    from guildhall.models import prices
+    from guildhall.models import providers
 
     provider, _, name = model.partition(":")
-    return prices.has_price(provider, name)
+    return providers.has_price(provider, name)
 
 
 def auto_model(environ: Mapping[str, str]) -> str:
@@ -115,3 +117,129 @@ def _rest(model: str, prefix: str, expected: str) -> str:
     if not rest:
         raise ModelUnusable(f"{prefix!r} needs the name of {expected}")
     return rest
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Stands where the answers would come from: what they cost is not known, and nothing but text is handed over."""
+
+    name: str
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        return None
+
+    def takes(self, media_type: str) -> bool:
+        return False
+
+    def upstream(self, api: str) -> None:
+        return None
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        raise ModelFailed(f"{self.name} is asked by the program that executes the run, and by nobody else")
+
+
+def elsewhere(model: str, environ: Mapping[str, str]) -> Elsewhere:
+    """The model, if there is a key for it."""
+    provider = model.partition(":")[0]
+    if variable_with_key(provider, environ) is None:
+        variable = KEYS[provider][0]
+        raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=f"export {variable}=...")
+    return Elsewhere(model)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Provider and model of a name; raises ModelUnusable when there is no such provider."""
+    for separator in (":", "/"):
+        provider, found, model = name.partition(separator)
+        if found and model and _is_provider(provider):
+            return provider, model
+    provider, found, _ = name.replace("/", ":").partition(":")
+    if found:
+        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, _providers()))
+    raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_with_provider(name))
+
+
+def _is_provider(name: str) -> bool:
+    from pydantic_ai.providers import infer_provider_class
+
+    try:
+        infer_provider_class(name)
+    except ImportError:
+        return True  # known, its package is not installed
+    except ValueError:
+        return False
+    return True
+
+
+def _providers() -> set[str]:
+    from pydantic_ai.models import known_model_names
+
+    return {name.partition(":")[0] for name in known_model_names() if ":" in name} | KEYS.keys() | ADDRESSES.keys()
+
+
+def _with_provider(model: str) -> str:
+    from pydantic_ai.models import known_model_names
+
+    known = list(KEYS)  # whoever made the model comes before those who pass it on
+    names = [name for name in known_model_names() if name.partition(":")[2] == model]
+    names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
+    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
+
+
+def similar(provider: str, model: str) -> str | None:
+    """Which other model of the provider was probably meant."""
+    from pydantic_ai.models import known_model_names
+
+    asked = f"{provider}:{model}"
+    return did_you_mean(
+        asked, (name for name in known_model_names() if name.startswith(f"{provider}:") and name != asked)
+    )
+
+
+@dataclass(frozen=True)
+class RecordingSource:
+    """Gives the answers of a recorded run again, one after another. They were paid for then and cost nothing now.
+
+    Where the recorded run had called others, each run of the new tree gets the answers of the one in its place; else
+    whoever asks gets those of the run, whatever the worker is named.
+    """
+
+    run: str
+    tree: Mapping[tuple[str, int], Sequence[ModelResponse]]  # by worker and which run of it; the run itself first
+
+    @property
+    def name(self) -> str:
+        return f"replay:{self.run}"
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        return 0.0
+
+    def takes(self, media_type: str) -> bool:
+        return True
+
+    def upstream(self, api: str) -> None:
+        return None
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        answers = self._of(query)
+        if query.step >= len(answers):
+            raise _other_path(f"has {len(answers)} answers and another one was asked for", self.run)
+        answer = answers[query.step]
+        if answer.text:
+            on_text(answer.text)
+        return answer
+
+    def _of(self, query: Query) -> Sequence[ModelResponse]:
+        if len(self.tree) == 1:
+            return next(iter(self.tree.values()))
+        found = self.tree.get((query.worker, query.ordinal))
+        if found is None:
+            raise _other_path(f"has no run {query.ordinal + 1} of the worker {query.worker}", self.run)
+        return found
+
+
+def _other_path(what: str, run: str) -> ModelFailed:
+    return ModelFailed(
+        f"the recording of {run} {what}",
+        hint="The new run took another path than the recorded one; use a real model or a script.",
+    )

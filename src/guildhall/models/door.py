@@ -3,33 +3,61 @@
 already answered? -> within limits, reserved in dollars -> on record -> ask the source -> on record -> the run sees it
 
 Like the gate it keeps nothing: what was recorded, and what the run may still spend, is handed in as a `ModelLedger`.
-The runtime gets whole answers only; text is published while it is being written, for eyes, not for the run.
-"""
+The runtime gets whole answers only; text is published while it is being written, for eyes, not for the run."""
 
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic_ai.messages import BaseToolCallPart, TextContent
+from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelResponse, TextContent
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelFailed
-from guildhall.models.model import Query
-from guildhall.models.pdf import pages
+from guildhall.models.model import Query, Source, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
     from guildhall.core.clock import Clock
-    from guildhall.models.model import Source, Upstream
-    from guildhall.models.through import Through
+    from guildhall.models.passthrough.request import Through
+
+
+_PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
+_STREAM = re.compile(rb"/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
+_MOST_UNPACKED = 20_000_000  # bytes: of a small file that claims to be a huge one, no more is looked at
+_BYTES_A_HIDDEN_PAGE = 2_000  # the least that a page takes, where pages cannot be counted
+_MOST_HIDDEN = 100  # pages: what most providers take in one file
+
+
+def pages(data: bytes) -> int:
+    """The pages, those in packed objects too; where none can be seen, as many as could be in a file of this size."""
+    found = len(_PAGE.findall(data)) + sum(len(_PAGE.findall(text)) for text in _unpacked(data))
+    return found or min(max(1, len(data) // _BYTES_A_HIDDEN_PAGE), _MOST_HIDDEN)
+
+
+def _unpacked(data: bytes) -> list[bytes]:
+    """What is in the streams that hold objects, up to a limit."""
+    texts: list[bytes] = []
+    left = _MOST_UNPACKED
+    end = 0
+    while left > 0 and (stream := _STREAM.search(data, end)):  # each byte is passed once
+        if (end := data.find(b"endstream", stream.end())) < 0:
+            break
+        try:
+            texts.append(zlib.decompressobj().decompress(data[stream.end() : end], left))
+        except zlib.error:
+            continue
+        left -= len(texts[-1])
+    return texts
+
 
 OUTPUT_CEILING = 16_384  # tokens that an answer may have when dollars are counted
 OUTPUT_FLOOR = 64  # below this an answer is not worth asking for

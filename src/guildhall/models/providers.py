@@ -1,8 +1,7 @@
 """Answers from a provider, by pydantic-ai: any model that it can reach, as `provider:model`.
 
 Nothing outlives an answer but the settings: each one is asked over a connection of its own, so that a source can be
-used from any event loop and leaves nothing open. Retries are the door's: the clients' own are switched off.
-"""
+used from any event loop and leaves nothing open. Retries are the door's: the clients' own are switched off."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import SystemClock
+from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import (
     ContextTooLong,
     KeyRefused,
@@ -23,11 +22,11 @@ from guildhall.core.errors import (
     UnknownModel,
 )
 from guildhall.core.redaction import redact
-from guildhall.models import keys, prices
-from guildhall.models.failures import explained, kind_of, one_line, said_in
-from guildhall.models.keys import ADDRESSES, KEYS, variable_with_key
-from guildhall.models.model import Upstream, is_transient
-from guildhall.models.naming import similar, split_name
+from guildhall.models import credentials
+from guildhall.models.catalog import similar, split_name
+from guildhall.models.credentials import ADDRESSES, KEYS, Login, variable_with_key
+from guildhall.models.model import OnText, Query, Upstream, is_transient
+from guildhall.models.provider_errors import explained, kind_of, one_line, said_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,9 +41,36 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
 
-    from guildhall.core.clock import Clock
-    from guildhall.models.login import Login
-    from guildhall.models.model import OnText, Query
+
+def cost(provider: str, model: str, usage: RequestUsage) -> float | None:
+    """The dollars that this usage costs, cached tokens at their own price; None when the model has no price."""
+    from genai_prices import calc_price
+
+    try:
+        price = calc_price(usage, model, provider_id=_listed(provider))
+    except (LookupError, ValueError):  # not in the list; counts that do not add up
+        return None
+    return float(price.total_price)
+
+
+def has_price(provider: str, model: str) -> bool:
+    """Whether the list has a price for the model. No client is needed to know that."""
+    from genai_prices import Usage, calc_price
+
+    try:
+        calc_price(Usage(input_tokens=1000, output_tokens=1000), model, provider_id=_listed(provider))
+    except (LookupError, ValueError):
+        return False
+    return True
+
+
+def _listed(provider: str) -> str:
+    """The provider's name in the price list: an API's suffix and a gateway's prefix say nothing about the price."""
+    name = provider.removeprefix("gateway/")
+    for suffix in ("-chat", "-responses"):
+        name = name.removesuffix(suffix)
+    return name
+
 
 _NO_KEY = "api-key-not-set"  # what servers of one's own are sent: clients insist on some key
 _DEFAULT_ADDRESSES = {"ANTHROPIC_BASE_URL": "https://api.anthropic.com", "OPENAI_BASE_URL": "https://api.openai.com/v1"}
@@ -105,7 +131,7 @@ class ProviderSource:
         return f"{self._provider}:{self._model}"
 
     def cost(self, usage: RequestUsage) -> float | None:
-        return prices.cost(self._provider, self._model, usage)
+        return cost(self._provider, self._model, usage)
 
     def check(self) -> None:
         """Whether it can be asked at all: the package is there, the key is set, the name is complete."""
@@ -134,7 +160,7 @@ class ProviderSource:
             return None
         found = self._credentials()
         key, name = found["api_key"], "x-api-key" if self._provider == "anthropic" else "authorization"
-        secrets = keys.secrets(self._environ)
+        secrets = credentials.secrets(self._environ)
         if self._login is not None:
             key, name = self._login.token(self._clock), "authorization"
             secrets[key] = "the login"
@@ -270,8 +296,8 @@ class ProviderSource:
         return similar(self._provider, self._model) if kind is UnknownModel else None
 
     def _clean(self, text: str) -> str:
-        """The text on one line, not too long, without the values of keys."""
-        return one_line(text, keys.secrets(self._environ))
+        """The text on one line, not too long, without the values of credentials."""
+        return one_line(text, credentials.secrets(self._environ))
 
 
 class _Heard:

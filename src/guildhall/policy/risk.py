@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.policy.model import Rule
+from guildhall.policy.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, insert, select, union, union_all, update
+from sqlalchemy import Connection, delete, func, insert, select, union, union_all, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from guildhall.activities.contract import Decided
+from guildhall.core.redaction import MIN_GUESSED_CHARS
 from guildhall.projects.model import Moment
-from guildhall.store.guild_tables import commissions, meetings, redactions, timeline
+from guildhall.runs.assembly.tool_set import record_decision
+from guildhall.runs.record.journal import calls_made
+from guildhall.store.tables import commissions, meetings, redactions, timeline
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from collections.abc import Callable, Sequence
+
+    from guildhall.runs.record.entries import Entry, Payload
+    from guildhall.store.engine import Store
+
 
 _ENDED = ("completed", "abandoned", "closed", "declined")
 
@@ -91,3 +100,31 @@ def forget(connection: Connection, activity: str, now: str) -> None:
     """All that is left of a timeline is a line that says so."""
     connection.execute(delete(timeline).where(timeline.c.activity == activity))
     note(connection, activity, "taken off the record", now)
+
+
+def decided(entries: Sequence[Entry[Payload]]) -> list[Decided]:
+    """Those of one run, in their order."""
+    names = ("question", "decision", "reasoning")
+    calls = calls_made(entries, record_decision.name)
+    return [Decided(**{name: str(call.get(name, "")) for name in names}) for call in calls]
+
+
+class Redactions:
+    """Takes secrets out of a text: those that are known now, and those that were known when it was first seen."""
+
+    def __init__(self, store: Store, secrets: Callable[[str], str], *, readonly: bool = False) -> None:
+        self._store = store
+        self._secrets = secrets
+        self._readonly = readonly
+
+    def __call__(self, text: str) -> str:
+        if len(text) < MIN_GUESSED_CHARS:
+            return text
+        digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        kept = self._store.read(lambda connection: redacted(connection, digest))
+        before = text if kept is None else kept.decode("utf-8", "surrogatepass")
+        told = self._secrets(before)
+        if told != before and not self._readonly:
+            data = told.encode("utf-8", "surrogatepass")  # on disk no later than the row that has the text
+            self._store.submit(lambda connection: remember_redacted(connection, digest, data))
+        return told

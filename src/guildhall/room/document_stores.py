@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from guildhall.core.clock import stamp
+from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, InvalidFile, NotFound, Refused, UsageError
 from guildhall.room import shared_records as records
 from guildhall.room.model import MAX_TEXT, check_text
-from guildhall.tools.model import Folder, View
-from guildhall.tools.rooted import HALF, Rooted
+from guildhall.sandbox.files import HALF, Rooted
+from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
-    from guildhall.core.clock import Clock
     from guildhall.store.engine import Store
 
 _LONGEST_NAME = 200  # bytes of one part of a path: a temporary file beside it has a longer name

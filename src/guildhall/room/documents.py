@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
-from guildhall.core.nearest import did_you_mean
-from guildhall.room import channel, proposal_records, voting
+from guildhall.core.text import did_you_mean
+from guildhall.room import channel, voting
+from guildhall.room import records as room_records
 from guildhall.room import shared_records as records
-from guildhall.room.document_stores import check_path
+from guildhall.room.document_stores import Listed, Shelf, check_path
 from guildhall.room.model import PERSON, SYSTEM, Actor, Said, check_line, check_text, pin
 from guildhall.room.operation import READS, WRITES, begin, operation, raise_refusal, recorded_result
 from guildhall.room.text import decision_text
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.document_stores import Listed, Shelf
     from guildhall.room.operation import Also, Effect, Operation, Turn
     from guildhall.room.room import Check, Room
     from guildhall.store.engine import Store
@@ -106,7 +106,7 @@ class Documents:
 
         def read(connection: Connection) -> str:
             proposal = voting.proposal_in(connection, self._room.id, str(number))
-            return decision_text(proposal, proposal_records.votes_of(connection, self._room.id, number))
+            return decision_text(proposal, room_records.votes_of(connection, self._room.id, number))
 
         return self._store.read(read)
 
@@ -272,7 +272,7 @@ async def archive(call: DocumentCall) -> Effect:
     done = await call.change(DECISIONS, call.documents.decision(number))
 
     def record(turn: Turn) -> Mapping[str, Any] | None:
-        proposal_records.change(turn.connection, turn.room.id, number, archived=True)
+        room_records.change(turn.connection, turn.room.id, number, archived=True)
         return done(turn)
 
     return record

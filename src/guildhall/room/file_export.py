@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.atomic_file import replace_file
-from guildhall.room import proposal_records, records
+from guildhall.room import records
 from guildhall.room.document_stores import check_folder
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ class Projection:
 
     def _read_states(self, connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
         inboxes = {"readCursors": records.cursors(connection, self._room)}
-        votes = proposal_records.votes_of
+        votes = records.votes_of
         proposals = {
             one.id: {**one.as_dict(), "votes": {v.agent: v.choice for v in votes(connection, self._room, one.number)}}
-            for one in proposal_records.all_of(connection, self._room)
+            for one in records.all_of(connection, self._room)
         }
         return inboxes, {"proposals": proposals}
 

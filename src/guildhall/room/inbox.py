@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import UsageError
 from guildhall.room import records
-from guildhall.room.model import check_seat
-from guildhall.room.operation import READS, WRITES, operation
+from guildhall.room.model import DeliveryStatus, Mail, Seen, check_seat
+from guildhall.room.operation import READS, WRITES, Turn, operation
 from guildhall.room.text import mail_text
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.model import DeliveryStatus, Mail, Seen
-    from guildhall.room.operation import Turn
 
 BATCH = 100  # messages that are shown at a time
 BATCH_TEXT = 40_000  # characters that are shown at a time

@@ -12,12 +12,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guildhall.room.model import ALL, PERSON
+from guildhall.room.model import ALL, PERSON, Said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from guildhall.room.model import Said
 
 _ELSEWHERE = "\ufffc"  # stands for text from elsewhere: no space, no letter, part of no name
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, UsageError
 from guildhall.room import records
-from guildhall.room.model import RoomEvent
+from guildhall.room.model import Actor, RoomEvent, RoomEventType, RoomRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sqlalchemy import Connection
-
-    from guildhall.room.model import Actor, RoomEventType, RoomRecord
 
     Effect = Callable[["Turn"], Mapping[str, Any] | None]
     Also = Callable[[Connection], object]
@@ -36,7 +34,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 Kind = Literal["turn", "mail", "document"]
 READS = frozenset({"room.read"})
 WRITES = frozenset({"room.write"})
-REGISTERED: dict[str, Operation] = {}  # room/table.py has all of them
+REGISTERED: dict[str, Operation] = {}  # room/tools.py has all of them
 _ERRORS = {error.code: error for error in (UsageError, NotFound, Refused, Conflict)}
 
 

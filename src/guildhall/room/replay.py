@@ -15,11 +15,10 @@ from guildhall.core.errors import Conflict, GuildError
 from guildhall.room import inbox, records, shared_records
 from guildhall.room.document_stores import check_path
 from guildhall.room.documents import DEFAULT
-from guildhall.room.model import RoomListener, pin
+from guildhall.room.model import LogEntry, Mail, RoomListener, pin
 from guildhall.room.room import Room
 from guildhall.room.service import open_room
-from guildhall.room.table import OPERATIONS
-from guildhall.room.tools import TOOLS, RoomTools, room_tools
+from guildhall.room.tools import OPERATIONS, TOOLS, RoomTools, room_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.model import LogEntry, Mail
     from guildhall.room.operation import Turn
     from guildhall.store.engine import Store
     from guildhall.tools.model import ToolCall, ToolResult

@@ -10,23 +10,33 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from guildhall.core.clock import stamp
+from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, NotFound
-from guildhall.room import inbox, proposal_records, records, voting
+from guildhall.room import inbox, records, voting
 from guildhall.room.document_stores import FileShelf, TableShelf
 from guildhall.room.documents import Documents, archiver
 from guildhall.room.file_export import Projection
-from guildhall.room.model import Actor, Posted, RoomEvent, RoomListener, Said
+from guildhall.room.model import (
+    Actor,
+    Mail,
+    Message,
+    Posted,
+    Proposal,
+    RoomEvent,
+    RoomListener,
+    RoomRecord,
+    Said,
+    Seat,
+    Vote,
+)
 from guildhall.room.operation import begin, execute, raise_refusal
-from guildhall.room.table import find_operation
+from guildhall.room.tools import find_operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.core.clock import Clock
-    from guildhall.room.model import Mail, Message, Proposal, RoomRecord, Seat, Vote
     from guildhall.room.operation import Also, Effect, Operation, Performed, Turn
     from guildhall.store.engine import Store
 
@@ -75,10 +85,10 @@ class Room:
         return self._store.read(lambda connection: inbox.waiting(connection, self.id))
 
     def proposals(self) -> list[Proposal]:
-        return self._store.read(lambda connection: proposal_records.all_of(connection, self.id))
+        return self._store.read(lambda connection: records.all_of(connection, self.id))
 
     def votes(self, proposal: Proposal) -> list[Vote]:
-        return self._store.read(lambda connection: proposal_records.votes_of(connection, self.id, proposal.number))
+        return self._store.read(lambda connection: records.votes_of(connection, self.id, proposal.number))
 
     def guard_of(self, tool: str) -> Proposal | None:
         """The proposal that keeps a tool closed, whoever brings the tool."""
@@ -231,7 +241,7 @@ class Room:
 
     async def _archive(self) -> None:
         try:
-            for proposal in self._store.read(lambda connection: proposal_records.unarchived(connection, self.id)):
+            for proposal in self._store.read(lambda connection: records.unarchived(connection, self.id)):
                 await self.perform("archive", archiver(self.id, proposal.id))
         except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
             self.trouble(f"a decision could not be archived: {error}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import stamp
+from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ROOM, new_id
-from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import did_you_mean
 from guildhall.room import records
 from guildhall.room.model import Actor, RoomListener, RoomRecord, check_seat
 from guildhall.room.room import Room
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.clock import Clock
     from guildhall.store.engine import Store
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import LargeBinary, cast, delete, func, insert, select, update
+from sqlalchemy import Connection, LargeBinary, cast, delete, func, insert, select, update
 
-from guildhall.store.room_tables import document_log, documents, resources
+from guildhall.store.tables import document_log, documents, resources
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from guildhall.room.model import Actor
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from guildhall.room.model import ALL, PERSON
+from guildhall.room.model import ALL, PERSON, Mail, Message, Posted, Proposal, RoomRecord, Seat, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.room.model import Mail, Message, Posted, Proposal, RoomRecord, Seat, Vote
     from guildhall.room.voting import Outcome
 
 

@@ -1,24 +1,52 @@
 """The room tools of an agent: the operations that agents may perform, as a model sees them.
 
 The actor of a call is the agent of the run, never an argument. Does not declare tools: an operation with capabilities
-is one, and its docstring is the description.
-"""
+is one, and its docstring is the description."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.nearest import did_you_mean
+from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.text import did_you_mean
+from guildhall.room import channel, documents, inbox, voting
 from guildhall.room.model import Actor
-from guildhall.room.table import OPERATIONS, find_operation
-from guildhall.tools.define import TypedHandler, invoke, tool
-from guildhall.tools.model import ToolResult
+from guildhall.room.operation import REGISTERED, Operation, Performed, execute
+from guildhall.tools.definition import TypedHandler, invoke, tool
+from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
     from guildhall.room.room import Room
-    from guildhall.tools.model import Tool, ToolCall
+
+
+_MODULES = frozenset(module.__name__ for module in (channel, documents, inbox, voting))
+OPERATIONS: Mapping[str, Operation] = {
+    name: one for name, one in REGISTERED.items() if one.function.__module__ in _MODULES
+}
+
+
+def find_operation(name: str) -> Operation:
+    """Return an operation by its name. Raise NotFound if there is none."""
+    if (found := OPERATIONS.get(name)) is None:
+        raise NotFound(f"unknown room operation {name[:80]!r}", hint=did_you_mean(name, OPERATIONS))
+    return found
+
+
+def perform_in(connection: Connection, room: str, name: str, actor: Actor, at: str, /, **arguments: Any) -> Performed:
+    """Perform an operation in a transaction of the caller, who passes the turn to `Room.follow` after the commit."""
+    operation = find_operation(name)
+    if operation.kind == "document":
+        raise UsageError(f"{name} cannot be performed inside a transaction")
+    bound = operation.bind(arguments)
+    return execute(connection, room, operation, actor, at, bound, partial(operation.function, **bound))
+
 
 _ORDER = (  # in which a model sees them
     "channel_send",

@@ -17,21 +17,23 @@ from guildhall.core.clock import moment, stamp
 from guildhall.core.config import duration
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL, fingerprint
-from guildhall.core.nearest import did_you_mean
-from guildhall.room import proposal_records, records
+from guildhall.core.text import did_you_mean
+from guildhall.room import records
 from guildhall.room.channel import hops_of, post
 from guildhall.room.document_stores import check_path
 from guildhall.room.model import (
     PERSON,
     SYSTEM,
     Proposal,
+    ProposalStatus,
     ProposalType,
     Resolution,
     Said,
     TieBreak,
+    Vote,
     check_line,
 )
-from guildhall.room.operation import READS, WRITES, operation
+from guildhall.room.operation import READS, WRITES, Turn, operation
 from guildhall.room.text import announcement, outcome_text, proposal_text
 
 if TYPE_CHECKING:
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.model import ProposalStatus, Vote
-    from guildhall.room.operation import Turn
 
 Ending = Literal["vote", "timeout", "quiet"]  # somebody voted; its time is up; nobody can move any more
 DOCUMENT_OWNER = "document owner"  # the title of the election that gives the documents an owner
@@ -158,8 +158,8 @@ def proposal_status(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
     if proposal is not None:
         found = [proposal_in(turn.connection, room, proposal)]
     else:
-        found = proposal_records.all_of(turn.connection, room)
-    texts = [proposal_text(one, proposal_records.votes_of(turn.connection, room, one.number)) for one in found]
+        found = records.all_of(turn.connection, room)
+    texts = [proposal_text(one, records.votes_of(turn.connection, room, one.number)) for one in found]
     return {"text": "\n\n".join(texts) or "There are no proposals."}
 
 
@@ -201,7 +201,7 @@ def settle(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
 @operation(changes_access=True)
 def expire(turn: Turn) -> dict[str, Any]:
     """End every proposal whose time is up."""
-    due = [one for one in proposal_records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]
+    due = [one for one in records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]
     return {"ended": [one.id for one in _settle(turn, due, "timeout")]}
 
 
@@ -223,7 +223,7 @@ def create(turn: Turn, draft: Draft) -> Proposal:
         raise UsageError(f"a timeout of {draft.timeout:g} seconds cannot be", hint="More than 0, at most 30 days.")
     ends = None if draft.timeout is None else stamp(moment(turn.at) + timedelta(seconds=draft.timeout))
     proposal = Proposal(
-        number=proposal_records.count(turn.connection, turn.room.id) + 1,
+        number=records.count(turn.connection, turn.room.id) + 1,
         type=draft.type,
         title=title,
         options=options,
@@ -238,7 +238,7 @@ def create(turn: Turn, draft: Draft) -> Proposal:
         created_at=turn.at,
         expires_at=ends,
     )
-    proposal_records.add(turn.connection, turn.room.id, proposal)
+    records.add(turn.connection, turn.room.id, proposal)
     voters = [name for name in seated if name != turn.actor.name] if turn.actor.name != SYSTEM else []
     post(turn, Said.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
     turn.add_event("proposal", **proposal.as_dict())
@@ -255,7 +255,7 @@ def cast_vote(turn: Turn, id: str, choice: str, reason: str | None = None) -> tu
     if found is None:
         raise UsageError(f"{choice[:80]!a} is no option of {proposal.id}", hint=did_you_mean(wanted, proposal.options))
     why = None if reason is None or not reason.strip() else check_line(reason, "the reason")
-    proposal_records.put_vote(turn.connection, turn.room.id, proposal.number, found, why, turn.actor, turn.at)
+    records.put_vote(turn.connection, turn.room.id, proposal.number, found, why, turn.actor, turn.at)
     turn.add_event("vote", id=proposal.id, choice=found, reason=why)
     return proposal, _end(turn, proposal, "vote")
 
@@ -267,7 +267,7 @@ def cancel(turn: Turn, id: str) -> Proposal:
         hint = f"Ask @{proposal.creator} to, or vote against it."
         raise Refused(f"only {proposal.creator} can take {proposal.id} back", hint=hint)
     values = {"status": "cancelled", "ended_at": turn.at}
-    proposal_records.change(turn.connection, turn.room.id, proposal.number, **values)
+    records.change(turn.connection, turn.room.id, proposal.number, **values)
     post(turn, Said.quote(f"{proposal.id} {proposal.title!r} was taken back."), kind="system", hops=proposal.hops)
     turn.add_event("proposal", **{**proposal.as_dict(), **values})
     return proposal
@@ -278,7 +278,7 @@ def cancel(turn: Turn, id: str) -> Proposal:
 
 def settle_open(turn: Turn) -> list[Proposal]:
     """Ends every open proposal with the votes that there are: nobody can move any more. Those that it ended."""
-    return _settle(turn, proposal_records.open_ones(turn.connection, turn.room.id), "quiet")
+    return _settle(turn, records.open_ones(turn.connection, turn.room.id), "quiet")
 
 
 def settle_one(turn: Turn, id: str) -> list[Proposal]:
@@ -289,17 +289,17 @@ def settle_one(turn: Turn, id: str) -> list[Proposal]:
 
 def next_end(connection: Connection, room: str) -> str | None:
     """When the next open proposal runs out of time."""
-    return min((one.expires_at for one in proposal_records.open_ones(connection, room) if one.expires_at), default=None)
+    return min((one.expires_at for one in records.open_ones(connection, room) if one.expires_at), default=None)
 
 
 def decided_since(connection: Connection, room: str, at: str) -> bool:
     """Whether a proposal has got its result since then."""
-    decided = (one for one in proposal_records.all_of(connection, room) if one.result is not None)
+    decided = (one for one in records.all_of(connection, room) if one.result is not None)
     return any((one.ended_at or "") >= at for one in decided)
 
 
 def open_count(connection: Connection, room: str) -> int:
-    return len(proposal_records.open_ones(connection, room))
+    return len(records.open_ones(connection, room))
 
 
 def _is_due(proposal: Proposal, at: str) -> bool:
@@ -318,7 +318,7 @@ def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
     if outcome is None:
         return None
     values = {"status": outcome.status, "result": outcome.result, "reason": outcome.reason, "ended_at": turn.at}
-    proposal_records.change(turn.connection, turn.room.id, proposal.number, **values)
+    records.change(turn.connection, turn.room.id, proposal.number, **values)
     turn.add_event("proposal", **{**proposal.as_dict(), **values})
     mark = "EXPIRED" if outcome.status == "expired" else "RESOLVED"
     told = [proposal.creator] if proposal.creator in proposal.eligible and proposal.creator != turn.actor.name else []
@@ -416,7 +416,7 @@ def _attainable(proposal: Proposal, counts: Counter[str], left: int, everyone: i
 def guards(connection: Connection, room: str) -> dict[str, Proposal]:
     """What is closed by a binding approval that has not been given, and by which. What was refused stays closed."""
     closed: dict[str, Proposal] = {}
-    for proposal in proposal_records.all_of(connection, room):
+    for proposal in records.all_of(connection, room):
         if proposal.type != "approval" or not proposal.binding or proposal.status == "cancelled":
             continue
         for guard in proposal.guards:
@@ -452,9 +452,9 @@ def proposal_in(connection: Connection, room: str, id: str) -> Proposal:
     """A proposal by its id, `p-3`; `3` will do."""
     digits = id.strip().lower().removeprefix(f"{PROPOSAL}-")
     number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
-    found = proposal_records.find(connection, room, number)
+    found = records.find(connection, room, number)
     if found is None:
-        known = [proposal.id for proposal in proposal_records.all_of(connection, room)]
+        known = [proposal.id for proposal in records.all_of(connection, room)]
         raise NotFound(f"there is no proposal {id[:80]!a}", hint=did_you_mean(id[:80], known))
     return found
 
@@ -470,7 +470,7 @@ def _open_one(turn: Turn, id: str) -> Proposal:
 
 
 def _votes(turn: Turn, proposal: Proposal) -> list[Vote]:
-    return proposal_records.votes_of(turn.connection, turn.room.id, proposal.number)
+    return records.votes_of(turn.connection, turn.room.id, proposal.number)
 
 
 def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
@@ -487,7 +487,7 @@ def _check_choices(draft: Draft) -> None:
 
 
 def _may_be_made(turn: Turn, draft: Draft, title: str) -> None:
-    everything = proposal_records.all_of(turn.connection, turn.room.id)
+    everything = records.all_of(turn.connection, turn.room.id)
     if sum(one.status == "open" for one in everything) >= _MAX_OPEN:
         hint = "Vote on them, or take some back with proposal_cancel."
         raise Conflict(f"there are {_MAX_OPEN} open proposals already", hint=hint)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, is_token, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
-from guildhall.tools.define import invoke
+from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -10,7 +10,7 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import did_you_mean
 from guildhall.rpc import jsonrpc
 from guildhall.rpc.http import Headers
 from guildhall.rpc.jsonrpc import (
@@ -22,12 +22,11 @@ from guildhall.rpc.jsonrpc import (
     RpcError,
     read_messages,
 )
-from guildhall.tools.model import Text
+from guildhall.tools.model import Block, Text, Tool, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from guildhall.tools.model import Block, Tool, ToolResult
 
 MODERN = ("2026-07-28",)
 HANDSHAKE = ("2025-11-25", "2025-06-18")  # the newest first

@@ -10,14 +10,13 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.rpc.jsonrpc import INVALID_REQUEST, Rejected, Request, RpcError, read_messages
+from guildhall.rpc.jsonrpc import INVALID_REQUEST, Id, Rejected, Request, RpcError, read_messages
 from guildhall.rpc.mcp_messages import check_era, implied_headers, response_to, result_of
-from guildhall.tools.define import invoke
+from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from guildhall.rpc.jsonrpc import Id
     from guildhall.tools.model import Tool
 
 MAX_LINE_BYTES = 4 * 1024**2

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from guildhall.core.frame import RecordedFrame
-    from guildhall.policy.model import Mode
+    from guildhall.policy.rules import Mode
 
 RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})

@@ -5,16 +5,20 @@ Durability is what a run that is killed and goes on, or is replayed, finds again
 
     exact          every answer of the model and every result of a tool
     tool-exact     every result of a tool; the model is asked again
-    restart-only   the same task from the beginning; calls of tools that are made again are new calls
-"""
+    restart-only   the same task from the beginning; calls of tools that are made again are new calls"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.core.errors import RuntimeUnusable
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from guildhall.runtimes.programs.runtime import Driver
+
 
 Durability = Literal["exact", "tool-exact", "restart-only"]
 
@@ -108,3 +112,26 @@ _ROWS = (
 )
 
 ROWS: Mapping[str, Row] = {row.name: row for row in _ROWS}
+
+
+def driver_of(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
+    """What makes the driver of a run."""
+    match runtime:
+        case "claude":
+            from guildhall.runtimes.programs.claude import Claude
+
+            return Claude
+        case "codex":
+            from guildhall.runtimes.programs.codex import Codex
+
+            return Codex
+        case "opencode":
+            from guildhall.runtimes.programs.opencode import OpenCode
+
+            return OpenCode
+        case "cursor":
+            from guildhall.runtimes.programs.cursor import Cursor
+
+            return lambda: Cursor(environ)
+        case _:
+            raise RuntimeUnusable(f"runtime {runtime} cannot be provided by this version")

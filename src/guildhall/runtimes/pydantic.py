@@ -13,26 +13,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.messages import (
     BinaryContent,
+    ModelMessage,
     ModelRequest,
+    ModelRequestPart,
     TextContent,
     ToolCallPart,
     ToolReturnPart,
+    UserContent,
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
-from pydantic_ai.native_tools import WebSearchTool
+from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from guildhall.runtimes.judge import OUTPUT_TOOL, OutputJudge, arguments_of
 from guildhall.runtimes.model import Assignment, Attachment, Doors, Outcome
+from guildhall.runtimes.output_check import OUTPUT_TOOL, OutputJudge, arguments_of
 from guildhall.tools.model import Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, UserContent
-    from pydantic_ai.native_tools import AbstractNativeTool
 
 _NATIVE = {"WebSearch": WebSearchTool}  # what providers can do themselves, by our names
 

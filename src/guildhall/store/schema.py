@@ -1,8 +1,147 @@
-"""The metadata of all tables. New databases are created from it."""
+"""Creates the database of a home from the tables, and checks a database that exists before it is opened.
+
+Does not upgrade: nothing is released, so there is one schema revision. The second revision brings migrations.
+
+Invariant: a file that this version cannot use is never changed. That is a file that is not a database, the database of
+another program (it lacks our SQLite application id), or a database with another schema revision. A usable database
+is checked with sqlite3 alone, because most commands find one."""
 
 from __future__ import annotations
 
-from guildhall.store import guild_tables, room_tables, tables
+import os
+import sqlite3
+import stat
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-PARTS = (tables, room_tables, guild_tables)  # each puts its tables into it when it is imported
-metadata = tables.metadata
+from guildhall.core.atomic_file import replace_file
+from guildhall.core.errors import HallUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+APPLICATION_ID = 0x4755494C  # "GUIL"
+REVISION = "0001"
+
+_MAGIC = b"SQLite format 3\x00"
+_ID_OFFSET = 68  # of the application id, in SQLite's file header
+_MAX_REVISION_CHARS = 32
+SET_HOME = "Set GUILDHALL_HOME to another folder."
+
+
+def prepare(path: Path, choose_another: str = SET_HOME) -> None:
+    """Create the database unless it exists. Raise HallUnavailable if it cannot be used. The caller holds its lock.
+
+    `choose_another`: a hint that tells the user how to use another database.
+    """
+    if not is_created(path, choose_another):
+        _create(path, choose_another)
+    _keep_private(path)
+
+
+def is_created(path: Path, choose_another: str = SET_HOME) -> bool:
+    """Return True if the database exists, False if the file is missing or empty. Raise HallUnavailable if unusable."""
+    try:
+        header = _header(path)
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error), choose_another) from None
+    if not header:
+        return False
+    if not header.startswith(_MAGIC):
+        raise _unusable(path, "it is not a database", f"Move the file away if nothing needs it. Or: {choose_another}")
+    if int.from_bytes(header[_ID_OFFSET : _ID_OFFSET + 4], "big") != APPLICATION_ID:
+        raise _unusable(path, "it is the database of another program", choose_another)
+    revision = _revision(path, choose_another)
+    if revision != REVISION:
+        stamped = f"schema revision {revision!r}" if revision is not None else "no schema revision"
+        raise _unusable(
+            path,
+            f"it has {stamped}, and this version of Guildhall requires {REVISION!r}",
+            "Use the version of Guildhall that created it, or move the file away to start with an empty database. "
+            f"Or: {choose_another}",
+        )
+    return True
+
+
+def _header(path: Path) -> bytes:
+    """The first bytes of the file; none where there is no file or nothing in it."""
+    try:
+        # Not blocking: a pipe in the place of the file must not hold up the command.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is not a regular file")
+        return os.read(descriptor, 100)
+    finally:
+        os.close(descriptor)
+
+
+def _revision(path: Path, choose_another: str) -> str | None:
+    """Return the schema revision that the database is stamped with, or None if it has none."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
+                return None
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error as error:
+        raise _unusable(path, f"it cannot be read ({error})", f"Restore it from a copy. Or: {choose_another}") from None
+    return str(row[0])[:_MAX_REVISION_CHARS] if row else None
+
+
+def _create(path: Path, choose_another: str) -> None:
+    """Create the database. An incomplete one is never visible."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, _blank(), durable=True, single_writer=True)
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _unusable(path, f"it cannot be made: {reason}", choose_another) from None
+
+
+@cache
+def _blank() -> bytes:
+    """Return the file of an empty database. Cached for processes that create many, such as test runs."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "blank.db")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute("BEGIN")
+            for statement in _schema():
+                connection.execute(statement)
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISION,))
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode=WAL")
+        return path.read_bytes()
+
+
+def _schema() -> Iterator[str]:
+    """Yield the statements that create all tables and indexes, and the table that holds the revision."""
+    from sqlalchemy.dialects.sqlite import dialect
+    from sqlalchemy.schema import CreateIndex, CreateTable
+
+    from guildhall.store.tables import metadata
+
+    ours = dialect()
+    for table in metadata.sorted_tables:
+        yield str(CreateTable(table).compile(dialect=ours))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            yield str(CreateIndex(index).compile(dialect=ours))
+    yield "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
+
+
+def _keep_private(path: Path) -> None:
+    """Remove the permissions of group and others. SQLite gives its side files the same mode."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        path.chmod(mode & 0o700)
+
+
+def _unusable(path: Path, reason: str, hint: str) -> HallUnavailable:
+    return HallUnavailable(f"the database cannot be used: {reason}", where=str(path), hint=hint)

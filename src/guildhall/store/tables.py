@@ -1,11 +1,23 @@
 """The tables that every hall has: runs with their journals and asks, and what is known of workers.
 
-Others are in room_tables.py and guild_tables.py, all of them in schema.py.
-"""
+Others are in room_tables.py and guild_tables.py, all of them in schema.py."""
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
 
 metadata = MetaData()
 
@@ -107,3 +119,313 @@ memory_log = Table(
     Column("content", Text),
 )
 Index("memory_log_by_entry", memory_log.c.place, memory_log.c.key)
+
+rooms = Table(
+    "rooms",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("workflow", Text, nullable=False),
+    Column("tag", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("closed_at", Text),  # NULL: the current one of its workflow and tag
+    Column("documents", Text, nullable=False),  # "file:/folder" or "sqlite"
+    Column("owner", Text),  # of the documents; NULL: everyone writes
+    Column("roles", JSON, nullable=False),  # who was elected to what
+    Column("settings", JSON, nullable=False),
+)
+Index("rooms_current", rooms.c.workflow, rooms.c.tag, unique=True, sqlite_where=text("closed_at IS NULL"))
+
+seats = Table(
+    "seats",
+    metadata,
+    Column("room", Text, ForeignKey("rooms.id"), primary_key=True),
+    Column("agent", Text, primary_key=True),
+    Column("ordinal", Integer, nullable=False),  # its place in the workflow's file
+    Column("task", Text),
+    Column("state", Text),
+    Column("at", Text, nullable=False),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("room", Text, ForeignKey("rooms.id"), primary_key=True),
+    Column("id", Integer, primary_key=True),  # 1, 2, 3 ... in its room
+    Column("kind", Text, nullable=False),
+    Column("sender", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("mentions", JSON, nullable=False),  # whom it reaches, as parsed when it was written
+    Column("resource", Text),  # the whole text, where the content is only its beginning
+    Column("hops", Integer, nullable=False),
+    Column("run", Text),
+    Column("key", Text),
+    Column("at", Text, nullable=False),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("room", Text, primary_key=True),
+    Column("agent", Text, primary_key=True),
+    Column("message", Integer, primary_key=True),
+    Column("priority", Integer, nullable=False),
+    Column("status", Text, nullable=False),  # unread, held, done, dead
+)
+Index(
+    "deliveries_unread",
+    deliveries.c.room,
+    deliveries.c.agent,
+    deliveries.c.message,
+    sqlite_where=text("status = 'unread'"),
+)
+
+documents = Table(
+    "documents",
+    metadata,
+    Column("room", Text, ForeignKey("rooms.id"), primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("at", Text, nullable=False),
+)
+
+document_log = Table(
+    "document_log",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("room", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("before", Text),  # digest of what was there; NULL: nothing
+    Column("digest", Text, nullable=False),  # of what is to be there
+    Column("content", Text),  # NULL: a look at what is on record already
+    Column("status", Text, nullable=False),  # intended, done, dropped
+    Column("by", Text, nullable=False),
+    Column("run", Text),
+    Column("key", Text),
+    Column("at", Text, nullable=False),
+)
+Index("document_log_by_path", document_log.c.room, document_log.c.path)
+Index("document_log_by_call", document_log.c.room, document_log.c.run, document_log.c.key)
+
+proposals = Table(
+    "proposals",
+    metadata,
+    Column("room", Text, ForeignKey("rooms.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),  # p-1, p-2 ... in its room
+    Column("type", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("options", JSON, nullable=False),
+    Column("resolution", Text, nullable=False),
+    Column("binding", Boolean, nullable=False),
+    Column("quorum", Integer, nullable=False),
+    Column("tie_break", Text, nullable=False),
+    Column("guards", JSON, nullable=False),
+    Column("eligible", JSON, nullable=False),
+    Column("creator", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("result", Text),
+    Column("reason", Text),
+    Column("hops", Integer, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("expires_at", Text),
+    Column("ended_at", Text),
+    Column("archived", Boolean, nullable=False),  # in decisions.md
+)
+Index("proposals_open", proposals.c.room, sqlite_where=text("status = 'open'"))
+
+votes = Table(
+    "votes",
+    metadata,
+    Column("room", Text, primary_key=True),
+    Column("proposal", Integer, primary_key=True),
+    Column("agent", Text, primary_key=True),
+    Column("choice", Text, nullable=False),
+    Column("reason", Text),
+    Column("run", Text),
+    Column("at", Text, nullable=False),
+)
+
+resources = Table(
+    "resources",
+    metadata,
+    Column("room", Text, ForeignKey("rooms.id"), primary_key=True),
+    Column("id", Text, primary_key=True),  # a hash of the content
+    Column("content", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("run", Text),
+    Column("at", Text, nullable=False),
+)
+
+room_log = Table(
+    "room_log",
+    metadata,
+    Column("place", Integer, primary_key=True),
+    Column("room", Text, nullable=False),
+    Column("op", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("run", Text),
+    Column("key", Text),  # the call of the run: the same one again has the recorded result and no second effect
+    Column("arguments", JSON, nullable=False),
+    Column("result", JSON, nullable=False),
+    Column("at", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("room_log_by_call", room_log.c.room, room_log.c.run, room_log.c.key, unique=True)
+Index(
+    "room_log_shown",
+    room_log.c.room,
+    room_log.c.run,
+    sqlite_where=text("op IN ('inbox_shown', 'inbox_read')"),
+)
+
+# The workflow
+
+workflows = Table(
+    "workflows",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("room", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("tag", Text, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("mode", Text, nullable=False),  # run, start
+    Column("status", Text, nullable=False),
+    Column("reason", Text),
+    Column("path", Text),
+    Column("source", Text, nullable=False),  # the YAML as it was at the start
+    Column("definition", JSON, nullable=False),
+    Column("frame", JSON, nullable=False),
+    Column("budget", Float),
+    Column("owner", Text),  # the boot id of the hall that has it
+    Column("created_at", Text, nullable=False),
+    Column("ended_at", Text),
+)
+Index("workflows_by_name", workflows.c.name, workflows.c.tag)
+Index("workflows_by_status", workflows.c.status)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("workflow", Text, ForeignKey("workflows.id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("ordinal", Integer, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("run", Text),
+    Column("attempts", Integer, nullable=False),
+    Column("due_at", Text),  # when it is tried again
+    Column("definition", JSON, nullable=False),
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("room", Text, primary_key=True),
+    Column("agent", Text, primary_key=True),  # "": all of them
+    Column("every", Float),  # seconds
+    Column("cron", Text),
+    Column("prompt", Text),
+    Column("due_at", Text),
+    Column("created_at", Text, nullable=False),
+)
+Index("schedules_by_time", schedules.c.due_at)
+
+databases = Table(
+    "databases",
+    metadata,
+    Column("path", Text, primary_key=True),  # of workflows that keep their state apart; in the home's own database
+    Column("added_at", Text, nullable=False),
+)
+
+commissions = Table(
+    "commissions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("reason", Text),  # of the last transition, for people; nothing depends on its wording
+    Column("hold", JSON),  # why it cannot continue: kind, message, where, hint
+    Column("conflict", JSON, nullable=False),  # files of an unresolved merge conflict
+    Column("dependencies", JSON, nullable=False),  # paths that must exist before it starts
+    Column("artifacts", JSON, nullable=False),  # paths that must exist when it ends
+    Column("linked", JSON, nullable=False),  # paths that the worker is told to read
+    Column("limits", JSON, nullable=False),  # max_turns, max_budget_usd, model; only those that are set
+    Column("checks", JSON, nullable=False),  # commands that must succeed at the end
+    Column("reviewer", Text),  # a worker that must approve
+    Column("by", Text, nullable=False),  # person, manager, artifact
+    Column("made_by", Text),  # the run and the tool call that created it
+    Column("attempt", Integer, nullable=False),  # counted from 1; 0 if never dispatched
+    # of the current attempt
+    Column("run", Text),
+    Column("branch", Text),
+    Column("summary", Text),  # progress, in the worker's words
+    Column("result", JSON),
+    Column("submitted_at", Text),  # NULL until a result was accepted
+    Column("submitted_commit", Text),  # the commit that fulfilled the contract then
+    Column("checkout_lost_at", Text),  # when the checkout was found missing
+    Column("loss_reported_by", Text),  # the tool call whose result tells the worker so
+    Column("created_at", Text, nullable=False),
+    Column("changed_at", Text, nullable=False),
+)
+Index("commissions_by_project", commissions.c.project, commissions.c.status)
+
+meetings = Table(
+    "meetings",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("reason", Text),  # of the last event, for people; nothing depends on its wording
+    Column("by", Text, nullable=False),  # person, worker, manager, hall, artifact
+    Column("made_by", Text),  # the run that has asked for it
+    Column("ask", Text),  # by which it was asked for
+    Column("deferred_to", Text),  # not before this moment
+    Column("linked", JSON, nullable=False),
+    Column("sittings", Integer, nullable=False),  # how many runs it has had: a renewed session is a new one
+    Column("run", Text),  # the last of them
+    Column("branch", Text),
+    Column("summary", Text),
+    Column("notes", Text),  # the path of what was written down when it closed
+    Column("closing", JSON),  # how the user wants to close it: summarise, leave_work; NULL: not at all
+    Column("cleaned_up_at", Text),  # when checkout, branch and transcript of a closed meeting were removed
+    Column("created_at", Text, nullable=False),
+    Column("changed_at", Text, nullable=False),
+)
+Index("meetings_by_project", meetings.c.project, meetings.c.status)
+
+meeting_words = Table(
+    "meeting_words",
+    metadata,
+    Column("meeting", Text, ForeignKey("meetings.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),  # 1, 2, 3 ... what the person has said
+    Column("run", Text, nullable=False),  # that hears it
+    Column("words", Text, nullable=False),
+    Column("at", Text, nullable=False),
+)
+
+timeline = Table(
+    "timeline",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("activity", Text, nullable=False),  # a commission or a meeting
+    Column("kind", Text, nullable=False),  # an event, or a note
+    Column("before", Text),  # NULL: it came into being, or nothing but a note
+    Column("after", Text),
+    Column("reason", Text, nullable=False),
+    Column("data", JSON, nullable=False),
+    Column("at", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("timeline_by_activity", timeline.c.activity, timeline.c.id)
+
+redactions = Table(
+    "redactions",
+    metadata,
+    Column("digest", Text, primary_key=True),  # SHA-256 of a text that has secrets in it
+    Column("text", LargeBinary, nullable=False),  # the same without them
+)

@@ -20,19 +20,19 @@ import uvicorn
 
 from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
-from guildhall.hall.llm import MAX_BODY, LlmEndpoint, key_of
+from guildhall.hall.doors import MAX_BODY, LlmEndpoint, key_of
 from guildhall.jobs.tools import SERVER as JOB
-from guildhall.models.dialects.reading import Malformed, parse
-from guildhall.models.model import Query
-from guildhall.models.ordering import renamed
-from guildhall.models.passing import Passing
-from guildhall.models.script import ScriptSource, load_script
+from guildhall.models.dialects.base import Malformed, parse
+from guildhall.models.dialects.canonical import renamed
+from guildhall.models.model import Query, Source
+from guildhall.models.passthrough.session import Passing
+from guildhall.models.scripted.source import ScriptSource, load_script
 from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.tools import SERVER as COMMISSION
 from guildhall.projects.meetings.tools import SERVER as MEETING
 from guildhall.rpc.http import Headers
-from guildhall.runs.seat import Seat
-from guildhall.runs.tokens import TOOLS
+from guildhall.runs.execution.access import TOOLS
+from guildhall.runs.hooks import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
-    from guildhall.models.model import Source
-    from guildhall.models.through import Through
+    from guildhall.models.passthrough.request import Through
     from guildhall.rpc.http import Message, Receive, Send
 
 _PATIENCE = 5.0  # seconds for the server to begin and to end

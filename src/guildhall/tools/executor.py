@@ -1,26 +1,27 @@
 """Where handlers execute: system ones here in the hall or by the run itself, all others in a tool host of the run.
 
 A run has one host for each set of capabilities that its tools have, made when it is first needed: a handler that may
-only read files lives in a process that can only read files.
-"""
+only read files lives in a process that can only read files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools.define import KeyedHandler, TypedHandler, accepted, invoke
-from guildhall.tools.host import HostSpec, ToolHost, text_of
-from guildhall.tools.mcp_client import OnServer
-from guildhall.tools.model import Tool, Toolbox, ToolCall, ToolResult
+from guildhall.tools.builtin.files import file_tools
+from guildhall.tools.builtin.search import search_tools
+from guildhall.tools.builtin.shell import shell_tools
+from guildhall.tools.definition import KeyedHandler, TypedHandler, accepted, invoke
+from guildhall.tools.host.process import HostSpec, ToolHost, text_of
+from guildhall.tools.mcp.client import OnServer
+from guildhall.tools.model import Execute, Tool, Toolbox, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from guildhall.tools.builtin import Surroundings
-    from guildhall.tools.model import Execute
+    from guildhall.sandbox.view import View
 
 
 class Executor:
@@ -146,3 +147,59 @@ async def _described(name: str, host: ToolHost, handler: InFile | InPackage) -> 
     finally:
         await host.close()
     return Toolbox(name, *(Tool.from_described(tool, handler) for tool in found))
+
+
+# What each of them can do: known from its name alone, before anything is made.
+BUILT_IN: Mapping[str, frozenset[str]] = {
+    "Read": frozenset({"fs.read"}),
+    "Grep": frozenset({"fs.read"}),
+    "Glob": frozenset({"fs.read"}),
+    "Write": frozenset({"fs.write"}),
+    "Edit": frozenset({"fs.write"}),
+    "Bash": frozenset({"proc.exec", "fs.read", "fs.write"}),
+    "WebFetch": frozenset({"net"}),
+    "WebSearch": frozenset({"net"}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where a run's tools work: its view of the disk, its variables, and what only the hall may know."""
+
+    view: View
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    web_search: Mapping[str, Any] | None = None
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])  # the hall's own: keys of search providers
+    forbidden: frozenset[str] = frozenset()  # capabilities that the worker's rules take away
+
+
+def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Tool]:
+    """The named built-in tools, in the order of their names."""
+    wanted = list(names)
+    view = surroundings.view
+    tools: list[Tool] = []
+    if {"Read", "Write", "Edit"} & set(wanted):
+        tools += file_tools(view)
+    if {"Grep", "Glob"} & set(wanted):
+        tools += search_tools(view)
+    if "Bash" in wanted:
+        tools += shell_tools(_reduced(view, surroundings.forbidden), surroundings.env)
+    if "WebFetch" in wanted:
+        from guildhall.tools.builtin.web_fetch import web_tools
+
+        tools += web_tools()
+    if "WebSearch" in wanted:
+        from guildhall.tools.builtin.web_search import search_tool
+
+        tools.append(search_tool(surroundings.web_search, surroundings.environ))
+    by_name = {tool.name: tool for tool in tools}
+    return [by_name[name] for name in wanted]
+
+
+def _reduced(view: View, forbidden: frozenset[str]) -> View:
+    """What a shell sees of a view where rules forbid to read or to write: a rule holds for programs too."""
+    if "fs.read" in forbidden:
+        return replace(view, folders=())
+    if "fs.write" in forbidden:
+        return replace(view, folders=tuple(replace(folder, writable=False) for folder in view.folders))
+    return view

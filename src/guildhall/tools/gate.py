@@ -12,10 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from guildhall.core.errors import ServerGone
-from guildhall.core.nearest import did_you_mean
-from guildhall.policy.judge import judge
-from guildhall.policy.model import Action, Mode, Rule, Verdict
-from guildhall.tools.define import argument_problem
+from guildhall.core.text import did_you_mean
+from guildhall.policy.rules import Action, Mode, Rule, Verdict, judge
+from guildhall.tools.definition import argument_problem
 from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import is_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -157,35 +154,6 @@ class ToolCall:
     key: str
     tool: str
     arguments: Mapping[str, Any] | None  # None: what the model wrote was not a JSON object
-
-
-@dataclass(frozen=True, kw_only=True)
-class Folder:
-    """A folder that a run may see. With a name it is a sandbox of the worker's; None: the folder it works in."""
-
-    path: Path
-    name: str | None = None
-    writable: bool = False
-    allowed_suffixes: tuple[str, ...] = ()  # empty: all
-    text_suffixes: tuple[str, ...] = ()  # empty: all
-    attachment_suffixes: tuple[str, ...] = ()
-    max_bytes: int = 10_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """All that a run can see of the disk. What lies below a hidden path is not there, whatever folder holds it; but a
-    folder at or below a `shown` one, which lies further down, is.
-
-    What is kept is read and never changed through a folder above it, nor made where it is not there. A folder that is
-    itself a kept path, or lies below one, was named on purpose and has its own rules.
-    """
-
-    cwd: Path
-    folders: tuple[Folder, ...] = ()
-    hidden: tuple[Path, ...] = ()
-    kept: tuple[Path, ...] = ()
-    shown: tuple[Path, ...] = ()  # a checkout below the hall's home, which is hidden
 
 
 Execute = Callable[[Tool, ToolCall], Awaitable[ToolResult]]

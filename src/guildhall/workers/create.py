@@ -19,14 +19,14 @@ from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.config import WorkerCreation
 from guildhall.core.errors import Conflict, InvalidFile, Refused, ToolUnavailable, UsageError
 from guildhall.core.ids import digest, is_name
-from guildhall.core.yaml_text import dump
-from guildhall.tools.builtin import BUILT_IN
-from guildhall.tools.model import Folder
-from guildhall.workers.choose import normal
+from guildhall.core.yaml_writer import dump
+from guildhall.sandbox.view import Folder
+from guildhall.tools.executor import BUILT_IN
 from guildhall.workers.definition import Definition, Line
-from guildhall.workers.load import SUFFIXES, check
+from guildhall.workers.loader import WORKER_SUFFIXES, check
 from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
-from guildhall.workers.output_schema import checked_schema
+from guildhall.workers.references import checked_schema
+from guildhall.workers.registry import normal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,7 +88,7 @@ def spec_of(data: Mapping[str, Any]) -> Spec:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         raise UsageError(f"{yaml.field_name(first['loc'])}: {first['msg']}") from None
-    if not is_name(spec.name) or spec.name.lower().endswith(SUFFIXES):
+    if not is_name(spec.name) or spec.name.lower().endswith(WORKER_SUFFIXES):
         raise UsageError(f"name: {spec.name!r} cannot name a worker", hint="Use letters, digits, '_', '-' and '.'.")
     if not spec.instructions.strip() or "\0" in spec.instructions:
         raise UsageError("instructions: say in text how the worker is to work")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable
-from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import MEMBERS, PROJECT_SETTINGS
-from guildhall.policy.model import ALIASES, CAPABILITIES, Rule
-from guildhall.tools.model import Folder
+from guildhall.core.text import did_you_mean
+from guildhall.policy.rules import ALIASES, CAPABILITIES, Rule
+from guildhall.sandbox.view import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
-from guildhall.store.guild_tables import commissions, meetings
+from guildhall.store.tables import commissions, meetings, trust
 from guildhall.store.tables import locks as table
-from guildhall.store.tables import trust
 from guildhall.workers.model import Lock
 from guildhall.workers.trust import Pin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sqlalchemy import Connection
 
 _OVER = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound
-from guildhall.core.nearest import did_you_mean
-from guildhall.workers.load import SUFFIXES, check_file, load
+from guildhall.core.config import Settings, anchored
+from guildhall.core.errors import Conflict, GuildError, InvalidFile, NoModel, NotFound
+from guildhall.core.text import did_you_mean
+from guildhall.workers.loader import WORKER_SUFFIXES, check_file, load
 from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
 from guildhall.workers.package import PROJECT_FILE, only_toolbox, read_package
-from guildhall.workers.packages import Packages, worker_in
+from guildhall.workers.package_store import Packages, worker_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
 
+
 SHIPPED = Path(__file__).parent / "shipped"
-FILES = (*SUFFIXES, PROJECT_FILE)  # how the name of a worker ends that is a file
+FILES = (*WORKER_SUFFIXES, PROJECT_FILE)  # how the name of a worker ends that is a file
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Registry:
         scope, _, rest = name.rpartition("/")
         if scope and scope not in self._folders:
             places = ", ".join(f"{place}/{rest}" for place in self._folders)
-            hint = f"Write the name alone, one of {places}, or the path of a file that ends in {', '.join(SUFFIXES)}."
+            endings = ", ".join(WORKER_SUFFIXES)
+            hint = f"Write the name alone, one of {places}, or the path of a file that ends in {endings}."
             raise NotFound(f"there is no worker {name!r}", hint=hint)
         everything = [found for found in self._files() if not scope or found.scope == scope]
         matching = [found for found in everything if found.name == rest]
@@ -71,7 +75,7 @@ class Registry:
 
     def _in_file(self, path: Path) -> Worker:
         if not path.exists():
-            neighbours = {other.name for other in path.parent.glob("*") if other.name.endswith(SUFFIXES)}
+            neighbours = {other.name for other in path.parent.glob("*") if other.name.endswith(WORKER_SUFFIXES)}
             raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, neighbours))
         path = path.parent.resolve() / path.name
         if path.name == PROJECT_FILE:
@@ -123,7 +127,7 @@ class Registry:
                     continue
                 seen.add(real)
                 for path in _entries(real):
-                    if path.name.endswith(SUFFIXES) and not path.name.startswith(".") and path.is_file():
+                    if path.name.endswith(WORKER_SUFFIXES) and not path.name.startswith(".") and path.is_file():
                         yield _Found(path.stem, scope, path)
 
 
@@ -141,3 +145,56 @@ def _ambiguous(name: str, found: list[_Found]) -> GuildError:
         return Conflict(f"there are {len(found)} workers named {name!r}:\n{places}", hint=hint)
     hint = "Keep one of the files, or give the path of the one that you mean."
     return InvalidFile(f"there are {len(found)} files for the worker {name!r}:\n{places}", hint=hint)
+
+
+Chooser = Literal["override", "worker", "caller", "frame", "settings"]
+BY_OPTION = "--model provider:model"  # how a person gives a run a model
+BY_CONFIG = """--config '{"model": "provider:model"}'"""  # and a job
+_ANYWHERE = "GUILDHALL_MODEL, `model:` in the worker, or in your settings."
+# Neither an option nor a variable of whoever dispatches reaches it.
+_FOR_DISPATCHED = f"Dispatch with {BY_CONFIG}, or give one with `model:` in the worker, or in your settings."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A model, and who chose it."""
+
+    model: str
+    by: Chooser
+
+
+def choose_model(
+    worker: Worker,
+    frame: Frame,
+    settings: Settings,
+    *,
+    caller: str | None = None,
+    override: str | None = None,
+    given_by: str = BY_OPTION,
+) -> Choice:
+    """The model of a run. `override` beats all; a script is looked for where it was named.
+
+    `given_by` is how a person could have named one.
+    """
+    candidates: tuple[tuple[Chooser, str | None], ...] = (
+        ("override", override),
+        ("worker", worker.definition.model),
+        ("caller", caller),
+        ("frame", frame.model),
+        ("settings", settings.model),
+    )
+    for by, model in candidates:
+        if model:
+            folder = worker.beside(frame) if by == "worker" else frame.cwd
+            return Choice(model=anchored(normal(model), folder), by=by)
+    raise NoModel(
+        f"the worker {worker.name!r} names no model, and neither does anyone else",
+        where=worker.place,
+        hint=_FOR_DISPATCHED if frame.caller == "member" else f"Give one with {given_by}, {_ANYWHERE}",
+    )
+
+
+def normal(model: str) -> str:
+    """`provider/model` as `provider:model`; what already has a colon before the first slash stays as it is."""
+    provider, slash, rest = model.partition("/")
+    return f"{provider}:{rest}" if slash and provider and rest and ":" not in provider else model

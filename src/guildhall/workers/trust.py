@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import NotTrusted
-from guildhall.workers.model import GENERATED, WORKERS
+from guildhall.workers.model import GENERATED, WORKERS, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.workers.code import Code
-    from guildhall.workers.model import Worker
+    from guildhall.workers.references import Code
 
 Standing = Literal["trusted", "new", "changed", "gone"]
 

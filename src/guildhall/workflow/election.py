@@ -11,33 +11,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import moment, stamp
+from guildhall.core.clock import Clock, moment, stamp
 from guildhall.models.model import VOTER
-from guildhall.room.model import Actor
+from guildhall.room.model import Actor, Proposal, RoomRecord
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.room.voting import announcement
-from guildhall.runs import records as run_records
-from guildhall.runs.execute import Stops
-from guildhall.runs.model import ENDED, Stretch
+from guildhall.runs.execution.segment import Stops
+from guildhall.runs.hooks import Seat
+from guildhall.runs.model import ENDED, Run, RunRequest, Stretch
 from guildhall.runs.purpose import PLAIN
-from guildhall.runs.seat import Seat
+from guildhall.runs.record import records as run_records
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits
-from guildhall.workflow.ordering import who
+from guildhall.workflow.ordering import RecordedOrder, who
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from guildhall.core.clock import Clock
-    from guildhall.room.model import Proposal, RoomRecord
     from guildhall.room.room import Room
-    from guildhall.runs.lifecycle import Runs
-    from guildhall.runs.model import Run, RunRequest
+    from guildhall.runs.execution.runs import Runs
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
     from guildhall.workers.model import Worker
     from guildhall.workflow.model import Agent, Workflow
-    from guildhall.workflow.ordering import RecordedOrder
 
 TOOLS = ("proposal_vote",)
 _SECONDS = 300.0  # that there are to vote

@@ -3,25 +3,190 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.config import anchored
-from guildhall.core.errors import NotFound
+from guildhall.core.errors import InvalidFile, NotFound, Refused
 from guildhall.core.ids import digest
-from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import project_root
-from guildhall.runs.reach import declared
-from guildhall.workflow.interpolate import Values, filled
+from guildhall.core.redaction import MIN_GUESSED_CHARS, looks_secret
+from guildhall.core.text import did_you_mean
+from guildhall.room.model import Piece, Said
+from guildhall.runs.assembly.callees import declared
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from guildhall.core.frame import Frame
     from guildhall.workers.model import Worker
-    from guildhall.workflow.definition import Definition
-    from guildhall.workflow.wakeup import Wakeup
+    from guildhall.workflow.definition import Definition, Wakeup
+
+
+Kind = Literal["output", "env", "params", "workflow"]
+OF_WORKFLOW = ("name", "tag")
+
+_OPENING = re.compile(r"\$?\$\{\{")
+_INSIDE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)(?:\.([A-Za-z_][A-Za-z0-9_-]*))?\s*")
+_LONGEST = 200
+_VARIABLE = "GUILD_"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a placeholder names: the output of a setup step, or something with a dot."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return self.name if self.kind == "output" else f"{self.kind}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The variable that holds its value in a command."""
+        return self.name if self.kind == "env" else _VARIABLE + str(self).replace(".", "_").replace("-", "_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """What placeholders stand for."""
+
+    workflow: str
+    tag: str
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    outputs: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def of(self, reference: Reference) -> str:
+        if reference.kind == "workflow":
+            return self.workflow if reference.name == "name" else self.tag
+        values = {"output": self.outputs, "env": self.env, "params": self.params}[reference.kind]
+        if reference.name not in values:
+            what = "is not set" if reference.kind == "env" else "has no value"
+            raise InvalidFile(f"${{{{ {reference} }}}}: {reference.name} {what}", hint=_unset(reference))
+        return values[reference.name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """What a text may name."""
+
+    outputs: tuple[str, ...] = ()  # of the steps before it
+    later: tuple[str, ...] = ()  # of steps whose output is not there yet
+    params: Collection[str] = ()
+    env: Collection[str] = ()
+
+    def check(self, text: str) -> None:
+        """Raises InvalidFile for the first placeholder that stands for nothing."""
+        for reference in references(text):
+            known = {"output": self.outputs, "env": self.env, "params": self.params, "workflow": OF_WORKFLOW}
+            if reference.name not in known[reference.kind]:
+                raise self._unknown(reference)
+
+    def _unknown(self, reference: Reference) -> InvalidFile:
+        said, name = f"${{{{ {reference} }}}}", reference.name
+        if reference.kind == "env":
+            hint = f"Name it in this file: `env: [{name}]`. Your settings must allow it too."
+            return InvalidFile(f"{said}: the variable {name} is not among those of `env:`", hint=hint)
+        if reference.kind == "params":
+            message = f"{said}: there is no param {name!r}"
+            return InvalidFile(message, hint=did_you_mean(name, self.params) or "Name it under `params:`.")
+        if name in self.later:
+            return InvalidFile(f"{said}: the output of that setup step is not known here yet")
+        heads = {"workflow": OF_WORKFLOW, "params": self.params, "env": self.env}
+        known = [*self.outputs, *(f"{head}.{one}" for head, names in heads.items() for one in names)]
+        hint = did_you_mean(str(reference), known)
+        return InvalidFile(f"{said}: there is nothing of this name", hint=hint)
+
+
+def references(text: str) -> tuple[Reference, ...]:
+    """What the placeholders of a text name, each once."""
+    return tuple(dict.fromkeys(part for part in _parts(text) if isinstance(part, Reference)))
+
+
+def fill(text: str, values: Values) -> Said:
+    """The text with its placeholders filled in."""
+    pieces = (
+        Piece(values.of(part), quoted=True) if isinstance(part, Reference) else Piece(part) for part in _parts(text)
+    )
+    return Said(tuple(piece for piece in pieces if piece.text))
+
+
+def unfilled(text: str) -> Said:
+    """The text before its placeholders have values: whatever they will stand for is a quotation."""
+    return Said(tuple(Piece(str(part), quoted=isinstance(part, Reference)) for part in _parts(text)))
+
+
+def filled(text: str, values: Values) -> str:
+    """The same as one text, for where nobody looks for mentions."""
+    return fill(text, values).text
+
+
+def command(text: str) -> str:
+    """A command in which each placeholder has become the variable that will hold its value."""
+    return "".join(f"${{{part.variable}}}" if isinstance(part, Reference) else part for part in _parts(text))
+
+
+def refuse_secrets(text: str, values: Values) -> None:
+    """Raises Refused where a text that a model reads would have a secret in it."""
+    secrets = [value for name, value in values.env.items() if looks_secret(name, value)]
+    for reference in references(text):
+        said, how = f"${{{{ {reference} }}}}", "Models and records must not see it."
+        if reference.kind == "env" and looks_secret(reference.name, values.env.get(reference.name, "")):
+            hint = f"{how} Use it in a command of `setup:` as ${reference.name}, and keep only what comes out."
+            raise Refused(f"{said}: the variable {reference.name} looks like a secret", hint=hint)
+        value = _known(values, reference)
+        if looks_secret("", value) or any(one in value for one in secrets if len(one) >= MIN_GUESSED_CHARS):
+            raise Refused(f"{said}: there is something that looks like a secret in it", hint=f"{how} Leave it out.")
+
+
+def _known(values: Values, reference: Reference) -> str:
+    try:
+        return values.of(reference)
+    except InvalidFile:  # not yet
+        return ""
+
+
+def _unset(reference: Reference) -> str | None:
+    if reference.kind == "env":
+        return f"Set {reference.name}, and allow it: `env: [{reference.name}]` in config.yaml of your home."
+    return f"Give one: --param {reference.name}=VALUE." if reference.kind == "params" else None
+
+
+def _parts(text: str) -> Iterator[str | Reference]:
+    """The text, cut at its placeholders. One pass."""
+    at = 0
+    while (opening := _OPENING.search(text, at)) is not None:
+        yield text[at : opening.start()]
+        if opening[0].startswith("$$"):
+            yield opening[0][1:]
+            at = opening.end()
+            continue
+        end = text.find("}}", opening.end(), opening.end() + _LONGEST)
+        inside = _INSIDE.fullmatch(text, opening.end(), end) if end >= 0 else None
+        if inside is None:
+            shown = text[opening.start() : opening.start() + 40].partition("\n")[0]
+            raise InvalidFile(
+                f"{shown!r} is not a placeholder",
+                hint="Write ${{ name }}, ${{ params.x }}, ${{ env.X }}, ${{ workflow.tag }}; for the text itself $${{.",
+            )
+        yield _reference(inside[1], inside[2])
+        at = end + 2
+    yield text[at:]
+
+
+def _reference(head: str, name: str | None) -> Reference:
+    if name is None:
+        return Reference("output", head)
+    if head in ("env", "params", "workflow"):
+        return Reference(head, name)
+    known = ("env", "params", "workflow")
+    raise InvalidFile(f"${{{{ {head}.{name} }}}}: there is nothing of this name", hint=did_you_mean(head, known))
+
 
 ROOMS = ".workflow"  # beside the workflow file: what people see of its rooms
 DOCUMENTS = "documents"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from guildhall.models.case import Spoken
+    from guildhall.models.scripted.test_case import Spoken
     from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
+    from guildhall.workflow.agent_steps import Step
     from guildhall.workflow.model import Agent
-    from guildhall.workflow.steps import Step
 
     TakeTurn = Callable[[Agent, Step], Awaitable[Run | None]]
 

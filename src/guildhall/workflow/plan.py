@@ -1,7 +1,6 @@
 """The plan of a workflow: what could happen if it were started, before anything does.
 
-A pure function of the workflow, the frame and the plans of its agents. Nothing is run, nothing is written.
-"""
+A pure function of the workflow, the frame and the plans of its agents. Nothing is run, nothing is written."""
 
 from __future__ import annotations
 
@@ -9,26 +8,107 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
-from guildhall.runs.reach import declared
-from guildhall.runtimes.catalog import ROWS
-from guildhall.workers.choose import choose_model
-from guildhall.workflow import plan_text
-from guildhall.workflow.definition import NOBODY
-from guildhall.workflow.interpolate import Values, command
+from guildhall.runs.assembly.callees import declared
+from guildhall.runs.plan.text import LABEL, dollars, plain, rows
+from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.workers.registry import choose_model
+from guildhall.workflow.definition import NOBODY, in_words
+from guildhall.workflow.loader import executed
+from guildhall.workflow.model import Values, Workflow, command
 from guildhall.workflow.setup import environment
 from guildhall.workflow.start import budget_of, check_places, values_of, wakes_nobody
-from guildhall.workflow.trust import executed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.runs.model import RunRequest
-    from guildhall.runs.plan import Executes, Plan
+    from guildhall.runs.plan.model import Executes, Plan
     from guildhall.workers.trust import Seen, Trust
-    from guildhall.workflow.model import Workflow
+
+
+_INDENT = "  "
+_DOING = {"fs.read": "reads files", "fs.write": "writes files", "proc.exec": "runs programs", "net": "uses the network"}
+
+
+def line(plan: WorkflowPlan) -> str:
+    """What could happen, in one line, before it does."""
+    reach = frozenset[str]().union(*(agent.plan.reach for agent in plan.agents))
+    models = {titled(agent.name, agent.plan.runtime): agent.plan.model or "not named" for agent in plan.agents}
+    return opening(models, commands=len(plan.setup), reach=reach, budget=plan.worst_usd)
+
+
+def titled(agent: str, runtime: Row) -> str:
+    """An agent, and the program of others that executes it, where it is one."""
+    return agent if runtime.program is None else f"{agent} ({runtime.title})"
+
+
+def opening(models: Mapping[str, str], *, commands: int, reach: frozenset[str], budget: float | None) -> str:
+    """The line that is said at the start: the agents with their models, and what they can do to the world."""
+    parts = [f"agents {', '.join(models)}", f"models {', '.join(dict.fromkeys(map(plain, models.values())))}"]
+    parts += [f"runs {'a command' if commands == 1 else f'{commands} commands'} of its own first"] if commands else []
+    parts += [said for capability, said in _DOING.items() if capability in reach]
+    return "; ".join([*parts, _worst(budget)])
+
+
+def text(plan: WorkflowPlan) -> str:
+    """What could happen, whole: the workflow, then each of its agents."""
+    said = [rows(_rows(plan))]
+    for agent in plan.agents:
+        wakes = [f"{_INDENT}{'wakes':<{LABEL}}{agent.wakeup}"] if agent.wakeup else []
+        lines = [f"{_INDENT}{one}" for one in agent.plan.text().splitlines()]
+        said.append("\n".join([f"agent {agent.name}", *wakes, *lines]))
+    return "\n\n".join(said)
+
+
+def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
+    yield "workflow", [f"{plan.workflow}:{plan.tag} ({plain(plan.place)})"]
+    if plan.params:
+        given = {name: "(to be given)" if value is None else plain(value) for name, value in plan.params.items()}
+        yield "params", [f"{name} = {value}" for name, value in given.items()]
+    yield "setup", [plain(one) for one in _setup(plan)] or ["none"]
+    if plan.setup:
+        yield "runs in", [plain(plan.folder)]
+        yield "variables", [", ".join(plan.env) or "none"]
+    yield "room", [_room(plan)]
+    if plan.documents is not None:
+        yield "documents", [plain(plan.documents)]
+    if plan.database is not None:
+        yield "database", [plain(plan.database)]
+    yield "kickoff", [plain(one) for one in (plan.kickoff or "none").strip().splitlines()]
+    yield "limits", [_worst(plan.worst_usd), *(f"{name}: {value}" for name, value in plan.limits.items())]
+    if plan.untrusted:
+        yield (
+            "not trusted",
+            [f"{plain(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted],
+        )
+    if plan.doubts:
+        yield "warning", [plain(doubt) for doubt in plan.doubts]
+    if plan.problems:
+        yield "cannot start", [plain(problem) for problem in plan.problems]
+
+
+def _setup(plan: WorkflowPlan) -> Iterator[str]:
+    """Every line of every command, and what becomes of it."""
+    for number, step in enumerate(plan.setup, 1):
+        kept = f", kept as {step.keeps}" if step.keeps else ""
+        yield f"{number}. at most {in_words(step.timeout)}{kept}, outside every sandbox:"
+        yield from (f"   $ {one}" for one in step.command.strip("\n").splitlines())
+
+
+def _room(plan: WorkflowPlan) -> str:
+    if plan.room is None:
+        return "none: the agents share nothing"
+    owner = {None: "everyone writes documents", "elected": "the agents elect who writes documents"}
+    return f"{plan.room}; {owner.get(plan.owner, f'only {plan.owner} writes documents')}"
+
+
+def _worst(budget: float | None) -> str:
+    if budget is None:
+        return "no limit in dollars"
+    return f"at most {dollars(budget)} USD for all together, then you are asked for more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +169,11 @@ class WorkflowPlan:
 
     def line(self) -> str:
         """The plan in one line."""
-        return plan_text.line(self)
+        return line(self)
 
     def text(self) -> str:
         """The whole plan."""
-        return plan_text.text(self)
+        return text(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as `--json` prints it."""
@@ -175,7 +255,7 @@ def opening_of(workflow: Workflow, request: RunRequest, frame: Frame, settings: 
     """What could happen, in a line, by the files of its agents alone. `frame` is the workflow's own."""
     models: dict[str, str] = {}
     for agent in workflow.agents:
-        name = plan_text.titled(agent.name, ROWS[agent.worker.definition.runtime])
+        name = titled(agent.name, ROWS[agent.worker.definition.runtime])
         try:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             models[name] = choice.model
@@ -183,7 +263,7 @@ def opening_of(workflow: Workflow, request: RunRequest, frame: Frame, settings: 
             models[name] = "not named"
     reach = frozenset[str]().union(*(declared(agent.worker) for agent in workflow.agents))
     budget = budget_of(workflow, settings, request.budget)
-    return plan_text.opening(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)
+    return opening(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)
 
 
 def as_far_as_known(

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
 
-from guildhall.runs.records import run_of_call
-from guildhall.store.room_tables import agents, databases, schedules, workflows
-from guildhall.store.tables import runs
-from guildhall.workflow.instance import OVER, AgentState, Instance, Schedule
+from guildhall.runs.record.records import run_of_call
+from guildhall.store.tables import agents, databases, runs, schedules, workflows
+from guildhall.workflow.target import OVER, AgentState, Instance, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

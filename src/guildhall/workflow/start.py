@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core import yaml
-from guildhall.core.config import anchored
-from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError
-from guildhall.core.nearest import did_you_mean
+from guildhall.core.config import Settings, anchored
+from guildhall.core.errors import Conflict, GuildError, InvalidFile, Refused, UsageError
+from guildhall.core.ids import digest
+from guildhall.core.text import did_you_mean
+from guildhall.room.document_stores import check_folder
 from guildhall.room.mentions import find
-from guildhall.room.model import Said
-from guildhall.workers.model import DECIDING
-from guildhall.workflow.interpolate import Values, fill, references, refuse_secrets, unfilled
-from guildhall.workflow.load import texts
-from guildhall.workflow.target import check_tag
+from guildhall.room.model import RoomRecord, Said
+from guildhall.room.service import RoomSettings
+from guildhall.workers.definition import Definition as WorkerDefinition
+from guildhall.workers.model import DECIDING, Worker
+from guildhall.workers.registry import normal
+from guildhall.workflow.definition import NOBODY
+from guildhall.workflow.loader import Text, frozen, texts, thawed
+from guildhall.workflow.model import Agent, Values, Workflow, fill, references, refuse_secrets, unfilled
+from guildhall.workflow.target import GLOBAL, OVER, Instance, check_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.runs.model import RunRequest
-    from guildhall.workflow.load import Text
-    from guildhall.workflow.model import Agent, Workflow
+
 
 _REMINDER = "It is time: look whether there is something for you to do."
 
@@ -173,3 +180,118 @@ def _at(workflow: Workflow, error: GuildError, *location: str | int) -> GuildErr
     source = yaml.parse(workflow.path, workflow.text)
     placed = source.error(error.message, location)
     return type(error)(placed.message, where=placed.where, hint=error.hint)
+
+
+def furnished(workflow: Workflow, values: Values) -> RoomSettings:
+    """The room that the file wants."""
+    context = workflow.definition.context
+    owner = context.document_owner
+    return RoomSettings(
+        documents=workflow.documents(values),
+        owner=None if owner == NOBODY else owner,
+        projection=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,
+        max_hops=workflow.definition.limits.max_hops,
+        max_repeats=workflow.definition.limits.max_repeats,
+    )
+
+
+def refuse_alive(before: Instance | None, workflow: Workflow, *, fresh: bool) -> None:
+    """Raises where the tag is not free: it lives, or is that of another file."""
+    if before is None:
+        return
+    if before.status not in OVER:
+        see = f"See it with `guild log -f {before.target}`, stop it with `guild stop {before.target}`, or use --tag."
+        hint = f"Go on with it: guild resume {before.id}. {see}" if before.status == "paused" else see
+        raise Conflict(f"{before.target} is not over: {before.status} (run {before.id})", hint=hint)
+    if before.path != str(workflow.path) and not fresh:
+        raise Conflict(
+            f"{before.target} is the workflow of {before.path}",
+            hint="Use another tag (--tag), another name, or --fresh for a room of its own.",
+        )
+
+
+def refuse_replaced(instance: Instance, newest: Instance | None) -> None:
+    """Raises where a later generation has taken the room over: two teams would answer the same mail."""
+    if newest is not None and newest.id != instance.id:
+        message = f"{instance.target} was begun anew as {newest.id}, which is {newest.status}: {instance.id} is over"
+        raise Conflict(message, hint=f"See guild show {newest.target}.")
+
+
+def asked_of(workflow: Workflow) -> str:
+    """What the run of a workflow is on record as asked for."""
+    return workflow.definition.kickoff or f"Start {workflow.name}."
+
+
+def conducting(workflow: Workflow) -> Worker:
+    """Who stands for the workflow itself on record: it has the setup's commands and nothing else."""
+    definition = WorkerDefinition(name=workflow.name, description=workflow.definition.description, base=False)
+    return Worker(
+        definition=definition,
+        instructions="",
+        scope="workflow",
+        digest=digest(workflow.text.encode()),
+        path=workflow.path,
+    )
+
+
+_SHOWN = ("channel.md", "_state")
+
+
+def set_aside(room: RoomRecord) -> Path | None:
+    """Moves the room's documents, and its channel as files; where the documents are now, if they are files.
+
+    Each gets a number that no tag and no document can have: documents~1.
+    """
+    documents, projection = room.folder, room.projection
+    found = [documents] if documents is not None else []
+    found += [projection / name for name in _SHOWN] if projection is not None else []
+    there = [path for path in found if path.exists() or path.is_symlink()]
+    if not there:
+        return documents
+    number = next(n for n in count(1) if not any(_aside(path, n).exists() for path in found))
+    for path in there:
+        check_folder(path)
+        try:
+            path.rename(_aside(path, number))
+        except OSError as error:
+            raise Conflict(f"it cannot be moved aside: {error.strerror or error}", where=str(path)) from None
+    return _aside(documents, number) if documents is not None and documents in there else documents
+
+
+def _aside(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}~{number}")
+
+
+_FILE = "standalone.yaml"  # in the home; nothing lies there, it names where the workflow is
+
+
+def seat_of(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
+    """The worker as an agent that works from where it was started, with the model that was asked for then."""
+    from dataclasses import replace
+
+    own = worker.definition
+    chosen = request.override_model or own.model or request.model or frame.model
+    limits = own.limits
+    if request.max_turns is not None:
+        limits = limits.model_copy(update={"max_turns": request.max_turns})
+    changes = {"model": anchored(normal(chosen), frame.cwd) if chosen else None, "limits": limits}
+    seated = replace(worker, definition=own.model_copy(update=changes))
+    return Agent(name=worker.name, ordinal=0, worker=seated, prompt="", inline=False, place=frame.cwd)
+
+
+def workflow_of(home: Home, agents: Sequence[Agent]) -> Workflow:
+    """The workflow in which exactly these agents are seated."""
+    data: dict[str, Any] = {
+        "name": "standalone",
+        "description": "Agents that stand alone.",
+        "context": {"documents": "sqlite", "documentOwner": "none"},
+        "agents": {agent.name: {"worker": agent.name} for agent in agents},
+    }
+    text = json.dumps(data, indent=1)
+    path = home.path / _FILE
+    try:
+        bare = thawed(text, {"name": GLOBAL, "path": str(path), "agents": []})
+    except InvalidFile as error:
+        raise UsageError(error.message, hint="Seat it in a workflow's file under another name.") from None
+    whole = Workflow(definition=bare.definition, path=path, text=text, agents=tuple(agents))
+    return thawed(text, frozen(whole))

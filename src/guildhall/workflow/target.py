@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from guildhall.core.errors import NotFound, UsageError
+from guildhall.core import yaml
+from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
-from guildhall.core.nearest import nearest_or
+from guildhall.core.text import nearest_or
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from guildhall.room.model import Posted
+    from guildhall.workflow.definition import Wakeup
+
 
 GLOBAL = "global"
 MAIN = "main"
@@ -116,3 +123,251 @@ def _meant(text: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+_LONGEST = 100_000  # characters
+
+
+def parse_params(pairs: Sequence[str]) -> dict[str, str]:
+    """The params of a command line: name=value, each name once."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--param {yaml.shown(pair)} has no value", hint="Write --param name=value.")
+        if name in found:
+            raise UsageError(f"--param {yaml.shown(name)} is given twice", hint="Give it once.")
+        if "\0" in value or len(value) > _LONGEST:
+            raise UsageError(
+                f"--param {yaml.shown(name)}: the value is too long, or not text", hint="Name a file instead."
+            )
+        found[name] = value
+    return found
+
+
+SUFFIXES = (".yaml", ".yml", ".json")
+WORKFLOWS = "workflows"  # a folder of a project
+_AGENTS = re.compile(rb"^agents[ \t]*:", re.MULTILINE)
+
+
+def is_workflow(path: Path) -> bool:
+    """Whether a file is one. What is wrong in it is told when it is loaded."""
+    try:
+        if path.suffix not in SUFFIXES or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            content = file.read(yaml.MAX_BYTES)
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return False
+    if path.suffix != ".json" and _AGENTS.search(content) is not None:
+        return True
+    if b"agents" not in content:
+        return False
+    try:  # JSON, or YAML that is written like it
+        data = cast("object", yaml.read(path).data)
+    except GuildError:
+        return False
+    return isinstance(data, dict) and "agents" in data
+
+
+def workflows_in(folder: Path) -> Iterator[Path]:
+    """The workflow files of a project: at its top, and in workflows/."""
+    for place in (folder, folder / WORKFLOWS):
+        try:
+            paths = sorted(place.iterdir())
+        except OSError:
+            continue
+        yield from (path for path in paths if not path.name.startswith(".") and is_workflow(path))
+
+
+Mode = Literal["run", "start"]
+Phase = Literal["setup", "election", "kickoff", "live", "quiet", "done", "stopped", "failed", "paused"]
+OVER: frozenset[Phase] = frozenset({"done", "stopped", "failed"})
+AgentStatus = Literal["idle", "running", "backoff", "waiting", "failed", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a caller asks for: a workflow file under a tag."""
+
+    file: str
+    tag: str = "main"
+    params: Mapping[str, str]
+    mode: Mode = "run"
+    fresh: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One generation of a workflow under one tag. It is a run without a model, below which its agents run."""
+
+    id: str  # of that run
+    room: str
+    name: str
+    tag: str
+    generation: int
+    mode: Mode
+    status: Phase
+    reason: str | None
+    path: str
+    source: str  # the file's text when it started
+    definition: Mapping[str, Any]  # what the text names, as it was then
+    created_at: str
+    ended_at: str | None
+
+    @property
+    def target(self) -> Target:
+        return Target(None, self.name, self.tag)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The instance as `--json` prints it."""
+        return {
+            "run": self.id,
+            "workflow": self.name,
+            "tag": self.tag,
+            "target": str(self.target),
+            "generation": self.generation,
+            "mode": self.mode,
+            "status": self.status,
+            "reason": self.reason,
+            "file": self.path,
+            "created_at": self.created_at,
+            "ended_at": self.ended_at,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentState:
+    """How an agent stands."""
+
+    name: str
+    status: AgentStatus
+    run: str | None  # the one that it is at, or that it can go on with
+    attempts: int  # that have failed since it last did what it was asked
+    due_at: str | None  # when the next one begins
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "agent": self.name,
+            "status": self.status,
+            "run": self.run,
+            "attempts": self.attempts,
+            "due_at": self.due_at,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When an agent wakes without being mentioned. Without an agent: all of a workflow that have none of their own."""
+
+    agent: str | None
+    every: float | None  # seconds; this, or a cron line
+    cron: str | None
+    prompt: str | None  # what the agent is told; None: what the file says, or that it is time
+    due_at: str | None
+
+    @property
+    def wakeup(self) -> Wakeup:
+        from guildhall.workflow.definition import Wakeup
+
+        return Wakeup(every=self.every, cron=self.cron)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "agent": self.agent,
+            "every": self.every,
+            "cron": self.cron,
+            "prompt": self.prompt,
+            "due_at": self.due_at,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentShown:
+    """An agent as listings show it."""
+
+    target: Target
+    status: AgentStatus
+    run: str | None
+    attempts: int
+    due_at: str | None
+    task: str | None  # what it says that it does
+    state: str | None
+    unread: int
+    runs: int
+    cost_usd: float | None  # of its runs, and of those that these have called; None: no price
+    schedule: Schedule | None
+
+    @property
+    def name(self) -> str:
+        return self.target.agent or ""
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ("status", "run", "attempts", "due_at", "task", "state", "unread", "runs", "cost_usd")
+        return {
+            "agent": self.name,
+            "target": str(self.target),
+            **{name: getattr(self, name) for name in names},
+            "schedule": self.schedule.as_dict() if self.schedule else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowShown:
+    """A workflow under a tag as listings show it: its last generation, and how its agents stand."""
+
+    run: str
+    name: str
+    tag: str
+    generation: int
+    mode: Mode
+    status: Phase
+    reason: str | None
+    file: str
+    created_at: str
+    ended_at: str | None
+    cost_usd: float | None
+    messages: int
+    agents: tuple[AgentShown, ...]
+
+    @property
+    def target(self) -> Target:
+        return Target(None, self.name, self.tag)
+
+    @property
+    def over(self) -> bool:
+        return self.status in OVER
+
+    def as_dict(self) -> dict[str, Any]:
+        """The workflow as `--json` prints it."""
+        names = ("generation", "mode", "status", "reason", "file", "created_at", "ended_at", "cost_usd", "messages")
+        return {
+            "run": self.run,
+            "workflow": self.name,
+            "tag": self.tag,
+            "target": str(self.target),
+            **{name: getattr(self, name) for name in names},
+            "agents": [agent.as_dict() for agent in self.agents],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What became of what a person said to agents."""
+
+    run: str  # of the workflow
+    target: Target
+    status: Phase
+    posted: Posted
+    stopped: tuple[str, ...]  # those reached that do not work until they are started again
+
+    def as_dict(self) -> dict[str, Any]:
+        told = self.posted.as_dict()
+        return {
+            "run": self.run,
+            "target": str(self.target),
+            "status": self.status,
+            "message": told.pop("id"),
+            **told,
+            "stopped": list(self.stopped),
+        }

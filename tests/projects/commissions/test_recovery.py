@@ -13,8 +13,8 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft, artifact_path
 from guildhall.projects.commissions.recovery import recover
 from guildhall.projects.registry import Projects
-from guildhall.store.guild_tables import commissions as table
-from guildhall.store.guild_tables import timeline
+from guildhall.store.tables import commissions as table
+from guildhall.store.tables import timeline
 from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
 from tests.projects.conftest import repository
 

@@ -27,8 +27,8 @@ from guildhall.projects.commissions.states import (
 from guildhall.projects.records import moments
 from guildhall.runs.model import PauseCause, Run, RunRequest, RunStatus
 from guildhall.store.engine import Store
-from guildhall.store.guild_tables import commissions
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
+from guildhall.store.tables import commissions
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -14,14 +14,13 @@ import pytest
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, UsageError
 from guildhall.core.redaction import Secrets
-from guildhall.projects.artifact import Artifact
-from guildhall.projects.branches import Branches
-from guildhall.projects.manager.outward import Outward
-from guildhall.projects.manager.pull_request import PullRequests, Review
+from guildhall.projects.artifacts import Artifact
+from guildhall.projects.git.integration import Branches
+from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
 from guildhall.projects.model import INTEGRATION, ProjectSettings
 
 if TYPE_CHECKING:
-    from guildhall.projects.git import Git
+    from guildhall.projects.git.repository import Git
     from guildhall.projects.model import Project
     from tests.projects.conftest import Repository
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.composition.manager import make_manager_tools
+from guildhall.hall.composition.projects import make_manager_tools
 from guildhall.projects.commissions import records
-from guildhall.tools.define import KeyedHandler, TypedHandler, invoke
+from guildhall.tools.definition import KeyedHandler, TypedHandler, invoke
 from tests.projects.commissions.workshop import call, say, submit, write
 from tests.projects.manager.office import ID, managed, results, scripted, told, until
 

@@ -13,7 +13,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.projects.meetings.queries import details
+from guildhall.projects.meetings.context import details
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.entries import ModelAsked
 from tests.projects.conftest import Repository, repository

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete
 
 from guildhall.hall.composition.recovery import Recovery
-from guildhall.store.guild_tables import meeting_words, meetings, timeline
+from guildhall.store.tables import meeting_words, meetings, timeline
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:

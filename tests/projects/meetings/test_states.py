@@ -28,8 +28,8 @@ from guildhall.projects.meetings.states import (
 )
 from guildhall.projects.records import moments
 from guildhall.store.engine import Store
-from guildhall.store.guild_tables import meetings
-from guildhall.store.migrate import prepare
+from guildhall.store.schema import prepare
+from guildhall.store.tables import meetings
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.format.jobs import print_decisions
-from guildhall.cli.screen import money
+from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import SystemClock
 from guildhall.core.paths import Home
 from guildhall.hall.client.discovery import find, is_embedded
 from guildhall.projects.model import KEPT, OURS
 
 if TYPE_CHECKING:
-    from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
     from guildhall.projects.commissions.model import Commission, CommissionDetails
 

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.screen import money, one_line
+from guildhall.cli.screen import Screen, money, one_line
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
@@ -15,8 +15,7 @@ from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.activities.model import Decided
-    from guildhall.cli.screen import Screen
+    from guildhall.activities.contract import Decided
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import JobShown

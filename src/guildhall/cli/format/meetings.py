@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli.format.jobs import print_decisions
-from guildhall.cli.screen import money
+from guildhall.cli.screen import Screen, money
 
 if TYPE_CHECKING:
-    from guildhall.cli.screen import Screen
     from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
 
 _MAX_EXCHANGES = 3  # that are printed; --json has all

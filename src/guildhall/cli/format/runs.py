@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli.format.jobs import id_of, rename_run
-from guildhall.cli.screen import money, one_line
+from guildhall.cli.screen import Screen, money, one_line
 from guildhall.core.clock import moment
 from guildhall.core.errors import ErrorInfo
-from guildhall.runs.model import AMOUNT, DATE, WORDS
+from guildhall.runs.model import AMOUNT, DATE, WORDS, Ask, Run
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import (
     Answered,
@@ -39,11 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
-    from guildhall.cli.screen import Screen
     from guildhall.core.events import ErrorData
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Shown
-    from guildhall.runs.model import Ask, Run
 
 _MAX_SUMMARY_CHARS = 160
 # A resumed run replays its recorded answers, so these errors would occur again.

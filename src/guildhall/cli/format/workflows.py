@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli.screen import money
+from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import moment
 from guildhall.runs.purpose import WorkflowPurpose
-from guildhall.workflow.target import GLOBAL, Target
+from guildhall.workflow.target import GLOBAL, AgentShown, Target, WorkflowShown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.cli.screen import Screen
     from guildhall.runs.model import Run
-    from guildhall.workflow.instance import AgentShown, WorkflowShown
 
 
 def name_of(run: Run) -> str:

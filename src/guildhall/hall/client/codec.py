@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
 
 from guildhall.core.errors import GuildError, InvalidFile, UsageError, error_class
-from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import did_you_mean
 from guildhall.hall.client.interface import SERVICES
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
     try:
         with _log(home) as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "guildhall.hall.serve", str(home.path), str(writing)],
+                [sys.executable, "-P", "-m", "guildhall.hall.server.process", str(home.path), str(writing)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

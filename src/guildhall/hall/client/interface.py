@@ -26,18 +26,17 @@ if TYPE_CHECKING:
     from guildhall.projects.model import Problem, Project, ProjectShown
     from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.model import Message
-    from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
-    from guildhall.runs.plan import Plan
+    from guildhall.runs.plan.model import Plan
     from guildhall.runs.record.entries import Entry, Payload
-    from guildhall.runs.replay import Replayed
+    from guildhall.runs.replay.fork import Forked
+    from guildhall.runs.replay.replay import Replayed
     from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.package_text import Added, Kind, PackageShown
-    from guildhall.workers.packages import PackageListed
+    from guildhall.workers.package import Added, Kind, PackageShown
+    from guildhall.workers.package_store import PackageListed
     from guildhall.workers.trust import Pin, Seen
-    from guildhall.workflow.instance import Schedule, Sent, Start, WorkflowShown
     from guildhall.workflow.plan import WorkflowPlan
-    from guildhall.workflow.target import Target
+    from guildhall.workflow.target import Schedule, Sent, Start, Target, WorkflowShown
 
 
 class Runs(Protocol):

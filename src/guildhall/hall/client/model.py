@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.runs.model import Usage
+from guildhall.runs.model import Ask, Run, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.errors import GuildError
     from guildhall.room.model import Proposal, Vote
-    from guildhall.runs.model import Ask, Run
-    from guildhall.runs.plan import Executes, Plan
+    from guildhall.runs.plan.model import Executes, Plan
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Seen
 

@@ -16,45 +16,40 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import SystemClock
+from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import HallUnavailable
-from guildhall.core.events import EventBus
-from guildhall.hall.composition.database import Database
-from guildhall.hall.composition.environment import Environment
+from guildhall.core.events import Event, EventBus
+from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_home
+from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy
 from guildhall.hall.composition.lazy import lazy
-from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_home
-from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.composition.projects import ProjectServices
 from guildhall.hall.composition.run_services import RunServices
 from guildhall.hall.composition.runtimes import RuntimeRegistry
 from guildhall.hall.composition.workers import WorkerServices
-from guildhall.runs.records import find_run
-from guildhall.store.migrate import SET_HOME
+from guildhall.runs.record.records import find_run
+from guildhall.store.schema import SET_HOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from guildhall.core.clock import Clock
-    from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.hall.composition.environment import MemberFolder
     from guildhall.hall.composition.workflow_databases import WorkflowDatabases
-    from guildhall.jobs.jobs import Jobs
-    from guildhall.members.members import Members
+    from guildhall.jobs.service import Jobs
+    from guildhall.members.service import Members
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
-    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.execution.runs import Runs
+    from guildhall.runs.hooks import Seating
     from guildhall.runs.model import Ask
     from guildhall.runs.purpose import RunKind
-    from guildhall.runs.seat import Seating
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
-    from guildhall.workflow.workflows import Workflows
+    from guildhall.workflow.service import Workflows
 
 
 _SETTLE_TIMEOUT_S = 2.0  # for background work when the process of a hall exits
@@ -189,7 +184,7 @@ class Hall:
     @lazy
     def jobs(self) -> Jobs:
         """The jobs that were dispatched here. The first access reads their directories."""
-        from guildhall.jobs.jobs import Jobs
+        from guildhall.jobs.service import Jobs
 
         return Jobs(
             folder=self.home.jobs,
@@ -207,7 +202,7 @@ class Hall:
     @lazy
     def members(self) -> Members:
         """The guild members that can be reached from here. A member is started when it is needed."""
-        from guildhall.members.members import Members
+        from guildhall.members.service import Members
 
         return Members(home=self.home, clock=self.clock, trust=self.workers.supply.trust)
 

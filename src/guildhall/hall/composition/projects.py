@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,27 +12,31 @@ from guildhall.core.ids import is_name
 from guildhall.hall.composition.environment import Environment
 from guildhall.hall.composition.lazy import lazy
 from guildhall.hall.composition.run_services import RunServices
-from guildhall.projects.model import Problem
+from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
+from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
+from guildhall.projects.model import Problem, Project, ProjectShown
+from guildhall.runs.record.entries import ToolStarted
+from guildhall.runs.record.journal import entries_with
+from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
     from pathlib import Path
 
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.database import Database
     from guildhall.hall.composition.workers import WorkerServices
-    from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
-    from guildhall.projects.git import Git
-    from guildhall.projects.identity import Identities
+    from guildhall.projects.git.identity import Identities
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.repository import Git
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.meetings.service import Meetings
-    from guildhall.projects.model import Project, ProjectShown
-    from guildhall.projects.redaction import Redactions
+    from guildhall.projects.records import Redactions
     from guildhall.projects.registry import Projects
-    from guildhall.projects.usable import UsableModels
-    from guildhall.projects.worktrees import Worktrees
+    from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
@@ -60,7 +65,7 @@ class ProjectServices:
 
     def git(self, project: Project) -> Git:
         """Git for a project's repository."""
-        from guildhall.projects.git import Git
+        from guildhall.projects.git.repository import Git
 
         key = (project.name, project.path)
         if key not in self._gits:
@@ -71,7 +76,7 @@ class ProjectServices:
 
     @lazy
     def identities(self) -> Identities:
-        from guildhall.projects.identity import Identities
+        from guildhall.projects.git.identity import Identities
 
         return Identities(self.environment.home, self.database.store)
 
@@ -129,14 +134,14 @@ class ProjectServices:
 
     def branches(self, project: Project) -> Branches:
         """The hall's branches of a project."""
-        from guildhall.projects.branches import Branches
+        from guildhall.projects.git.integration import Branches
 
         return Branches(project, self.git(project), self.redact)
 
     @lazy
     def redact(self) -> Redactions:
         """Texts as they may come into a repository, also where an earlier hall knew a secret that this one does not."""
-        from guildhall.projects.redaction import Redactions
+        from guildhall.projects.records import Redactions
 
         return Redactions(self.database.store, self.environment.secrets, readonly=self.environment.readonly)
 
@@ -148,7 +153,7 @@ class ProjectServices:
     @lazy
     def usable_models(self) -> UsableModels:
         """What is known about models without asking one."""
-        from guildhall.projects.usable import UsableModels
+        from guildhall.projects.workspace import UsableModels
 
         return UsableModels(
             settings=self.environment.settings, source=self.workers.source, priced=self.workers.has_price
@@ -156,14 +161,14 @@ class ProjectServices:
 
     @lazy
     def worktrees(self) -> Worktrees:
-        from guildhall.projects.worktrees import Worktrees
+        from guildhall.projects.git.worktrees import Worktrees
 
         return Worktrees(self.environment.home, self.git)
 
     @lazy
     def meetings(self) -> Meetings:
         """The conversations of people with workers, in projects."""
-        from guildhall.hall.composition.callee_trust import check_trust_again
+        from guildhall.hall.composition.workers import check_trust_again
         from guildhall.projects.meetings.context import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
@@ -285,14 +290,12 @@ class ProjectServices:
         artifacts = self._artifact_tools(project, worker.name, frame) if project is not None else ()
         if worker.scope != "shipped":
             return artifacts
-        from guildhall.hall.composition.manager import make_manager_tools
 
         return (*artifacts, *make_manager_tools(self, worker, frame, run, context))
 
     def _artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""
-        from guildhall.projects.artifact_tools import artifact_toolbox
-        from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
+        from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch, artifact_toolbox
 
         own = frame.worktree
         shelf = OnBranch(self.branches(project), author) if own is None else InWorktree(own)
@@ -303,3 +306,50 @@ class ProjectServices:
         for part in (ProjectServices.commissions, ProjectServices.meetings):
             if (built := part.of(self).peek()) is not None:
                 built.close()
+
+
+def make_manager_tools(
+    services: ProjectServices, worker: Worker, frame: Frame, run: str, context: str
+) -> tuple[Tool, ...]:
+    """Return the manager's tools if this is the manager and it works for a user, else nothing."""
+    if not is_manager(worker) or context not in CONTEXTS:
+        return ()
+    return manager_tools(
+        ManagerContext(
+            run=run,
+            frame=frame,
+            projects=services.projects,
+            commissions=lambda: services.commissions,
+            meetings=lambda: services.meetings,
+            workers=partial(_workers, services),
+            review=partial(_open_pull_request, services),
+            began=partial(_started_at, services, run),
+        )
+    )
+
+
+def add_manager_rules(worker: Worker, asks_before: Sequence[str]) -> Worker:
+    """Return the manager with the tools that need approval by the settings. Return any other worker unchanged."""
+    if not asks_before or not is_manager(worker):
+        return worker
+    rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
+    return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
+
+
+def _workers(services: ProjectServices, frame: Frame) -> Sequence[Worker]:
+    """Return the workers that the manager can give work to: not itself, and no worker that only the hall runs."""
+    found = services.workers.active(frame)
+    return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
+
+
+def _open_pull_request(services: ProjectServices, project: Project, title: str, body: str) -> Review:
+    environment = services.environment
+    outward = Outward(project.path, environment.environ)
+    git, branches = services.git(project), services.branches(project)
+    return PullRequests(project, git=git, branches=branches, outward=outward, clock=environment.clock).open(title, body)
+
+
+def _started_at(services: ProjectServices, run: str, key: str) -> str | None:
+    """Return when a tool call of a run started, the first time if it was repeated. Return None if it did not."""
+    journal = services.database.history.journal(run)
+    return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)

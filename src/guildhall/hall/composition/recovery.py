@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, RuntimeFailed
-from guildhall.runs import records
+from guildhall.runs.record import records
 from guildhall.workflow import records as workflow_records
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ def _was_quiet(part: RunServices, run: Run) -> bool:
 
 async def go_on(part: RunServices, run: Run) -> None:
     """Lets a run that has stopped go on by itself; nobody follows it."""
-    from guildhall.hall.composition.callee_trust import check_trust_again
+    from guildhall.hall.composition.workers import check_trust_again
 
     try:
-        await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
+        await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")  # it takes a second, the first time
         frame = _frame(part, run)
         check_trust_again(part.workers, part.history, run.id, frame)
         part.launch(await part.prepare_again(run.id, frame))

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.runtimes import RuntimeRegistry
     from guildhall.hall.composition.workers import WorkerServices
     from guildhall.room.service import Rooms
-    from guildhall.runs.fork import Forks
-    from guildhall.runs.grants import Grant
-    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.runs import Runs
+    from guildhall.runs.hooks import Seating
+    from guildhall.runs.limits import Grant
     from guildhall.runs.model import Ask
-    from guildhall.runs.prepare import Prepared
     from guildhall.runs.purpose import RunKind
-    from guildhall.runs.recordings import Recordings
-    from guildhall.runs.seat import Seating
+    from guildhall.runs.replay.fork import Forks
+    from guildhall.runs.replay.recordings import Recordings
     from guildhall.tools.model import Toolbox
-    from guildhall.workflow.workflows import Workflows
+    from guildhall.workflow.service import Workflows
 
     # Returns the service that owns the runs of a kind: jobs, commissions or meetings. None: no service does.
     OwnerOf = Callable[[RunKind], Seating | None]
@@ -66,7 +66,7 @@ class RunServices:
     @lazy
     def runs(self) -> Runs:
         """Prepares, executes, parks and cancels runs."""
-        from guildhall.runs.lifecycle import Runs
+        from guildhall.runs.execution.runs import Runs
 
         return Runs(
             store=self.store,
@@ -85,10 +85,10 @@ class RunServices:
     @lazy
     def recordings(self) -> Recordings:
         """Replays recorded runs, and serves their recorded model answers."""
-        from guildhall.jobs import jobs
+        from guildhall.jobs import service as jobs
         from guildhall.projects.commissions.service import recorded_hooks
         from guildhall.projects.meetings.service import recorded_session_hooks
-        from guildhall.runs.recordings import Recordings
+        from guildhall.runs.replay.recordings import Recordings
 
         return Recordings(
             store=self.store,
@@ -102,7 +102,7 @@ class RunServices:
     @lazy
     def forks(self) -> Forks:
         """Starts new runs from a point of a recorded run."""
-        from guildhall.runs.fork import Forks
+        from guildhall.runs.replay.fork import Forks
 
         return Forks(
             store=self.store,
@@ -127,7 +127,7 @@ class RunServices:
     @lazy
     def workflows(self) -> Workflows:
         """Starts, resumes and stops workflows."""
-        from guildhall.workflow.workflows import Workflows
+        from guildhall.workflow.service import Workflows
 
         return Workflows(
             home=self.environment.home,

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.config import load_settings
 from guildhall.hall.composition.lazy import lazy
-from guildhall.models.keys import joined
+from guildhall.models.credentials import joined
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.environment import Environment
-    from guildhall.hall.reception import Reception
-    from guildhall.runs.boxes import Boxes
-    from guildhall.runs.tokens import Tokens
+    from guildhall.hall.doors import Reception
+    from guildhall.runs.assembly.activation import Boxes
+    from guildhall.runs.execution.access import Tokens
     from guildhall.runtimes.catalog import Row
-    from guildhall.runtimes.installed import Programs
+    from guildhall.runtimes.discovery import Programs
+    from guildhall.runtimes.forked.client import Nursery
     from guildhall.runtimes.model import Runtime
-    from guildhall.runtimes.nursery import Nursery
     from guildhall.workers.definition import RuntimeName
 
 
@@ -35,28 +35,28 @@ class RuntimeRegistry:
     @lazy
     def tokens(self) -> Tokens:
         """The tokens that open the doors of live runs."""
-        from guildhall.runs.tokens import Tokens
+        from guildhall.runs.execution.access import Tokens
 
         return Tokens()
 
     @lazy
     def boxes(self) -> Boxes:
         """Descriptions of toolboxes, as their code gives them."""
-        from guildhall.runs.boxes import Boxes
+        from guildhall.runs.assembly.activation import Boxes
 
         return Boxes()
 
     @lazy
     def reception(self) -> Reception:
         """The ASGI app that serves the tool and model doors of all live runs."""
-        from guildhall.hall.reception import Reception
+        from guildhall.hall.doors import Reception
 
         return Reception(self.tokens.door)
 
     @lazy
     def programs(self) -> Programs:
         """The programs of other vendors that are installed here and can execute runs."""
-        from guildhall.runtimes.installed import Programs, Versions
+        from guildhall.runtimes.discovery import Programs, Versions
 
         return Programs(self._environment.environ, Versions(self._environment.home.programs))
 
@@ -65,13 +65,13 @@ class RuntimeRegistry:
         """The server that forks the processes of runs, or None if runs are executed in this process."""
         if not self._children:
             return None
-        from guildhall.runtimes.nursery import Nursery, available
+        from guildhall.runtimes.forked.client import Nursery, available
 
         return Nursery() if available() else None
 
     @lazy
     def _child_runtime(self) -> Runtime:
-        from guildhall.runtimes.childruntime import ChildRuntime
+        from guildhall.runtimes.forked.runtime import ChildRuntime
 
         assert self.nursery is not None
         self.warm()
@@ -93,8 +93,8 @@ class RuntimeRegistry:
             from guildhall.runtimes.pydantic import PydanticRuntime
 
             return PydanticRuntime()
-        from guildhall.runtimes.cli import CliRuntime
-        from guildhall.runtimes.drivers import driver_of
+        from guildhall.runtimes.catalog import driver_of
+        from guildhall.runtimes.programs.runtime import CliRuntime
 
         programs = self.programs.seen_by(frame.keys)
         driver = driver_of(runtime, joined(self._environment.environ, frame.keys))

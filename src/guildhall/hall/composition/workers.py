@@ -7,35 +7,35 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError
-from guildhall.hall.composition.lazy import lazy
-from guildhall.models.keys import joined
+from guildhall.core.errors import GuildError, NotTrusted
+from guildhall.hall.composition.lazy import Lazy, lazy
+from guildhall.models.credentials import joined
+from guildhall.runs.assembly.callees import Outsiders, reached
+from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
 from guildhall.workers.lifecycle import usable, wish
 from guildhall.workers.registry import Registry
+from guildhall.workers.trust import Pin, how_to_trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.database import Database
     from guildhall.hall.composition.environment import Environment
-    from guildhall.hall.composition.lazy import Lazy
     from guildhall.hall.composition.runtimes import RuntimeRegistry
-    from guildhall.members.members import Members
+    from guildhall.members.service import Members
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
-    from guildhall.runs.assemble import Assembler
+    from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
-    from guildhall.runs.outsiders import Outsiders
-    from guildhall.runs.planner import Planner
-    from guildhall.runs.supply import Supply
-    from guildhall.tools.builtin import Surroundings
-    from guildhall.tools.mcp_client import Servers
+    from guildhall.runs.plan.planner import Planner
+    from guildhall.runs.record.history import History
+    from guildhall.tools.executor import Surroundings
+    from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.trust import Pin
 
     # The tools that a worker has in a project without declaring them: worker, frame, run, context.
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]
@@ -83,7 +83,7 @@ class WorkerServices:
         self._environment.policy.check_worker(worker, frame)
         if worker.scope != "shipped":
             return worker
-        from guildhall.hall.composition.manager import add_manager_rules
+        from guildhall.hall.composition.projects import add_manager_rules
 
         return add_manager_rules(worker, self._environment.settings(frame).manager.asks_before)
 
@@ -95,7 +95,6 @@ class WorkerServices:
 
     def find_for_work(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
-        from guildhall.hall.composition.callee_trust import check_trust
 
         worker = self.find(name, frame)
         usable(worker, "name")
@@ -125,7 +124,7 @@ class WorkerServices:
     @lazy
     def supply(self) -> Supply:
         """Resolves what a worker declares: code, keys, schemas, members."""
-        from guildhall.runs.supply import Supply
+        from guildhall.runs.assembly.preflight import Supply
 
         member = self._environment.member
         return Supply(
@@ -150,7 +149,7 @@ class WorkerServices:
     def planner(self) -> Planner:
         """Computes what a worker could do. It starts nothing that could do anything."""
         from guildhall.runs.assembly.memory import RunMemory
-        from guildhall.runs.planner import Planner
+        from guildhall.runs.plan.planner import Planner
 
         return Planner(
             supply=self.supply,
@@ -166,7 +165,7 @@ class WorkerServices:
     @lazy
     def assembler(self) -> Assembler:
         """Assembles runs from what their workers declare."""
-        from guildhall.runs.assemble import Assembler
+        from guildhall.runs.assembly.assembler import Assembler
         from guildhall.runs.assembly.memory import RunMemory
 
         return Assembler(
@@ -192,7 +191,7 @@ class WorkerServices:
 
     async def _serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
         """Start or reach the tool servers and the members that a worker names."""
-        from guildhall.runs.serving import serve
+        from guildhall.runs.assembly.mcp_servers import serve
 
         if (check_servers := self._environment.policy.check_servers) is not None:
             check_servers(worker, self.supply.outsiders(worker, frame))
@@ -204,7 +203,7 @@ class WorkerServices:
         if (source_of := self._environment.policy.source_of) is not None:
             return source_of(model, frame, login)
         from guildhall.models.catalog import source_for
-        from guildhall.models.login import login_of
+        from guildhall.models.credentials import login_of
 
         environ = joined(self._environment.environ, frame.keys)
         found = login_of(environ) if login else None
@@ -215,3 +214,63 @@ class WorkerServices:
         from guildhall.models.catalog import has_price
 
         return has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
+
+
+def check_trust(workers: WorkerServices, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
+    """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
+
+    The error then lists the untrusted code of the worker itself too. `given`: toolboxes of the caller's own process.
+    """
+    below = [error for one in _callees(workers, worker, frame) for error in _untrusted(workers, one, frame, given)]
+    if below:
+        refuse(
+            [_called(error, worker, frame) for error in (*_untrusted(workers, worker, frame, given), *below)],
+            worker.place,
+        )
+
+
+def check_trust_again(
+    workers: WorkerServices, history: History, run: str, frame: Frame, given: Collection[str] = ()
+) -> None:
+    """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
+    found = history.get(run)
+    if found.parent is not None or found.status in ("completed", "cancelled"):
+        return
+    frame = replace(frame, cwd=found.frame.cwd, root=found.frame.root)
+    try:
+        worker = workers.find(found.request.worker, frame)
+    except GuildError:
+        return
+    check_trust(workers, worker, frame, given)
+
+
+def untrusted_callees(workers: WorkerServices, worker: Worker, frame: Frame) -> list[str]:
+    """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
+    named = {one.identity for one in _callees(workers, worker, frame)}
+    everyone = _callees(workers, worker, frame, active=workers.active(worker.frame(frame)))
+    others = [one for one in everyone if one.identity not in named]
+    return [one.name for one in others if any(_untrusted(workers, one, frame, ()))]
+
+
+def _callees(workers: WorkerServices, worker: Worker, frame: Frame, active: Iterable[Worker] = ()) -> list[Worker]:
+    """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
+    near, star = worker.frame(frame), list(active)
+    found = reached(worker, lambda name: workers.find(name, near), lambda: star)
+    return [one.worker for one in found if one.worker and one.problem is None]
+
+
+def _untrusted(workers: WorkerServices, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
+    trust, found = workers.supply.trust(), list[NotTrusted]()
+    for code in workers.supply.code_of(worker, frame, given)[0]:
+        try:
+            trust.demand(code, worker, frame)
+        except NotTrusted as error:
+            found.append(error)
+    return found
+
+
+def _called(error: NotTrusted, caller: Worker, frame: Frame) -> NotTrusted:
+    """The error with the file that it is about in its text, and the command that shows all of the caller's code."""
+    about = "" if error.where == caller.place else f"{error.where}, which it may call: "
+    hint = f"Look at it, then: {how_to_trust(caller, frame)}"
+    return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound
-from guildhall.hall.composition.database import Database
-from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_database
+from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_database
 from guildhall.hall.composition.run_services import RunServices, no_owner
 from guildhall.workflow import records
-from guildhall.workflow.instance import OVER
+from guildhall.workflow.target import OVER, Instance, Start, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,11 +25,9 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.runtimes import RuntimeRegistry
-    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import ParkCause
-    from guildhall.workflow.instance import Instance, Start
     from guildhall.workflow.model import Workflow
-    from guildhall.workflow.target import Target
 
 _CHOOSE_ANOTHER = "Name another file in `context.config.db`."
 

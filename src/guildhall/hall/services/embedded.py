@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING
 
 from guildhall.hall.client.interface import HallClient
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.services.asks import AskService
-from guildhall.hall.services.commissions import CommissionService
-from guildhall.hall.services.info import InfoService
+from guildhall.hall.services.health import InfoService
 from guildhall.hall.services.jobs import JobService
-from guildhall.hall.services.meetings import MeetingService
-from guildhall.hall.services.members import MemberService
 from guildhall.hall.services.memory import MemoryService
-from guildhall.hall.services.packages import PackageService
-from guildhall.hall.services.projects import ProjectService
-from guildhall.hall.services.rooms import RoomService
-from guildhall.hall.services.runs import RunService
+from guildhall.hall.services.projects import CommissionService, MeetingService, ProjectService
+from guildhall.hall.services.runs import AskService, RunService
 from guildhall.hall.services.trust import TrustService
-from guildhall.hall.services.workers import WorkerService
-from guildhall.hall.services.workflows import WorkflowService
+from guildhall.hall.services.workers import MemberService, PackageService, WorkerService
+from guildhall.hall.services.workflows import RoomService, WorkflowService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

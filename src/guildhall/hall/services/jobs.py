@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.hall.client.interface import Jobs
-from guildhall.jobs.model import open_question
-from guildhall.members.model import of_member
-from guildhall.runs.model import Answer
+from guildhall.jobs.model import Detail, Dispatch, Job, JobOperations, JobResult, JobShown, Page, open_question
+from guildhall.members.model import Member, of_member
+from guildhall.runs.model import Answer, Ask
 from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
-    from guildhall.jobs import jobs
-    from guildhall.jobs.model import Detail, Dispatch, Job, JobOperations, JobResult, JobShown, Page
-    from guildhall.members.model import Member
-    from guildhall.runs.model import Ask
+    from guildhall.jobs import service as jobs
 
 
 class JobService(Jobs):

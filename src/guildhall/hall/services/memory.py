@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
 from guildhall.hall.client.interface import Memory
-from guildhall.memory.model import PERSON
+from guildhall.memory.model import PERSON, EntryHistory, Listing, MemoryEntry, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.memory.folder import MemoryFolder
-    from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
 
 
 class MemoryService(Memory):

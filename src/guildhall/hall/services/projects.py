@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import is_name
-from guildhall.hall.client.interface import Projects
+from guildhall.hall.client.interface import Commissions, Meetings, Projects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
+    from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
+    from guildhall.projects.meetings.model import Meeting, MeetingDetails
+    from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Problem, Project, ProjectShown
 
 
@@ -39,3 +44,116 @@ class ProjectService(Projects):
 
     async def check(self, name: str) -> Sequence[Problem]:
         return await asyncio.to_thread(self._hall.project_services.check_project, name)
+
+
+_BY_USER = "by the user"
+_MAX_WAIT_S = 60.0  # of one call
+
+
+class CommissionService(Commissions):
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+
+    async def create(self, draft: Draft, frame: Frame, *, project: str | None = None) -> Commission:
+        return await self._hall.commissions.create(self._project(project, frame), draft, frame)
+
+    def _project(self, name: str | None, frame: Frame) -> Project:
+        if name is not None:
+            return self._hall.projects.get(name)
+        if (found := self._hall.projects.at(frame.cwd)) is not None:
+            return found
+        raise NotFound(
+            f"{frame.cwd} lies in no project",
+            hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
+        )
+
+    async def edit(self, id: str, changes: Mapping[str, Any], frame: Frame) -> Commission:
+        return await self._hall.commissions.edit(id, changes, frame)
+
+    async def list(self, *, project: str | None = None, status: str | None = None) -> Sequence[Commission]:
+        from guildhall.projects.commissions.states import parse_status
+
+        wanted = None if status is None else parse_status(status)
+        found = await self._hall.commissions.all(project, wanted)
+        if project is not None and not found and not await self._hall.commissions.all(project):
+            self._hall.projects.get(project)  # raises, unless the project is registered or was
+        return found
+
+    async def get(self, id: str) -> CommissionDetails:
+        return await self._hall.commissions.details(id)
+
+    async def wait_idle(self, id: str, *, within: float) -> bool:
+        return await self._hall.commissions.wait_idle([id], min(max(0.0, within), _MAX_WAIT_S))
+
+    async def dispatch(self, id: str, frame: Frame) -> Commission:
+        return await self._hall.commissions.dispatch(id, frame)
+
+    async def redispatch(self, id: str, frame: Frame) -> Commission:
+        return await self._hall.commissions.redispatch(id, frame)
+
+    async def cancel(self, id: str, *, reason: str | None = None) -> Commission:
+        return await self._hall.commissions.cancel(id, _BY_USER if reason is None else reason)
+
+    async def abandon(self, id: str, *, reason: str | None = None) -> Commission:
+        return await self._hall.commissions.abandon(id, _BY_USER if reason is None else reason)
+
+    async def delete(self, id: str) -> None:
+        await self._hall.commissions.delete(id)
+
+
+class MeetingService(Meetings):
+    def __init__(self, hall: Hall, *, stays: bool) -> None:
+        self._hall = hall
+        self._stays = stays
+
+    async def list(self, *, project: str | None = None, status: MeetingStatus | None = None) -> Sequence[Meeting]:
+        meetings = self._hall.meetings
+        found = meetings.all(project, status)
+        if project is not None and not found and not meetings.all(project):
+            self._hall.projects.get(project)  # raises, unless the project is registered or was
+        return found
+
+    async def get(self, id: str) -> MeetingDetails:
+        return await self._hall.meetings.details(id)
+
+    async def open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
+        return await self._hall.meetings.open(worker, words, frame, project=project)
+
+    def join(
+        self,
+        id: str,
+        frame: Frame,
+        *,
+        renew: bool = False,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
+    ) -> AsyncGenerator[Event]:
+        from guildhall.runs.limits import Grant
+
+        wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
+        grant = None if wanted == Grant() else wanted
+        return self._hall.meetings.come(id, frame, renew=renew, grant=grant, stays=self._stays)
+
+    def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
+        return self._hall.meetings.say(id, words, frame, stays=self._stays)
+
+    async def interrupt(self, id: str) -> None:
+        await self._hall.meetings.interrupt(id)
+
+    async def accept(self, id: str) -> Meeting:
+        return await self._hall.meetings.accept(id)
+
+    async def decline(self, id: str, *, reason: str | None = None) -> Meeting:
+        from guildhall.projects.commissions.model import check_reason
+
+        return await self._hall.meetings.decline(id, None if reason is None else check_reason(reason))
+
+    async def defer(self, id: str, until: str) -> Meeting:
+        return await self._hall.meetings.defer(id, until)
+
+    async def close(self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False) -> Meeting:
+        return await self._hall.meetings.close_meeting(id, frame, summarise=summarise, leave_work=leave_work)
+
+    async def delete(self, id: str) -> None:
+        await self._hall.meetings.delete(id)

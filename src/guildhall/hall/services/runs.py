@@ -7,10 +7,11 @@ from heapq import merge
 from typing import TYPE_CHECKING
 
 from guildhall.core.redaction import Redactor
-from guildhall.hall.client.interface import Runs
-from guildhall.hall.client.model import Shown
+from guildhall.hall.client.interface import Asks, Runs
+from guildhall.hall.client.model import Shown, Tested
 from guildhall.runs.purpose import CallPurpose
-from guildhall.runs.transcript import conversation
+from guildhall.runs.record.history import conversation
+from guildhall.runs.record.records import find_ask
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -18,15 +19,16 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.model import Tested
     from guildhall.hall.composition.hall import Hall
-    from guildhall.runs.fork import Forked
-    from guildhall.runs.model import Run, RunRequest
-    from guildhall.runs.plan import Plan
-    from guildhall.runs.prepare import Prepared
+    from guildhall.runs import asks
+    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.model import Answer, Ask, Run, RunRequest
+    from guildhall.runs.plan.model import Plan
     from guildhall.runs.record.entries import Entry, Payload
-    from guildhall.runs.replay import Replayed
+    from guildhall.runs.replay.fork import Forked
+    from guildhall.runs.replay.replay import Replayed
     from guildhall.tools.model import Toolbox
+
 
 _RECENT = 50
 _MAX_BUFFERED_EVENTS = 1_000  # for a client that reads slowly, if the hall stays
@@ -40,7 +42,7 @@ class RunService(Runs):
 
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes`: Python objects of this process, for the toolboxes that the worker names."""
-        from guildhall.hall.composition.callee_trust import check_trust
+        from guildhall.hall.composition.workers import check_trust
 
         if not isinstance(request.purpose, CallPurpose):
             worker = self._hall.workers.find(request.worker, frame)
@@ -60,8 +62,8 @@ class RunService(Runs):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.hall.composition.callee_trust import check_trust_again
-        from guildhall.runs.grants import Grant
+        from guildhall.hall.composition.workers import check_trust_again
+        from guildhall.runs.limits import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
         if self._stays and part.history.get(run).status == "parked":
@@ -128,7 +130,7 @@ class RunService(Runs):
         return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        from guildhall.hall.workflows import replay
+        from guildhall.hall.services.workflows import replay
 
         return await replay(self._hall.where(run), run, frame)
 
@@ -136,8 +138,8 @@ class RunService(Runs):
         return await self._hall.where(run).forks.fork(run, at, frame, model)
 
     async def script(self, run: str) -> str:
-        from guildhall.runs.script import script_of
-        from guildhall.workflow.script import team_part
+        from guildhall.runs.replay.script_export import script_of
+        from guildhall.workflow.script_export import team_part
 
         part = self._hall.where(run)
         tree = [(one, part.history.journal(one.id)) for one in part.history.tree(run)]
@@ -174,3 +176,43 @@ class RunService(Runs):
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
         return await self._hall.workers.planner.plan(self._hall.workers.find(request.worker, frame), frame, request)
+
+
+class AskService(Asks):
+    def __init__(self, hall: Hall, *, stays: bool) -> None:
+        self._hall = hall
+        self._stays = stays
+
+    async def list(self) -> Sequence[Ask]:
+        found = (part.asks.open() for part in self._hall.databases())
+        return [*merge(*found, key=lambda ask: ask.created_at)]
+
+    async def get(self, ask: str) -> Ask:
+        asks = self._asks_with(ask)
+        return asks.seen(asks.get(ask))
+
+    async def answer(self, ask: str, answer: Answer) -> Ask:
+        asks = self._asks_with(ask)
+        if (found := asks.get(ask)).kind == "meeting":  # the meeting and its ask change together
+            await self._hall.meetings.answer(found, answer)
+            return asks.get(ask)
+        answered = await asks.answer(ask, answer)
+        await self._notify_owner(answered)
+        return answered
+
+    async def _notify_owner(self, ask: Ask) -> None:
+        """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
+        from guildhall.hall.composition.recovery import go_on
+
+        part = self._hall.where(ask.root)
+        if (runs := part.peek_runs()) is not None:
+            await runs.gone(ask.root)  # a run that is being parked does not resume by itself
+        root = part.history.get(ask.root)
+        if (seating := self._hall.owner_of(root.kind)) is None:
+            return
+        await seating.answered(ask)
+        if self._stays and root.status == "waiting":
+            await go_on(self._hall.main, root)
+
+    def _asks_with(self, ask: str) -> asks.Asks:
+        return self._hall.workflow_databases.where(lambda connection: find_ask(connection, ask) is not None).asks

@@ -1,41 +1,44 @@
 """A hall for one test: a home of its own, a script in place of every model, recorded results for the network.
 
-Everything else is production: assembly, the doors, the tools, the journal.
-"""
+Everything else is production: assembly, the doors, the tools, the journal."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.config import WebSearch
-from guildhall.core.errors import ToolUnavailable
+from guildhall.core.errors import Conflict, ToolUnavailable
+from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.policy import RunPolicy
-from guildhall.models.case import TIMED_OUT
+from guildhall.models.scripted.test_case import TIMED_OUT, Spoken
 from guildhall.room.model import Actor
 from guildhall.runtimes.pydantic import PydanticRuntime
-from guildhall.tools.define import TypedHandler
-from guildhall.tools.model import Text, ToolResult
+from guildhall.tools.definition import TypedHandler
+from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
+from guildhall.workers.package_store import ASIDE
 from guildhall.workflow.ordering import RecordedOrder, begins, ends, who
-from guildhall.workflow.policy import WorkflowPolicy
+from guildhall.workflow.service import WorkflowPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.models.case import Spoken
     from guildhall.models.model import OnText, Query
-    from guildhall.models.script import Answer, Script, ScriptSource
-    from guildhall.runs.outsiders import Outsiders
-    from guildhall.tools.model import Execute, Tool, ToolCall
+    from guildhall.models.scripted.source import Answer, Script, ScriptSource
+    from guildhall.runs.assembly.callees import Outsiders
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
+
 
 _PAUSE = 0.01  # seconds before an agent is tried again
 _DEBOUNCE = 0.02  # seconds that a team which is quiet stays together
@@ -187,3 +190,107 @@ class _Recorded:
                 del self._results[place]
                 return ToolResult(content=(Text(result.text),), is_error=result.is_error)
         return ToolResult.error("A test uses no network, and the script holds no `result` for this call.")
+
+
+# Large, made by tools, and never what a worker works on.
+LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache"})
+MOST_FILES = 10_000
+MOST_BYTES = 200_000_000
+
+
+class _Copying:
+    """What holds for the whole of a copy: where it starts, what stays behind, and how much it may be."""
+
+    def __init__(self, root: Path, without: Path | None) -> None:
+        self.top = Path(os.path.realpath(root))
+        self._without = os.path.realpath(without) if without else None
+        self._root = root
+        self._files = 0
+        self._bytes = 0
+
+    def wanted(self, folder: os.DirEntry[str]) -> bool:
+        return folder.name not in LEFT_OUT and os.path.realpath(folder.path) != self._without
+
+    def count(self, size: int) -> None:
+        self._files += 1
+        self._bytes += size
+        if self._files > MOST_FILES or self._bytes > MOST_BYTES:
+            raise Conflict(
+                f"the project {self._root} is too large to be copied for a test",
+                hint=f"A test works on a copy of at most {MOST_FILES:,} files and {MOST_BYTES // 1_000_000:,} MB. "
+                "Put the worker and what it needs into a folder of their own, with a guildhall.yaml in it.",
+            )
+
+
+def copy_project(root: Path, target: Path, *, without: Path | None = None) -> None:
+    """Copies the project, without what version control and package managers keep. Links that lead out stay behind.
+
+    So does what this user may not read, and a folder that runs are not to see.
+    """
+    try:
+        _copy(root, target, _Copying(root, without))
+    except OSError as error:
+        raise Conflict(f"the project cannot be copied: {error.strerror or error}", where=str(error.filename)) from None
+
+
+def copy_home(home: Home, target: Home) -> None:
+    """Copies what the person has set up: settings, workers, toolboxes, packages. Neither the record nor the memory."""
+    target.path.mkdir(mode=0o700)
+    if home.settings.is_file():
+        shutil.copyfile(home.settings, target.settings)
+    theirs = (home.workers, home.toolboxes, home.packages)
+    for folder, copied in zip(theirs, (target.workers, target.toolboxes, target.packages), strict=True):
+        if folder.is_dir():
+            copy_project(folder, copied, without=home.packages / ASIDE)
+
+
+def empty_folder(folder: Path, project: Path) -> None:
+    """Takes away a folder of the copy, with all that is in it."""
+    inside = folder.is_relative_to(project) and folder != project
+    if inside and not any(one.is_symlink() for one in (folder, *folder.parents) if one.is_relative_to(project)):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def put_files(project: Path, files: Mapping[str, str | None]) -> None:
+    """Puts files as a test wants them at its beginning; None takes one away. Links are not followed."""
+    for name, text in files.items():
+        path = project / name
+        if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(project)):
+            raise Conflict(f"files.{name}: the path leads through a link")
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+            if text is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8", newline="")
+        except OSError as error:
+            raise Conflict(f"files.{name}: {error.strerror or error}") from None
+
+
+def _copy(source: Path, target: Path, copying: _Copying) -> None:
+    with os.scandir(source) as entries:
+        target.mkdir(mode=0o700)
+        for entry in entries:
+            with suppress(PermissionError):
+                _copy_entry(entry, target / entry.name, copying)
+
+
+def _copy_entry(entry: os.DirEntry[str], target: Path, copying: _Copying) -> None:
+    if entry.is_symlink():
+        _copy_link(Path(entry.path), target, copying.top)
+    elif entry.is_dir():
+        if copying.wanted(entry):
+            _copy(Path(entry.path), target, copying)
+    elif entry.is_file():
+        status = entry.stat()
+        copying.count(status.st_size)
+        shutil.copyfile(entry.path, target)
+        target.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+
+
+def _copy_link(link: Path, target: Path, top: Path) -> None:
+    """A link inside the project leads to the same place inside the copy."""
+    leads_to = os.readlink(link)  # noqa: PTH115 - the text of it, as it stands
+    if not os.path.isabs(leads_to) and Path(os.path.realpath(link)).is_relative_to(top):  # noqa: PTH117
+        target.symlink_to(leads_to)

@@ -14,36 +14,31 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core import yaml
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, InvalidFile
-from guildhall.core.events import AskOpenedData, RunStartedData, ToolResultData, ToolUseData
+from guildhall.core.events import AskOpenedData, Event, RunStartedData, ToolResultData, ToolUseData
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Redactor
-from guildhall.hall.cases import code_of_test, refuse_programs, root_of_test
 from guildhall.hall.client.model import Deviation, Tested
+from guildhall.hall.services.trust import code_of_test, refuse_programs, root_of_test
+from guildhall.hall.services.workflows import load_workflow
 from guildhall.hall.testrun.compare import Comparison, difference
-from guildhall.hall.testrun.workspace import copy_home, copy_project, empty_folder, put_files
-from guildhall.hall.workflows import load_workflow
-from guildhall.models.case import TIMED_OUT
-from guildhall.models.script import Script, ScriptSource
+from guildhall.hall.testrun.hall import TestHall, copy_home, copy_project, empty_folder, put_files
+from guildhall.models.scripted.source import Script, ScriptSource
+from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
-from guildhall.runs.model import Answer, RunRequest
-from guildhall.runs.neutral import Neutral
+from guildhall.runs.model import Answer, Ask, RunRequest
 from guildhall.runs.record.entries import LimitAsked, ToolAsked
-from guildhall.workers.trust import Trust
-from guildhall.workflow.instance import Start
+from guildhall.runs.replay.normalize import Neutral
+from guildhall.workers.trust import Pin, Seen, Trust
 from guildhall.workflow.start import values_of
+from guildhall.workflow.target import Start
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from guildhall.core.events import Event
     from guildhall.core.yaml import Source
     from guildhall.hall.composition.hall import Hall
-    from guildhall.hall.testrun.hall import TestHall
-    from guildhall.models.case import Case, Reply
-    from guildhall.runs.model import Ask
-    from guildhall.runs.plan import Plan
-    from guildhall.workers.trust import Pin, Seen
+    from guildhall.runs.plan.model import Plan
 
 
 _IN_MEMORY = "/dev/shm"  # where a file is never waited for
@@ -63,7 +58,7 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
         comparison = await _compared(source, script, script.test, hall)
         deviations = comparison.deviations
         if update and deviations:
-            from guildhall.hall.testrun.update import update_file
+            from guildhall.hall.testrun.compare import update_file
 
             updated = await asyncio.to_thread(update_file, source, comparison)
             trusted = _still_trusted(source, hall) if updated else None

@@ -11,27 +11,23 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import output_text
-from guildhall.activities.model import Asked
+from guildhall.activities.contract import Asked, Decided, output_text
 from guildhall.activities.questions import answer_text
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import COMMISSION, is_id
-from guildhall.projects.artifact import Artifact
+from guildhall.projects.artifacts import Artifact
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, parse_status
-from guildhall.projects.decisions import decided
-from guildhall.projects.model import INTEGRATION, Moment
-from guildhall.projects.records import known, transitions
+from guildhall.projects.model import INTEGRATION, Moment, Project
+from guildhall.projects.records import decided, known, transitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.activities.model import Decided
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.model import Project
 
 AUTHOR = "Guildhall"
 TAG = "commission"

@@ -18,15 +18,15 @@ from guildhall.projects.commissions.completion import clean_up, finish, remove_c
 from guildhall.projects.commissions.conflict import withdraw_asks
 from guildhall.projects.commissions.contract import commit_if_possible
 from guildhall.projects.commissions.dependencies import check_not_blocked, update_blocked
-from guildhall.projects.commissions.model import check_reason
+from guildhall.projects.commissions.model import Commission, check_reason
 from guildhall.projects.commissions.queue import BudgetReserved, attempt_budget
 from guildhall.projects.commissions.states import check_event, new_attempt
 from guildhall.projects.commissions.tools import commission_message, commission_profile
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import RunRequest, Stretch
 from guildhall.runs.purpose import CommissionPurpose, Contract
-from guildhall.runs.records import cancel_tree, find_run
-from guildhall.workers.choose import BY_OPTION
+from guildhall.runs.record.records import cancel_tree, find_run
+from guildhall.workers.registry import BY_OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.commissions.model import Commission
-    from guildhall.runs.seat import Seat
+    from guildhall.runs.hooks import Seat
 
 _log = logging.getLogger("guildhall.commissions")
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from guildhall.activities.tools import rejection_reason
+from guildhall.activities.contract import rejection_reason
 from guildhall.core.errors import ErrorInfo, GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import completed_artifact, write_artifact
@@ -23,14 +23,14 @@ from guildhall.projects.commissions.review import require_approval
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Stretch
 from guildhall.runs.purpose import CommissionPurpose
-from guildhall.runs.records import conclude, find_run, give_up
+from guildhall.runs.record.records import conclude, find_run, give_up
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from guildhall.projects.aside import Aside
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.git.snapshot import Aside
 
 MERGED = "merged into the integration branch"
 _log = logging.getLogger("guildhall.commissions")

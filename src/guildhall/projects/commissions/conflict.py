@@ -13,9 +13,9 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import write_artifact
 from guildhall.projects.commissions.states import ENDED
 from guildhall.projects.model import INTEGRATION
-from guildhall.runs.model import Ask, Question
+from guildhall.runs.model import Answer, Ask, Question
 from guildhall.runs.purpose import CommissionPurpose
-from guildhall.runs.records import add_ask, change_ask, list_asks, withdraw_kind
+from guildhall.runs.record.records import add_ask, change_ask, list_asks, withdraw_kind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
-    from guildhall.runs.model import Answer
 
 KIND = "conflict"
 _KEY = "merge"

@@ -7,14 +7,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, NotFound
+from guildhall.core.clock import Clock, stamp
+from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.states import Hold
+from guildhall.projects.commissions.states import Hold, HoldKind, Note
 from guildhall.projects.records import moments
-from guildhall.projects.workplace import Workplace
+from guildhall.projects.workspace import UsableModels, Workplace
 from guildhall.runs.purpose import CommissionPurpose
-from guildhall.runs.records import find_run
+from guildhall.runs.record.records import find_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -22,20 +22,16 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.clock import Clock
-    from guildhall.core.errors import GuildError
     from guildhall.core.frame import Frame
-    from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.model import Commission
-    from guildhall.projects.commissions.states import HoldKind, Note
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Moment, Project
     from guildhall.projects.registry import Projects
-    from guildhall.projects.usable import UsableModels
-    from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.asks import Asks
-    from guildhall.runs.history import History
-    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import Run
+    from guildhall.runs.record.history import History
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 

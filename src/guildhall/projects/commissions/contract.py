@@ -11,17 +11,16 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import MAX_PROBLEMS, check_output, output_text
-from guildhall.activities.model import READING, WRITING
+from guildhall.activities.contract import MAX_PROBLEMS, READING, WRITING, check_output, output_text
 from guildhall.core.errors import GuildError, NotFulfilled
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import TOOLS, parse_checkout_name
-from guildhall.projects.workplace import Work
-from guildhall.runs.journal import entries_with
+from guildhall.projects.commissions.model import TOOLS, Commission, parse_checkout_name
+from guildhall.projects.workspace import Work
 from guildhall.runs.record.entries import ToolStarted
-from guildhall.tools.define import invoke
-from guildhall.tools.model import Folder, View
-from guildhall.tools.shell import shell_tools
+from guildhall.runs.record.journal import entries_with
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.shell import shell_tools
+from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.git.integration import Branches
     from guildhall.runs.purpose import Contract
 
 CHECK_TIMEOUT = 600.0  # seconds

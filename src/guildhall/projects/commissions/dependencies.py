@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import Neighbours, parse_artifact_path
+from guildhall.projects.commissions.model import Commission, Neighbours, parse_artifact_path
 from guildhall.projects.model import INTEGRATION
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.commissions.model import Commission
 
 _INTERVAL = 2.0  # seconds between two checks of the branches
 _log = logging.getLogger("guildhall.commissions")

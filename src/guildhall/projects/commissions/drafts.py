@@ -22,9 +22,9 @@ from guildhall.projects.commissions.dependencies import (
     follow_user_branch,
     update_blocked,
 )
-from guildhall.projects.commissions.model import Commission, parse_artifact_path
+from guildhall.projects.commissions.model import By, Commission, Draft, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, FINAL
-from guildhall.projects.model import is_of_the_hall
+from guildhall.projects.model import Project, is_of_the_hall
 from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.commissions.model import By, Draft
-    from guildhall.projects.model import Project
 
 _MODEL_FIELDS = frozenset({"worker", "model", "max_budget_usd", "reviewer"})
 _SCOPES = ("", "project", "home", "package", "shipped")  # prefixes of a worker's name

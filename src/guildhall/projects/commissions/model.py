@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import COMMISSION, is_id
-from guildhall.core.nearest import did_you_mean
-from guildhall.core.text import check_line, check_text, is_text
+from guildhall.core.text import check_line, check_text, did_you_mean, is_text
 from guildhall.runs.model import check_limits
 from guildhall.runs.purpose import CommissionPurpose, Contract
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.activities.model import Asked, Decided
+    from guildhall.activities.contract import Asked, Decided
     from guildhall.projects.commissions.states import Hold, Status
     from guildhall.projects.model import Moment
 

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from guildhall.core.errors import NotFound
-from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import did_you_mean
 from guildhall.projects.commissions.model import Commission, Draft
-from guildhall.projects.commissions.states import ACTIVE, Hold, transit
+from guildhall.projects.commissions.states import ACTIVE, Creation, Event, Hold, Note, Status, transit
 from guildhall.projects.model import Moment
 from guildhall.projects.records import add_moment, forget
-from guildhall.store.guild_tables import commissions
+from guildhall.store.tables import commissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from guildhall.projects.commissions.states import Creation, Event, Note, Status
 
 _LISTS = ("dependencies", "artifacts", "linked", "checks")
 _DRAFT = ("title", "worker", "prompt", "reviewer", "limits", *_LISTS)

@@ -15,15 +15,13 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import rebuild_rows, refresh_artifact
 from guildhall.projects.commissions.completion import clean_up, finish
 from guildhall.projects.commissions.dependencies import update_blocked
-from guildhall.projects.commissions.model import parse_checkout_name
-from guildhall.projects.commissions.states import ACTIVE, next_step
+from guildhall.projects.commissions.model import Commission, parse_checkout_name
+from guildhall.projects.commissions.states import ACTIVE, Event, next_step
 from guildhall.projects.records import known
 from guildhall.runs.model import Stretch
 
 if TYPE_CHECKING:
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.commissions.model import Commission
-    from guildhall.projects.commissions.states import Event
     from guildhall.projects.model import Project
 
 _log = logging.getLogger("guildhall.commissions")

@@ -7,22 +7,20 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.activities.contract import output_text
-from guildhall.activities.model import READING
+from guildhall.activities.contract import READING, output_text
 from guildhall.core.errors import Conflict, NotFulfilled
 from guildhall.core.text import check_text
-from guildhall.runs.journal import calls_made
+from guildhall.runs.hooks import Seat
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import RunRequest, Stretch
-from guildhall.runs.records import run_of_call
-from guildhall.runs.seat import Seat
-from guildhall.tools.builtin import BUILT_IN
-from guildhall.tools.define import invoke, tool
+from guildhall.runs.model import Run, RunRequest, Stretch
+from guildhall.runs.record.journal import calls_made
+from guildhall.runs.record.records import run_of_call
+from guildhall.tools.definition import invoke, tool
+from guildhall.tools.executor import BUILT_IN
 
 if TYPE_CHECKING:
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
-    from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker
 

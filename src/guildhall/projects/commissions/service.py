@@ -9,8 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.questions import QuestionChannel
-from guildhall.activities.wakeups import ResumeTimers
+from guildhall.activities.questions import QuestionChannel, ResumeTimers
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.projects.commissions import attempts, completion, drafts, records, review
 from guildhall.projects.commissions.artifact import artifact_warnings, current_artifact, decisions, questions
@@ -24,28 +23,25 @@ from guildhall.projects.commissions.dependencies import (
     neighbours,
     update_blocked,
 )
-from guildhall.projects.commissions.model import CommissionDetails
+from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft
 from guildhall.projects.commissions.queue import Queue, cost
 from guildhall.projects.commissions.recovery import do_next_step, recover
-from guildhall.projects.commissions.states import ACTIVE
+from guildhall.projects.commissions.states import ACTIVE, Status
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
+from guildhall.runs.hooks import Seat, seat_on_record
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Stretch
+from guildhall.runs.model import Ask, Run, Stretch
 from guildhall.runs.purpose import CommissionPurpose, Contract
-from guildhall.runs.seat import Seat, seat_on_record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from guildhall.activities.model import Asked
+    from guildhall.activities.contract import Asked
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.commissions.model import By, Commission, Draft
-    from guildhall.projects.commissions.states import Status
     from guildhall.projects.model import Project
-    from guildhall.runs.grants import Grant
-    from guildhall.runs.model import Ask, Run
-    from guildhall.runs.prepare import Prepared
+    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.limits import Grant
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _DEBOUNCE = 0.02  # seconds between a change and the next look: changes come in groups

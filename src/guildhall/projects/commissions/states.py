@@ -30,16 +30,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from guildhall.core.errors import Conflict, UsageError
-from guildhall.core.nearest import did_you_mean
+from guildhall.core.errors import Conflict, GuildError, UsageError
+from guildhall.core.text import did_you_mean
 from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.model import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.core.errors import GuildError
     from guildhall.projects.commissions.model import Commission
-    from guildhall.runs.model import Run
 
 Status = Literal["pending", "blocked", "dispatched", "in_progress", "completed", "failed", "cancelled", "abandoned"]
 STATUSES: tuple[Status, ...] = get_args(Status)

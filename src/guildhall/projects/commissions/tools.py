@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.tools import SUBMIT, call_with_answers, with_output_schema
+from guildhall.activities.contract import SUBMIT, call_with_answers, with_output_schema
 from guildhall.core.errors import NotFulfilled, UsageError
 from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.contract import submit
-from guildhall.projects.commissions.model import TOOLS
-from guildhall.projects.seating import in_checkout
-from guildhall.tools.define import bind_tools
+from guildhall.projects.commissions.model import TOOLS, Commission
+from guildhall.projects.workspace import in_checkout
+from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.activities.questions import QuestionChannel
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.commissions.model import Commission
     from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker

@@ -2,29 +2,126 @@
 
 With a remote and `gh` it is a pull request: the branch is pushed, the request is made, or made again as it should be if
 it is open already. Without one of them it is a branch of its own beside a written summary. Either way a call that is
-made twice, or was cut off, leads to the same one review.
-"""
+made twice, or was cut off, leads to the same one review."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError
+from guildhall.core.redaction import Redactor
 from guildhall.core.text import check_line, check_text
-from guildhall.projects.artifact import Artifact
-from guildhall.projects.manager.review import REVIEWS, as_lines, changes, only_records_between
-from guildhall.projects.model import INTEGRATION
+from guildhall.projects.artifacts import Artifact
+from guildhall.projects.commissions.model import FOLDER as COMMISSIONS
+from guildhall.projects.commissions.states import STATUSES
+from guildhall.projects.model import INTEGRATION, Project
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from guildhall.core.clock import Clock
-    from guildhall.projects.branches import Branches
-    from guildhall.projects.git import Git
-    from guildhall.projects.manager.outward import Outward, Said
-    from guildhall.projects.manager.review import Changes
-    from guildhall.projects.model import Project
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.repository import Git
+
+
+REVIEWS = ".lore/reviews"
+_FILES = 200  # that are listed
+_LISTED = 100  # commissions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A commission whose record differs between the two branches."""
+
+    id: str
+    title: str
+    worker: str
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """All that the user's branch lacks."""
+
+    base: str  # the commit of the user's branch
+    tip: str  # of the integration branch
+    files: Mapping[str, str]  # without the hall's own records: path -> how many lines came and went
+    done: tuple[Done, ...]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is something to look at: files, or a commission whose result is in its own record."""
+        return bool(self.files) or any(one.status == "completed" for one in self.done)
+
+
+def changes(project: Project, git: Git, branches: Branches) -> Changes:
+    """What the user's branch lacks, as the branches stand now."""
+    base, tip = branches.tip(project.branch), branches.tip(INTEGRATION)
+    counted = _counted(git, base, tip)
+    records = [path for path in counted if path.startswith(f"{COMMISSIONS}/") and path.endswith(".md")]
+    files = {path: one for path, one in counted.items() if not path.startswith((f"{COMMISSIONS}/", f"{REVIEWS}/"))}
+    done = tuple(one for path in records[:_LISTED] if (one := _done(branches, path, tip)) is not None)
+    return Changes(base=base, tip=tip, files=files, done=done)
+
+
+def only_records_between(git: Git, before: str, after: str) -> bool:
+    """Whether nothing but records of reviews differs between two commits."""
+    return all(path.startswith(f"{REVIEWS}/") for path in _counted(git, before, after))
+
+
+def _counted(git: Git, before: str, after: str) -> dict[str, str]:
+    """The files that differ, each with how many lines came and went."""
+    raw = git.run("diff", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z", before, after, "--").out
+    found: dict[str, str] = {}
+    for line in raw.decode("utf-8", "replace").split("\0"):
+        came, _, rest = line.partition("\t")
+        went, _, path = rest.partition("\t")
+        if path:
+            found[path] = "binary" if came == "-" else f"+{came} -{went}"
+    return found
+
+
+def _done(branches: Branches, path: str, at: str) -> Done | None:
+    raw = branches.read(path, at=at)
+    if raw is None:
+        return None
+    try:
+        artifact = Artifact.parse(raw.decode())
+    except (GuildError, UnicodeDecodeError):  # somebody has edited it into something else
+        return None
+    if artifact.status not in STATUSES:
+        return None
+    id = path.removeprefix(f"{COMMISSIONS}/").removesuffix(".md")
+    return Done(id=id, title=artifact.title, worker=str(artifact.extra.get("worker", "")), status=artifact.status)
+
+
+def as_lines(changes: Changes) -> str:
+    """The commissions behind it and the files, as markdown. What others have named cannot end the block it is in."""
+    lines: list[str] = []
+    if done := [one for one in changes.done if one.status == "completed"]:
+        lines += ["## Commissions", ""]
+        lines += [f"- `{one.id}` {one.title} ({one.worker})" for one in done]
+        lines += [""]
+    if changes.files:
+        lines += ["## Files", ""]
+        lines += [f"    {_plain(path)}  {counts}" for path, counts in list(changes.files.items())[:_FILES]]
+        if (more := len(changes.files) - _FILES) > 0:
+            lines += [f"    ... and {more:,} more"]
+        lines += ["", f"The hall's own records, below {COMMISSIONS} and {REVIEWS}, are not listed."]
+    return "\n".join(lines).rstrip()
+
+
+def _plain(path: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in path)
+
 
 REVIEW_BRANCHES = "claude/review"
 _TITLE = 200
@@ -216,3 +313,89 @@ def _first(said: Said) -> str:
     """The first line of what a program complained about."""
     lines = [line.strip() for line in (said.err or said.out).splitlines() if line.strip()]
     return lines[0] if lines else f"it ended with {said.code}"
+
+
+_PATIENCE = 120.0  # seconds
+_SAID = 2_000  # characters of what a program said that an error shows
+# Where the person's things are, how they are known to others, and how other machines are reached.
+_THEIRS = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSH_AUTH_SOCK", "SSH_AGENT_PID",
+    "GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_HOST", "GH_CONFIG_DIR",
+    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE", "SSL_CERT_DIR", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+})  # fmt: skip
+_NOBODY_IS_ASKED = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GCM_INTERACTIVE": "never",
+    "GH_PROMPT_DISABLED": "1",
+    "GH_NO_UPDATE_NOTIFIER": "1",
+    "NO_COLOR": "1",
+    "LC_ALL": "C.UTF-8",  # `[rejected]` of git is translated otherwise
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """How a program ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Outward:
+    """Starts them for one project. No question of theirs is answered, and each has its time."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        """`environ`: the person's."""
+        self._folder = folder
+        theirs = {name: value for name, value in environ.items() if name in _THEIRS}
+        self._environ = {**theirs, **_NOBODY_IS_ASKED}
+        self._redacted = Redactor(theirs)
+
+    def has(self, program: str) -> bool:
+        """Whether the person has the program."""
+        return shutil.which(program, path=self._environ.get("PATH", "")) is not None
+
+    def push(self, remote: str, branch: str) -> Said:
+        """Pushes one branch under its own name; never by force, and no hook is run."""
+        ref = f"refs/heads/{branch}"
+        off = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "push.gpgSign=false")
+        flags = ("--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")
+        return self._run("git", *off, "push", *flags, "--", remote, f"{ref}:{ref}")
+
+    def gh(self, *words: str, text: str = "") -> Said:
+        """GitHub's own program. `text` is what it reads."""
+        return self._run("gh", *words, text=text)
+
+    def _run(self, program: str, *words: str, text: str = "") -> Said:
+        found = shutil.which(program, path=self._environ.get("PATH", ""))
+        if found is None:
+            raise GuildError(f"there is no {program} here")
+        try:
+            process = subprocess.Popen(
+                [found, *words],
+                cwd=self._folder,
+                env=self._environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise GuildError(f"{program} cannot be started: {error.strerror}", where=found) from None
+        with process:
+            try:
+                out, err = process.communicate(text.encode(), timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # and whatever it has started
+                message = f"`{program} {words[0]}` did not end within {_PATIENCE:.0f} s"
+                raise GuildError(message, hint="Is the other side reachable? Try again.") from None
+        return Said(code=process.returncode, out=out.decode(errors="replace"), err=self._told(err))
+
+    def _told(self, raw: bytes) -> str:
+        """What is shown of it: not too much, and none of the person's secrets."""
+        text = self._redacted(raw.decode(errors="replace")).strip()
+        return text if len(text) <= _SAID else f"...{text[-_SAID:]}"

@@ -2,39 +2,109 @@
 
 A system toolbox: only the manager that comes with Guildhall has it (WKR-26). A repeated call with the same key has no
 second effect, because what it creates bears the mark of the call. The checks of a commission and its model are not
-arguments: the user sets them.
-"""
+arguments: the user sets them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from guildhall.core.errors import Refused, UsageError
 from guildhall.core.text import check_text
-from guildhall.projects.commissions.model import Draft, repository_path
+from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft, repository_path
 from guildhall.projects.commissions.states import parse_status
-from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
-from guildhall.projects.meetings.model import topic_line
-from guildhall.tools.define import bind_tools, with_call_keys
+from guildhall.projects.meetings.model import Meeting, topic_line
+from guildhall.tools.definition import bind_tools, with_call_keys
 from guildhall.workers.registry import SHIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from guildhall.core.frame import Frame
-    from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.manager.pull_request import Review
-    from guildhall.projects.meetings.model import Meeting
     from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.model import Project
     from guildhall.projects.registry import Projects
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
+
+
+_LINE = 300  # characters of what others have written, in a line
+_RESULT = 20_000  # of a result, where one is told of
+
+
+def worker_lines(workers: Sequence[Worker]) -> str:
+    """Who there is, and what each can do."""
+    lines = [f"- {one.name}: {_line(one.description or 'says nothing of itself')}{_uses(one)}" for one in workers]
+    return "\n".join(lines) or "There are no workers that could be given work."
+
+
+def _uses(worker: Worker) -> str:
+    definition = worker.definition
+    named = [*definition.tools, *definition.toolboxes, *definition.members, *definition.mcp_servers]
+    return f" (uses {', '.join(named)})" if named else ""
+
+
+def project_lines(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
+    """The projects, with how their commissions stand."""
+    lines: list[str] = []
+    for project in projects:
+        counts = Counter(one.status for one in commissions if one.project == project.name)
+        stand = ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "no commissions"
+        own = " (you are in it)" if here is not None and here.name == project.name else ""
+        lines.append(f"- {project.name}{own}: the user's branch is {project.branch}; {stand}")
+    return "\n".join(lines) or "No project is registered."
+
+
+def commission_line(shown: CommissionDetails) -> str:
+    """One of a listing."""
+    one = shown.commission
+    parts = [f"{one.id} {one.status}: {_line(one.title)} ({one.worker}, made by the {_maker(one)})"]
+    if one.reason and one.status not in ("completed", "in_progress"):
+        parts.append(_line(one.reason))
+    parts += [f"needs {', '.join(shown.neighbours.missing)}"] if shown.neighbours.missing else []
+    parts += [f"comes after {', '.join(shown.neighbours.after)}"] if shown.neighbours.after else []
+    parts += [f"makes {', '.join(one.draft.artifacts)}"] if one.draft.artifacts else []
+    parts += ["waits for a person"] if shown.waiting else []
+    parts += shown.warnings if one.status == "dispatched" else []  # why it does not begin
+    if one.summary and one.status == "in_progress":
+        parts.append(_line(one.summary))
+    return "- " + "; ".join(parts)
+
+
+def _maker(commission: Commission) -> str:
+    return "manager" if commission.by == "manager" else "user"
+
+
+def outcome(shown: CommissionDetails) -> str:
+    """How one stands that was waited for, with what came of it."""
+    one = shown.commission
+    lines = [commission_line(shown).removeprefix("- ")]
+    if one.status == "completed":
+        lines.append(f"What it gave:\n{_result(one.result)}")
+    for asked in shown.asked:
+        if asked.answer is None:
+            lines.append(f"It asks a person: {_line(asked.question)}")
+    return "\n".join(lines)
+
+
+def _result(result: Any) -> str:
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, indent=2)
+    text = text.strip() or "nothing but its files"
+    return text if len(text) <= _RESULT else f"{text[:_RESULT]}\n[cut: {len(text):,} characters in all]"
+
+
+def _line(text: str) -> str:
+    """What somebody has written, on one line and not too long."""
+    shown = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return shown if len(shown) <= _LINE else f"{shown[:_LINE]}..."
+
 
 NAME = "manager"
 CONTEXTS = ("run", "meeting")  # in which it has them: when it works for a person, and not for another run

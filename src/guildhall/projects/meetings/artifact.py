@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
-from guildhall.projects.artifact import Artifact
+from guildhall.projects.artifacts import Artifact
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.model import FOLDER, Meeting, artifact_path, branch_name, topic_line
-from guildhall.projects.meetings.queries import details
+from guildhall.projects.meetings.context import MeetingContext, details
+from guildhall.projects.meetings.model import (
+    FOLDER,
+    FollowUp,
+    Meeting,
+    MeetingDetails,
+    artifact_path,
+    branch_name,
+    topic_line,
+)
 from guildhall.projects.meetings.states import STATUSES
-from guildhall.projects.meetings.summary import Summary
-from guildhall.projects.model import INTEGRATION
+from guildhall.projects.meetings.transcript import Summary
+from guildhall.projects.model import INTEGRATION, Project
 from guildhall.projects.records import known
 
 if TYPE_CHECKING:
@@ -25,10 +33,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.activities.model import Decided
-    from guildhall.projects.meetings.context import MeetingContext
-    from guildhall.projects.meetings.model import FollowUp, MeetingDetails
-    from guildhall.projects.model import Project
+    from guildhall.activities.contract import Decided
 
 _log = logging.getLogger("guildhall.meetings")
 

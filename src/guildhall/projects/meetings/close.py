@@ -16,21 +16,17 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError, MergeConflict
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.artifact import render_artifact, render_notes
-from guildhall.projects.meetings.model import artifact_path
-from guildhall.projects.meetings.queries import details, exchanges
-from guildhall.projects.meetings.states import check_event
-from guildhall.projects.meetings.summary import Summary, summarise
-from guildhall.projects.meetings.transcript import render_transcript
-from guildhall.runs import records as run_records
+from guildhall.projects.meetings.context import MeetingContext, details, exchanges
+from guildhall.projects.meetings.model import Meeting, artifact_path
+from guildhall.projects.meetings.states import Closing, check_event
+from guildhall.projects.meetings.transcript import Summary, render_transcript, summarise
+from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.projects.aside import Aside
-    from guildhall.projects.meetings.context import MeetingContext
-    from guildhall.projects.meetings.model import Meeting
-    from guildhall.projects.meetings.states import Closing
+    from guildhall.projects.git.snapshot import Aside
 
 _log = logging.getLogger("guildhall.meetings")
 

@@ -6,28 +6,28 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import stamp
+from guildhall.core.clock import Clock, stamp
 from guildhall.projects.meetings import records
-from guildhall.projects.records import moments, transitions
-from guildhall.projects.workplace import Workplace
+from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
+from guildhall.projects.meetings.transcript import merge_exchanges
+from guildhall.projects.records import decided, moments, transitions
+from guildhall.projects.workspace import UsableModels, Workplace
+from guildhall.runs.record.entries import Listening, ModelAnswered, Said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from guildhall.core.clock import Clock
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.projects.branches import Branches
-    from guildhall.projects.meetings.model import Meeting, Session, UserMessage
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.meetings.states import MeetingStatus, Note
     from guildhall.projects.model import Moment, Project, Scope
     from guildhall.projects.registry import Projects
-    from guildhall.projects.usable import UsableModels
-    from guildhall.projects.worktrees import Worktrees
-    from guildhall.runs.history import History
-    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.execution.runs import Runs
+    from guildhall.runs.record.history import History
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
@@ -130,3 +130,79 @@ class MeetingContext:
     def transcript_path(self, meeting: Meeting) -> Path:
         """Return the path of the transcript, which exists while the meeting is open."""
         return self.home.path / "projects" / meeting.project / "meetings" / f"{meeting.id}.md"
+
+
+def details(context: MeetingContext, id: str) -> MeetingDetails:
+    """Return everything about a meeting, except warnings about its artifact."""
+    meeting, timeline, sessions = context.get(id), context.timeline(id), context.sessions(id)
+    costs = [context.history.get(session.run).cost_usd for session in sessions]
+    known = [cost for cost in costs if cost is not None]
+    decisions = [found for session in sessions for found in decided(context.history.entries(session.run))]
+    proposals = [entry.data["followup"] for entry in timeline if entry.kind == "propose_followup"]
+    return MeetingDetails(
+        meeting=meeting,
+        exchanges=exchanges(context, id),
+        followups=[FollowUp(**proposal) for proposal in proposals],
+        decisions=decisions,
+        timeline=timeline,
+        answering=meeting.status == "open" and unanswered(context, id) is not None,
+        cost_usd=sum(known) if known else None,
+        worktree=worktree(context, meeting),
+    )
+
+
+def exchanges(context: MeetingContext, id: str) -> list[Exchange]:
+    """Return the exchanges of all sessions."""
+    journals = [(session.after, context.history.entries(session.run)) for session in context.sessions(id)]
+    return merge_exchanges(context.messages(id), journals)
+
+
+def unanswered(context: MeetingContext, id: str) -> list[UserMessage] | None:
+    """Return the messages that the worker has not answered, or None if no answer is due.
+
+    The list is empty if the worker has to speak first.
+    """
+    answered, messages = _last_answered(context, id), context.messages(id)
+    if answered >= (messages[-1].number if messages else 0):
+        return None
+    return [message for message in messages if message.number > answered]
+
+
+def _last_answered(context: MeetingContext, id: str) -> int:
+    """Return the number of the last answered message: 0 if only the worker has spoken, -1 if nobody has."""
+    for session in reversed(context.sessions(id)):
+        position = run_position(context, session.run)
+        if _is_cut_off(context, session):
+            return session.after + position
+        if position:
+            return session.after + position - 1
+    return -1
+
+
+def _is_cut_off(context: MeetingContext, session: Session) -> bool:
+    """Return True if the user interrupted the last answer of a session and has said nothing since."""
+    entries = context.history.entries(session.run)
+    spoken = [entry.data for entry in entries if isinstance(entry.data, Listening | Said | ModelAnswered)]
+    return bool(spoken) and isinstance(spoken[-1], ModelAnswered) and spoken[-1].cut_off
+
+
+def run_position(context: MeetingContext, run: str) -> int:
+    """Return the number, within its run, of the message that the run waits for or answers; 0 at its first message."""
+    heard = [entry for entry in context.history.entries(run) if isinstance(entry.data, Listening | Said)]
+    return int((heard[-1].key or "u0")[1:]) if heard else 0
+
+
+def worktree(context: MeetingContext, meeting: Meeting) -> str | None:
+    """Return the path of the checkout of an open meeting, or None if it has none."""
+    if meeting.run is None or meeting.status != "open":
+        return None
+    path = context.history.get(meeting.run).frame.worktree
+    return str(path) if path is not None else None
+
+
+def checkout_scope(context: MeetingContext, meeting: Meeting) -> Scope:
+    """Return how much of the project the checkout contains, by the worker file of the last session."""
+    if meeting.run is None:
+        return "sparse"
+    definition = context.history.journal(meeting.run).assembly.worker["definition"]
+    return "full" if definition.get("checkout") == "full" else "sparse"

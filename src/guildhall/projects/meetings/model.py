@@ -11,7 +11,7 @@ from guildhall.core.text import check_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.activities.model import Decided
+    from guildhall.activities.contract import Decided
     from guildhall.projects.meetings.states import Closing, MeetingStatus
     from guildhall.projects.model import Moment
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, update
 
 from guildhall.core.errors import NotFound
-from guildhall.core.nearest import nearest_or
+from guildhall.core.text import nearest_or
 from guildhall.projects.meetings.model import Meeting, Session, UserMessage
-from guildhall.projects.meetings.states import SESSION_NOTES, Closing, transit
+from guildhall.projects.meetings.states import SESSION_NOTES, Closing, Creation, Event, MeetingStatus, Note, transit
 from guildhall.projects.model import Moment
 from guildhall.projects.records import add_moment, forget, moments
-from guildhall.store.guild_tables import meeting_words, meetings
-
-if TYPE_CHECKING:
-    from guildhall.projects.meetings.states import Creation, Event, MeetingStatus, Note
+from guildhall.store.tables import meeting_words, meetings
 
 _INSERTION_ORDER = literal_column("meetings.rowid", Integer)  # of meetings that were created at the same time
 

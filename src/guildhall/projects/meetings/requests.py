@@ -12,10 +12,10 @@ from guildhall.core.clock import moment
 from guildhall.core.errors import Conflict, Refused, UsageError
 from guildhall.core.ids import ASK, MEETING, fingerprint, new_id
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.model import MAX_LINKED, Meeting, branch_name, topic_line
+from guildhall.projects.meetings.model import MAX_LINKED, By, Meeting, branch_name, topic_line
 from guildhall.projects.meetings.states import check_event
-from guildhall.runs import records as run_records
 from guildhall.runs.model import DATE, Answer, Ask, Question, date_of
+from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.projects.meetings.context import MeetingContext
-    from guildhall.projects.meetings.model import By
     from guildhall.projects.model import Project
 
 CHOICES = ("yes", "no", DATE)

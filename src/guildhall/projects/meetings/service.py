@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
-from guildhall.projects.meetings import queries, records, requests
+from guildhall.projects.meetings import context as queries
+from guildhall.projects.meetings import records, requests
 from guildhall.projects.meetings.artifact import artifact_warnings, synchronise, write_artifact
 from guildhall.projects.meetings.close import clean_up, close
-from guildhall.projects.meetings.model import Meeting, branch_name, check_message, topic_line
+from guildhall.projects.meetings.model import By, Meeting, MeetingDetails, branch_name, check_message, topic_line
 from guildhall.projects.meetings.sessions import Sessions
-from guildhall.projects.meetings.states import ENDED, Closing, check_open, next_step
+from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_open, next_step
 from guildhall.projects.meetings.tools import SERVER, meeting_profile, meeting_tools
-from guildhall.runs import records as run_records
 from guildhall.runs.asks import checked
-from guildhall.runs.fit import refuse_talking
+from guildhall.runs.assembly.preflight import refuse_talking
+from guildhall.runs.hooks import Seat, seat_on_record
 from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.model import Answer, Ask, Run
 from guildhall.runs.purpose import MeetingPurpose
-from guildhall.runs.seat import seat_on_record
+from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -35,13 +37,9 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.projects.meetings.context import MeetingContext
-    from guildhall.projects.meetings.model import By, MeetingDetails
-    from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Project
-    from guildhall.runs.grants import Grant
-    from guildhall.runs.model import Answer, Ask, Run
-    from guildhall.runs.prepare import Prepared
-    from guildhall.runs.seat import Seat
+    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.limits import Grant
 
 _log = logging.getLogger("guildhall.meetings")
 

@@ -19,10 +19,17 @@ from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused,
 from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.artifact import render_notes
-from guildhall.projects.meetings.model import Session, branch_name
-from guildhall.projects.meetings.queries import checkout_scope, details, exchanges, run_position, unanswered, worktree
+from guildhall.projects.meetings.context import (
+    MeetingContext,
+    checkout_scope,
+    details,
+    exchanges,
+    run_position,
+    unanswered,
+    worktree,
+)
+from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
-from guildhall.projects.meetings.summary import Summary, summarise
 from guildhall.projects.meetings.tools import (
     SERVER,
     MeetingTools,
@@ -32,14 +39,14 @@ from guildhall.projects.meetings.tools import (
     meeting_tools,
     renewed_message,
 )
-from guildhall.projects.meetings.transcript import render_transcript
-from guildhall.runs.cutting import cut_short
-from guildhall.runs.limits import Spent, in_force
-from guildhall.runs.model import RunRequest
+from guildhall.projects.meetings.transcript import Summary, render_transcript, summarise
+from guildhall.runs.execution.segment import cut_short
+from guildhall.runs.hooks import Seat
+from guildhall.runs.limits import Grant, Spent, in_force
+from guildhall.runs.model import Run, RunRequest, Stretch
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record.entries import ModelAnswered
-from guildhall.runs.seat import Seat
-from guildhall.tools.define import call_method
+from guildhall.tools.definition import call_method
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -47,12 +54,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.projects.meetings.context import MeetingContext
-    from guildhall.projects.meetings.model import Meeting
-    from guildhall.runs.grants import Grant
-    from guildhall.runs.history import History
-    from guildhall.runs.model import Run, Stretch
-    from guildhall.runs.prepare import Prepared
+    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.record.history import History
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _log = logging.getLogger("guildhall.meetings")

@@ -14,19 +14,18 @@ from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
 from guildhall.core.text import check_text, is_text
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.model import MAX_LINKED, FollowUp
+from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
 from guildhall.projects.meetings.transcript import quote
 from guildhall.projects.model import LORE
 from guildhall.projects.records import moments
-from guildhall.projects.seating import in_checkout
-from guildhall.tools.define import bind_tools
+from guildhall.projects.workspace import in_checkout
+from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.projects.meetings.model import Exchange, Meeting
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.projects.meetings.model import Exchange
-from guildhall.runs.record.entries import ModelAnswered, Said
+from guildhall.core.errors import GuildError
+from guildhall.projects.meetings.model import Exchange, UserMessage
+from guildhall.runs.model import HALL, RunRequest
+from guildhall.runs.record.entries import Entry, ModelAnswered, Payload, Said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from guildhall.projects.meetings.model import UserMessage
-    from guildhall.runs.record.entries import Entry, Payload
+    from guildhall.core.frame import Frame
+    from guildhall.projects.meetings.context import MeetingContext
 
 
 def merge_exchanges(
@@ -68,3 +70,35 @@ def render_transcript(exchanges: Iterable[Exchange], worker: str) -> str:
 def quote(text: str) -> str:
     """Return a text with a bar before each line, so that a model can tell it from its instructions."""
     return "\n".join(f"| {line}" for line in text.strip().splitlines())
+
+
+WORKER = "meeting-summariser"
+_MAX_TRANSCRIPT = 120_000  # characters: the last ones
+_LEFT_OUT = "(What was said before this is left out.)\n\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A summary, or the reason why there is none."""
+
+    text: str | None = None
+    problem: str | None = None
+
+
+async def summarise(context: MeetingContext, transcript: str, frame: Frame, model: str | None) -> Summary:
+    """Return the summary of a transcript, by the model of the meeting."""
+    if not transcript.strip():
+        return Summary(problem="nothing was said")
+    given = transcript if len(transcript) <= _MAX_TRANSCRIPT else _LEFT_OUT + transcript[-_MAX_TRANSCRIPT:]
+    request = RunRequest(
+        worker=f"shipped/{WORKER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
+    )
+    try:
+        hall_frame = replace(frame, caller=HALL, interactive=False, worktree=None)
+        run = await context.runs().to_its_end(request, hall_frame, lambda run: None)
+    except GuildError as error:
+        return Summary(problem=error.message)
+    if run.status != "completed" or not str(run.output or "").strip():
+        reason = (run.error["message"] if run.error else run.reason) or "it said nothing"
+        return Summary(problem=f"{run.id} {run.status}: {reason}")
+    return Summary(text=str(run.output).strip())

@@ -1,1 +1,3 @@
-"""Assembly: puts together what a run is made of before it starts. Executes nothing."""
+"""Assembly: a worker, a request and a frame become exactly what a run executes.
+
+Does not execute anything and does not write anything."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.memory.folder import MemoryFolder
     from guildhall.memory.service import Memory
-    from guildhall.policy.model import Rule
+    from guildhall.policy.rules import Rule
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 

@@ -1,1 +1,3 @@
-"""Execution: starts runs, keeps them alive and ends them. Does not decide what a run is made of."""
+"""Execution: runs are prepared, launched, executed between the two doors, parked and resumed.
+
+Does not read recorded runs again; see `guildhall.runs.replay`."""

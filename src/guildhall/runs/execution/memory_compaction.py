@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING
 
 from pydantic_ai.usage import RequestUsage
 
-from guildhall.core.clock import stamp
+from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
-from guildhall.core.events import Event, MemoryCondensedData
+from guildhall.core.events import Event, EventBus, MemoryCondensedData
 from guildhall.memory.compaction import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
-from guildhall.runs import records
 from guildhall.runs.model import HALL, RunRequest
+from guildhall.runs.record import records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.core.clock import Clock
-    from guildhall.core.events import EventBus
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
     from guildhall.runs.assembly.memory import CompactionRequest
-    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.execution.runs import Runs
     from guildhall.store.engine import Store
 
 TIMEOUT_S = 60.0  # how long a closing hall waits for compactions

@@ -1,1 +1,3 @@
-"""The record of runs: the types of journal entries."""
+"""The record of runs: journal entries, their SQL, and read-only queries.
+
+Does not change what a run does. Invariant: an entry is stored before its effect happens."""

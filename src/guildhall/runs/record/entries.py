@@ -17,7 +17,7 @@ from guildhall.core.errors import ErrorInfo, InvalidFile
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.policy.model import Mode
+    from guildhall.policy.rules import Mode
     from guildhall.runs.model import PauseCause, RunStatus, Stretch
 
 Kind = Literal[

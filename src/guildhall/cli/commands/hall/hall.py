@@ -11,13 +11,12 @@ from guildhall.cli.format.runs import age
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
-from guildhall.hall.client.discovery import find, process_of
+from guildhall.hall.client.discovery import Address, find, process_of
 from guildhall.hall.client.discovery import stop as stop_process
 from guildhall.hall.client.transport import BlockingTransport, run_without_event_loop
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client.discovery import Address
 
 
 @command(JSON)

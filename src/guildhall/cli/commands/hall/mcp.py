@@ -33,7 +33,7 @@ def mcp(ctx: Context) -> Work:
 
 async def _serve(screen: Screen) -> None:
     from guildhall import __version__
-    from guildhall.hall.outside import outside_tools
+    from guildhall.hall.mcp_tools import outside_tools
     from guildhall.rpc.stdio_server import MAX_LINE_BYTES, StdioServer
 
     connection = _Connection(screen)

@@ -34,7 +34,7 @@ async def serve(ctx: Context) -> None:
         raise UsageError(message, hint="Unset it: one is made up.")
     client = await ctx.connect()
     from guildhall import __version__
-    from guildhall.hall.operations import HallJobs, Operations
+    from guildhall.hall.server.worker_methods import HallJobs, Operations
     from guildhall.rpc.endpoint import PATH, Endpoint, Offer
     from guildhall.rpc.listener import Listener
 

@@ -9,7 +9,7 @@ from guildhall.cli.targets import parse_target
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from guildhall.workflow.instance import Schedule
+    from guildhall.workflow.target import Schedule
 
 
 @command(

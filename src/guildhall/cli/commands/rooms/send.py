@@ -10,7 +10,7 @@ from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.workflow.instance import Sent
+    from guildhall.workflow.target import Sent
 
 
 @command(

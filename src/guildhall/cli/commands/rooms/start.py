@@ -6,7 +6,6 @@ import asyncio
 import os
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import OUTPUT, Context, argument, command
@@ -15,14 +14,9 @@ from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
 from guildhall.cli.targets import parse_target, worker_name
 from guildhall.core.errors import GuildError, UsageError
-from guildhall.core.events import RunStartedData
+from guildhall.core.events import Event, RunStartedData
 from guildhall.hall.client.discovery import is_embedded
-from guildhall.workflow.recognise import SUFFIXES, is_workflow
-from guildhall.workflow.target import Target
-
-if TYPE_CHECKING:
-    from guildhall.core.events import Event
-    from guildhall.workflow.instance import WorkflowShown
+from guildhall.workflow.target import SUFFIXES, Target, WorkflowShown, is_workflow
 
 
 @command(

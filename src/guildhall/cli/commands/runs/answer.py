@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from guildhall.cli import exit_codes
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
@@ -13,11 +11,8 @@ from guildhall.cli.format.runs import next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.targets import ask_id, is_member_job
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
-from guildhall.runs.model import ASIDE, Answer, choices_in_words
+from guildhall.runs.model import ASIDE, Answer, Ask, choices_in_words
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
-
-if TYPE_CHECKING:
-    from guildhall.runs.model import Ask
 
 _SEVERAL = 2
 _ID = argument("ask", metavar="ASK", help="the id of the ask; of a member's job: MEMBER/JOB")

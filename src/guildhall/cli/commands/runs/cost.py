@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.screen import money
+from guildhall.cli.screen import Screen, money
 from guildhall.cli.targets import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.rooms import message_line
 from guildhall.cli.format.runs import entry_line, next_steps
-from guildhall.cli.targets import resolve
+from guildhall.cli.targets import Resolved, resolve
 from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.cli.targets import Resolved
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Shown

@@ -19,7 +19,7 @@ from guildhall.cli.format.workflows import (
     retry_command,
     working_rows,
 )
-from guildhall.cli.screen import money
+from guildhall.cli.screen import Screen, money
 from guildhall.cli.targets import parse_target
 from guildhall.core.clock import SystemClock
 from guildhall.core.ids import COMMISSION, is_id
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
     from guildhall.members.model import AtWork
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
-    from guildhall.workflow.instance import AgentShown, WorkflowShown
+    from guildhall.workflow.target import AgentShown, WorkflowShown
 
 _MAX_DONE = 10  # finished runs without --all
 _OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
@@ -250,7 +249,7 @@ def _note_left_behind(screen: Screen) -> None:
     """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
     from guildhall.core.paths import Home
     from guildhall.hall.client.discovery import find
-    from guildhall.members.work import FILE, Work
+    from guildhall.members.activity import FILE, Work
 
     home = Home.locate(dict(os.environ))
     if not (home.path / FILE).exists() or find(home) is not None:

@@ -6,9 +6,7 @@ from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of
 from guildhall.cli.targets import worker_name
 from guildhall.core.errors import UsageError
-from guildhall.workflow.params import parse_params
-from guildhall.workflow.recognise import is_workflow
-from guildhall.workflow.target import MAIN
+from guildhall.workflow.target import MAIN, is_workflow, parse_params
 
 
 @command(

@@ -11,18 +11,15 @@ from guildhall.cli.follow import Follower
 from guildhall.cli.parser import dollars, positive_int, read_text
 from guildhall.cli.targets import worker_name
 from guildhall.core.errors import Conflict, NotFound, UsageError
-from guildhall.core.nearest import did_you_mean
-from guildhall.workflow.params import parse_params
-from guildhall.workflow.recognise import SUFFIXES, is_workflow, workflows_in
-from guildhall.workflow.target import MAIN
+from guildhall.core.text import did_you_mean
+from guildhall.workflow.target import MAIN, SUFFIXES, Start, WorkflowShown, is_workflow, parse_params, workflows_in
 
 if TYPE_CHECKING:
     import argparse
 
     from guildhall.hall.client.interface import HallClient
-    from guildhall.policy.model import Mode
+    from guildhall.policy.rules import Mode
     from guildhall.runs.model import RunRequest
-    from guildhall.workflow.instance import Start, WorkflowShown
 
 _INPUT_HINT = 'Say what to do, guild run WORKER "...", or `-` to type it and end with Ctrl-D.'
 
@@ -129,7 +126,7 @@ async def _run(ctx: Context, request: RunRequest) -> int:
 
 async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, background: bool = False) -> int | None:
     """Start a workflow and follow it, or leave it to the hall in the background."""
-    from guildhall.workflow.instance import Start
+    from guildhall.workflow.target import Start
 
     args = ctx.args
     start = Start(file=args.worker, tag=args.tag or MAIN, params=parse_params(args.param), mode=mode, fresh=args.fresh)

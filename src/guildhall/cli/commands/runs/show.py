@@ -11,14 +11,13 @@ from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.meetings import print_meeting
 from guildhall.cli.format.runs import how_to_answer, next_steps, text_of, used
 from guildhall.cli.format.workflows import print_workflow
-from guildhall.cli.targets import resolve
+from guildhall.cli.targets import Resolved, resolve
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.cli.targets import Resolved
     from guildhall.hall.client.model import Shown
     from guildhall.runs.model import Ask
 

@@ -14,7 +14,7 @@ from guildhall.cli.format.jobs import print_end, print_end_as_json, wait_for_mem
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
 from guildhall.cli.parser import seconds
-from guildhall.cli.targets import is_member_job, resolve
+from guildhall.cli.targets import Resolved, is_member_job, resolve
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, is_id
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from guildhall.cli.screen import Screen
-    from guildhall.cli.targets import Resolved
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Shown
-    from guildhall.workflow.instance import WorkflowShown
+    from guildhall.workflow.target import WorkflowShown
 
 _POLL_S = 0.2  # if the run is not alive in the hall that is asked
 # Events that may end the wait; from the first one on, none is missed.

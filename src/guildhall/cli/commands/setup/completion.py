@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.command_table import COMMANDS, family
+from guildhall.cli.command_table import COMMANDS, Row, family
 from guildhall.cli.parser import parser_of
-
-if TYPE_CHECKING:
-    from guildhall.cli.command_table import Row
 
 _BASH = """# guild completion for bash
 _guild() {{

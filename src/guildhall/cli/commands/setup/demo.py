@@ -15,7 +15,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.command import Context, argument, command
 from guildhall.core.errors import UsageError
 from guildhall.runtimes.catalog import ROWS
-from guildhall.runtimes.installed import Programs
+from guildhall.runtimes.discovery import Programs
 
 if TYPE_CHECKING:
     import argparse

@@ -6,17 +6,13 @@ Parses, calls the hall and prints; the rules for keys and contents are in `memor
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.cli.parser import positive_int, read_text
-from guildhall.cli.screen import one_line
+from guildhall.cli.screen import Screen, one_line
 from guildhall.cli.targets import worker_name
-from guildhall.memory.model import SCOPES
-
-if TYPE_CHECKING:
-    from guildhall.cli.screen import Screen
-    from guildhall.memory.model import EntryHistory, Listing
+from guildhall.memory.model import SCOPES, EntryHistory, Listing
 
 _MAX_NAME_CHARS = 80
 _MAX_PREVIEW_CHARS = 60

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.policy.risk import Risk
-    from guildhall.runs.plan import Plan
+    from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import Listed, Worker
 
 _NAME = argument("name", metavar="NAME", type=worker_name, help="the worker's name")

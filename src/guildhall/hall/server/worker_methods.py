@@ -1,0 +1,245 @@
+"""`worker/*` of one worker of a hall: checks the parameters, calls WorkerJobs, returns results in their wire shape.
+
+Used by a member's own hall, by the user's hall for its workers, and by `guild serve`, which calls a hall elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import parse_qs
+
+from guildhall import __version__
+from guildhall.core.errors import GuildError, NotDeletable, NotFinished, UnknownJob, UsageError
+from guildhall.core.frame import Frame
+from guildhall.core.paths import project_root
+from guildhall.core.text import did_you_mean
+from guildhall.jobs.model import Detail, Dispatch, Job, JobResult, JobShown, Page, WorkerJobs, detail_of
+from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS, Endpoint, Offer
+from guildhall.rpc.http import HttpError, is_token
+from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.services.embedded import EmbeddedHall
+    from guildhall.rpc.http import Message
+
+    Carry = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+
+T = TypeVar("T")
+_META = "_meta"  # of MCP: it may be in any parameters
+_TYPES: Mapping[type, str] = {str: "text", dict: "an object", int: "a whole number"}
+
+
+class HallJobs:
+    """The jobs of one worker of a hall, as WorkerJobs. Jobs of other workers are unknown here."""
+
+    def __init__(self, hall: HallClient, worker: str, frame: Callable[[], Frame], *, name: str | None = None) -> None:
+        """`worker`: as the hall finds it. `name`: as its file names it. `frame`: of new jobs."""
+        self._hall = hall
+        self._worker = worker
+        self._name = name or worker
+        self._frame = frame
+
+    async def dispatch(self, dispatch: Dispatch) -> Job:
+        return await self._hall.jobs.dispatch(self._worker, dispatch, self._frame())
+
+    async def page(
+        self,
+        *,
+        detail: Detail = "detailed",
+        filter: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page:
+        return await self._hall.jobs.list(worker=self._name, filter=filter, limit=limit, cursor=cursor)
+
+    async def status(self, id: str) -> JobShown:
+        shown = None if "/" in id else await self._hall.jobs.get(id)  # with a slash it would be an id of a member
+        if shown is None or shown.job.worker != self._name:
+            raise UnknownJob(f"there is no job {id[:60]!r}")
+        return shown
+
+    async def result(self, id: str) -> JobResult:
+        return await self._hall.jobs.result((await self.status(id)).job.id)
+
+    async def cancel(self, id: str) -> Job:
+        return await self._hall.jobs.cancel((await self.status(id)).job.id)
+
+    async def delete(self, id: str, *, force: bool = False) -> None:
+        await self._hall.jobs.delete((await self.status(id)).job.id, force=force)
+
+    async def answer(self, id: str, text: str, question: str | None = None) -> str:
+        return await self._hall.jobs.answer((await self.status(id)).job.id, text, question=question)
+
+
+class Operations:
+    """`worker/*` of one worker."""
+
+    def __init__(self, jobs: WorkerJobs) -> None:
+        self._jobs = jobs
+        self._methods: dict[str, Carry] = {
+            DISPATCH: self._dispatch,
+            LIST: self._list,
+            STATUS: self._status,
+            RESULT: self._result,
+            CANCEL: self._cancel,
+            DELETE: self._delete,
+            ANSWER: self._answer,
+        }
+
+    async def __call__(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._methods[method](params)
+        except GuildError as error:
+            raise refusal(error) from None
+
+    async def _dispatch(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        _only(params, "description", "task", "config")
+        config = cast("dict[str, Any] | None", _given(params, "config", dict))
+        dispatch = Dispatch(
+            description=_needed(params, "description", str), task=_needed(params, "task", str), config=config or {}
+        )
+        return {"jobId": (await self._jobs.dispatch(dispatch)).id}
+
+    async def _list(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        _only(params, "detail", "filter", "limit", "cursor")
+        detail = detail_of(_given(params, "detail", str) or "simple")
+        page = await self._jobs.page(
+            detail=detail,
+            filter=_given(params, "filter", str),
+            limit=_given(params, "limit", int),
+            cursor=_given(params, "cursor", str),
+        )
+        return page.as_wire(detail)
+
+    async def _status(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return (await self._jobs.status(_job_id(params))).as_wire()
+
+    async def _result(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return (await self._jobs.result(_job_id(params))).as_wire()
+
+    async def _cancel(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return (await self._jobs.cancel(_job_id(params))).row()
+
+    async def _delete(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        id = _job_id(params)
+        await self._jobs.delete(id)
+        return {"jobId": id, "deleted": True}
+
+    async def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Pass on the user's answer to a question. Approvals are not given here."""
+        id = _job_id(params, "question", "answer")
+        text, question = _needed(params, "answer", str), _given(params, "question", str)
+        return {"jobId": id, "question": await self._jobs.answer(id, text, question), "answer": text}
+
+
+def _job_id(params: Mapping[str, Any], *more: str) -> str:
+    _only(params, "jobId", *more)
+    return _needed(params, "jobId", str)
+
+
+def refusal(error: GuildError) -> RpcError:
+    """An error of the hall as the wire has it: a wrong parameter, or a state that does not permit it."""
+    if isinstance(error, NotFinished):
+        return RpcError(SERVER_ERROR, _said(error), {"jobId": error.job, "status": error.status})
+    if isinstance(error, UsageError | UnknownJob | NotDeletable):
+        return RpcError(INVALID_PARAMS, _said(error))
+    return RpcError(SERVER_ERROR, _said(error), error.as_dict())
+
+
+def _said(error: GuildError) -> str:
+    """What was wrong and what to do, in a line."""
+    where = f"{error.where}: " if error.where else ""
+    hint = f". {error.hint}" if error.hint else ""
+    return " ".join(f"{where}{error.message}{hint}".split())
+
+
+def _only(params: Mapping[str, Any], *known: str) -> None:
+    for name in params:
+        if name not in known and name != _META:
+            hint = did_you_mean(name[:60], known)
+            raise UsageError(f"{name[:60]!r} is no parameter of this method", hint=hint)
+
+
+def _needed(params: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    value = _given(params, name, kind)
+    if value is None:
+        raise UsageError(f"{name}: this parameter is required")
+    return value
+
+
+def _given(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+    """A parameter; null is as if it were not there."""
+    value = params.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise UsageError(f"{name}: expected {_TYPES[kind]}")
+    return cast("T", value)
+
+
+PREFIX = "/workers/"
+_OF_A_PROJECT = "A worker of a project is at /workers/NAME/mcp?project= and the absolute path of its folder."
+_PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
+
+
+class ServedWorkers:
+    """Finds what a request goes to."""
+
+    def __init__(
+        self, hall: Hall, client: EmbeddedHall, *, leaving: Callable[[], bool], recovered: asyncio.Event
+    ) -> None:
+        self._hall = hall
+        self._client = client
+        self._leaving = leaving
+        self._recovered = recovered
+
+    def endpoint(self, token: str) -> Endpoint:
+        return Endpoint(admits=lambda shown: is_token(shown, token), find=self.find)
+
+    def find(self, scope: Message) -> Offer | None:
+        path = _PATH.fullmatch(scope["path"])
+        if path is None:
+            return None
+        if self._leaving():
+            raise HttpError(503, "the hall is leaving: the same again finds a new one")
+        project = _project(scope.get("query_string", b""))
+        try:
+            frame = self._frame(project)
+            worker = self._hall.workers.find(path[1], frame)
+        except GuildError as error:
+            where = "" if project else f" {_OF_A_PROJECT}"
+            return Offer(name=path[1], version=__version__, missing=f"{refusal(error).message}{where}")
+        operations = Operations(HallJobs(self._client, path[1], lambda: frame, name=worker.name))
+
+        async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+            await self._recovered.wait()
+            return await operations(method, params)
+
+        return Offer(name=worker.name, version=__version__, worker=operate)
+
+    def _frame(self, project: Path | None) -> Frame:
+        cwd = project or self._hall.home.path
+        here = Frame(cwd=cwd, root=project_root(cwd))
+        allowed = frozenset(self._hall.settings(here).env)
+        return Frame.here(cwd, self._hall.environ, allowed=allowed, caller="member")
+
+
+def _project(query: bytes) -> Path | None:
+    """The folder that a request names."""
+    try:
+        named = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+    except ValueError:
+        raise HttpError(400, "the address cannot be read") from None
+    if not named:
+        return None
+    folder = Path(named["project"][0]) if set(named) == {"project"} and len(named["project"]) == 1 else None
+    if folder is None or "\0" in str(folder) or not folder.is_absolute() or not folder.is_dir():
+        raise HttpError(400, "an address may end with ?project= and the absolute path of a folder that is there")
+    return folder.resolve()

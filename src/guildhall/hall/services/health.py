@@ -1,0 +1,224 @@
+"""The service of the hall itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guildhall import __version__
+from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
+from guildhall.core.frame import Frame
+from guildhall.hall.client.interface import HallInfo
+from guildhall.hall.client.model import Check, Checked, Welcome
+from guildhall.hall.composition.hall import Hall
+from guildhall.models.catalog import detected_keys
+from guildhall.models.credentials import joined
+from guildhall.runtimes.catalog import ROWS
+from guildhall.sandbox.jail import available
+from guildhall.workers.package_store import Packages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from guildhall.workers.model import Listed, Worker
+
+
+class InfoService(HallInfo):
+    def __init__(self, hall: Hall, status: Callable[[], Mapping[str, Any]] | None) -> None:
+        """`status` returns the state of the process that serves the hall. An embedded hall has none."""
+        self._hall = hall
+        self._status = status
+
+    async def hello(self, root: Path) -> Welcome:
+        try:
+            return Welcome(env=self._hall.settings(Frame(cwd=root, root=root)).env)
+        except GuildError as error:
+            return Welcome(env=(), problem=error)
+
+    async def status(self) -> dict[str, Any]:
+        members = Hall.members.of(self._hall).peek()
+        running = {
+            "boot": self._hall.boot,
+            "version": __version__,
+            "runs": self._hall.workflow_databases.live_runs,
+            "members": members.standing() if members is not None else [],
+        }
+        own = self._status() if self._status is not None else {"pid": os.getpid(), "state": "embedded"}
+        return {**own, **running}
+
+    async def doctor(self, frame: Frame) -> Sequence[Check]:
+
+        return await checks(self._hall, frame)
+
+
+async def checks(hall: Hall, frame: Frame) -> list[Check]:
+    """Everything that `guild doctor` says."""
+    settings, keys, workers = _settings(hall, frame), _keys(hall, frame), _workers(hall, frame)
+    return [
+        _python(),
+        _home(hall),
+        settings,
+        keys,
+        _shell(),
+        _git(),
+        *await _runtimes(hall, frame),
+        workers,
+        *_packages(hall),
+        *_members(hall, frame),
+        *_databases(hall),
+    ]
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check(name="python", ok=sys.version_info >= (3, 11), detail=version)
+
+
+def _home(hall: Hall) -> Check:
+    private = hall.home.database.stat().st_mode & 0o077 == 0
+    return Check(
+        name="home",
+        ok=private,
+        detail=str(hall.home.path),
+        hint=None if private else f"Others can read {hall.home.database}: chmod 600 it.",
+    )
+
+
+def _databases(hall: Hall) -> list[Check]:
+    """Those of workflows that keep their state apart and cannot be used now."""
+    problems = hall.workflow_databases.problems()
+    return [
+        Check(name="database", ok=False, detail=f"{error.where}: {error.message}", hint=error.hint)
+        for error in problems
+    ]
+
+
+def _settings(hall: Hall, frame: Frame) -> Check:
+    try:
+        settings = hall.settings(frame)
+    except GuildError as error:
+        return Check(name="settings", ok=False, detail=error.message, hint=error.hint)
+    budget = "no budget" if settings.budget is None else f"budget {settings.budget:g} USD a command"
+    model = f"model {settings.model}" if settings.model else "no default model"
+    refused = f"; not passed on: {', '.join(settings.env_refused)}" if settings.env_refused else ""
+    return Check(name="settings", ok=True, detail=f"{model}, {budget}{refused}")
+
+
+def _keys(hall: Hall, frame: Frame) -> Check:
+    names = [key.variable for key in detected_keys(joined(hall.environ, frame.keys))]
+    hint = (
+        None if names else "Set a provider's key, such as ANTHROPIC_API_KEY. `script:` models and the demo need none."
+    )
+    return Check(name="keys", ok=True, detail=", ".join(names) or "none", hint=hint)
+
+
+def _shell() -> Check:
+    kind = available()
+    if kind is None:
+        hint = "Install bubblewrap; until then Bash and toolbox files are refused."
+        return Check(name="confinement", ok=False, detail="none", hint=hint)
+    hint = None if kind == "bubblewrap" else "Weaker than bubblewrap, which is not installed: see docs/tools-exec.md."
+    return Check(name="confinement", ok=True, detail=kind, hint=hint)
+
+
+async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
+    """One line for each runtime that is a program. One that is not installed is nobody's fault."""
+    found: list[Check] = []
+    programs = hall.runtimes.programs.seen_by(frame.keys)
+    for row in ROWS.values():
+        if row.program is None:
+            continue
+        try:
+            installed = await programs.find(row)
+            told = f"{row.line}; {installed.version} at {installed.path}"
+            found.append(Check(name=row.name, ok=True, detail=told, hint=None))
+        except RuntimeMissing as error:
+            named = programs.where(row) is not None  # by its variable, and wrongly
+            told = error.message if named else "not installed"
+            found.append(Check(name=row.name, ok=not named, detail=told, hint=error.hint))
+        except GuildError as error:
+            found.append(Check(name=row.name, ok=False, detail=error.message, hint=error.hint))
+    return found
+
+
+def _git() -> Check:
+    path = shutil.which("git")
+    return Check(name="git", ok=path is not None, detail=path or "not found", hint=None if path else "Install git.")
+
+
+def _workers(hall: Hall, frame: Frame) -> Check:
+    listed = hall.workers.listed(frame)
+    wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
+    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
+    hint = "guild worker validate says why." if wrong else None
+    return Check(name="workers", ok=not wrong, detail=detail, hint=hint)
+
+
+def _packages(hall: Hall) -> list[Check]:
+    """One line for all packages; none where there are none."""
+    listed = Packages(hall.home).listed()
+    wrong = [package.name for package in listed if package.error is not None]
+    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
+    hint = "guild package ls says why." if wrong else None
+    return [Check(name="packages", ok=not wrong, detail=detail, hint=hint)] if listed else []
+
+
+def _members(hall: Hall, frame: Frame) -> list[Check]:
+    """One line for all members; none where there are none."""
+    shown = [hall.members.shown(member) for member in hall.members.roster(frame).listed()]
+    if not shown:
+        return []
+    wrong = [one.member.name for one in shown if one.member.error is not None]
+    strange = [one.member.name for one in shown if one.member.error is None and not one.trusted]
+    parts = [f"{len(shown) - len(wrong) - len(strange)} usable"]
+    parts += [f"{len(strange)} not trusted: {', '.join(strange)}"] if strange else []
+    parts += [f"{len(wrong)} with errors: {', '.join(wrong)}"] if wrong else []
+    hint = "guild member ls says why." if wrong else "Look at them, then: guild trust" if strange else None
+    return [Check(name="members", ok=not wrong, detail=", ".join(parts), hint=hint)]
+
+
+def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
+    """Whether a worker of this project cannot run. What one from elsewhere needs may be in another project."""
+    if listed.scope != "project":
+        return False
+    try:
+        return bool(checked(hall, hall.workers.find(str(listed.path), frame), frame).problems)
+    except GuildError:
+        return True
+
+
+def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
+    """A worker, held against what can be given here."""
+    from guildhall.runs.assembly.preflight import doubts
+
+    return Checked(worker=worker, problems=hall.workers.supply.lacking(worker, frame), doubts=doubts(worker))
+
+
+def _has_usable_schema(hall: Hall, worker: Worker, frame: Frame) -> bool:
+    """Return False if `Supply.lacking` has reported a problem with the output schema."""
+    try:
+        hall.workers.supply.check_schema(worker, frame)
+    except GuildError:
+        return False
+    return True
+
+
+async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
+    """The same with what code that may run says about itself: its tools, the schema of a model; and with the plan."""
+    found = checked(hall, worker, frame)
+    try:
+        plan = await hall.workers.planner.plan(worker, frame)
+        if _has_usable_schema(hall, worker, frame):
+            await hall.workers.supply.output_schema(worker, frame)
+    except GuildError as error:
+        return replace(found, problems=[*found.problems, error])
+    broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]
+    errors = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
+    # `missing` is among the problems already; a broken schema was raised above
+    doubts = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
+    doubts += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
+    return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *doubts])

@@ -1,0 +1,353 @@
+"""One job directory: plain files that people and programs read, each of them whole whatever happens.
+
+    task.md  config.json          what was asked for
+    meta.json                     id, status, description, times: written last. Without it there is no job
+    status.md                     the worker's own summary
+    questions.md  decisions.json  what it could not decide, and what it did
+    result.md  artifacts/         what came out
+
+A file is written beside its place, brought to the disk and renamed. What is added to a file is added once: each call
+has a key. People edit and remove these files: whatever is found there, reading it raises nothing but an error that
+says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from guildhall.activities.contract import MAX_PROBLEMS, Asked, Decided, check_output, output_text
+from guildhall.core.atomic_file import replace_file
+from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
+from guildhall.jobs.model import Job, JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from guildhall.runs.purpose import Contract
+
+
+_HEAD = re.compile(r"## (\S+), (\S+)")
+_ANSWER = "Answer:"
+
+
+def write(questions: Iterable[Asked]) -> str:
+    """The whole file."""
+    parts: list[str] = []
+    for one in questions:
+        parts.append(f"## {one.ask}, {one.at}\n\n{_quoted(one.question)}\n")
+        if one.answer is not None:
+            parts.append(f"{_ANSWER}\n\n{_quoted(one.answer)}\n")
+    return "\n".join(parts)
+
+
+def parse(text: str) -> list[Asked]:
+    """What the file says."""
+    found: list[Asked] = []
+    words: list[str] | None = None
+    answering = False
+    for line in [*text.split("\n"), ""]:
+        if line.startswith(">"):
+            words = [*(words or ()), line[2:] if line.startswith("> ") else line[1:]]
+            continue
+        if words is not None and found:
+            said = "\n".join(words)
+            found[-1] = replace(found[-1], answer=said) if answering else replace(found[-1], question=said)
+        words = None
+        if (head := _HEAD.fullmatch(line)) is not None:
+            found.append(Asked(ask=head[1], at=head[2], question=""))
+            answering = False
+        elif line.strip() == _ANSWER:
+            answering = True
+    return found
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" if line else ">" for line in text.split("\n"))
+
+
+META = "meta.json"
+STATUS = "status.md"
+RESULT = "result.md"
+QUESTIONS = "questions.md"
+DECISIONS = "decisions.json"
+ARTIFACTS = "artifacts"
+GONE = ".gone-"  # before the name of a directory that is being removed
+LARGEST = 20_000_000  # bytes of a file that is read whole
+_MOST_LISTED = 10_000  # artifacts
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_stat = os.stat
+_STATUSES = frozenset(get_args(JobStatus))
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """The directory of one job."""
+
+    path: Path
+
+    # Beginning and end
+
+    def make(self, task: str, config: dict[str, Any]) -> None:
+        """The directory of a job that is to be: it is none until it has its meta.json."""
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            raise Conflict(f"no job can be kept: {error.strerror or error}", where=str(self.path.parent)) from None
+        self._put("task.md", task)
+        self._put("config.json", _json(config))
+
+    def remove(self) -> None:
+        """Removes it with all that it holds. Seen from outside it is gone at once."""
+        going = self.path.with_name(f"{GONE}{self.path.name}")
+        try:
+            self.path.rename(going)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise Conflict(f"it cannot be removed: {error.strerror or error}", where=str(self.path)) from None
+        sweep(going)
+
+    # How it stands
+
+    def save(self, job: Job) -> None:
+        """How the job stands, for all to see."""
+        told: dict[str, Any] = {
+            "id": job.id,
+            "worker": job.worker,
+            "description": job.description,
+            "status": job.status,
+            "startedAt": job.started_at,
+            "completedAt": job.completed_at,
+            "error": job.error,
+            "run": job.run,
+        }
+        if job.late_error is not None:
+            told["lateError"] = job.late_error
+        self._put(META, _json(told))
+
+    def load(self) -> Job | None:
+        """The job; None: there is none. InvalidFile: there is something else."""
+        text = self._get(META)
+        if text is None:
+            return None
+        return _job(text, self.path, self.summary())
+
+    def seen(self) -> tuple[int, ...] | None:
+        """Changes when somebody changes how the job stands, or its summary; None: it is not there."""
+        return look(str(self.path))
+
+    def summary(self) -> str | None:
+        try:
+            return self._get(STATUS) or None
+        except InvalidFile:
+            return None
+
+    def summarise(self, text: str) -> None:
+        self._put(STATUS, text)
+
+    # Decisions
+
+    def decisions(self) -> list[Decided]:
+        return [Decided(**{name: one[name] for name in _DECIDED}) for one in self._decided()]
+
+    def decide(self, key: str, decided: Decided) -> None:
+        """Adds a decision; the same call adds it once."""
+        every = self._decided()
+        if not any(one.get("key") == key for one in every):
+            self._put(DECISIONS, _json([*every, {**decided.as_wire(), "key": key}]))
+
+    def _decided(self) -> list[dict[str, str]]:
+        text = self._get(DECISIONS)
+        try:
+            every: Any = json.loads(text) if text else []
+        except (ValueError, RecursionError):
+            raise self._wrong(DECISIONS, "it is not JSON") from None
+        if not isinstance(every, list) or not all(map(_is_decision, cast("list[Any]", every))):
+            raise self._wrong(DECISIONS, "it is not a list of question, decision and reasoning")
+        return cast("list[dict[str, str]]", every)
+
+    # Questions
+
+    def questions(self) -> list[Asked]:
+        return parse(self._get(QUESTIONS) or "")
+
+    def ask(self, asked: Asked) -> None:
+        """Adds a question; the same one, by its ask, is added once."""
+        every = self.questions()
+        if not any(one.ask == asked.ask for one in every):
+            self._put(QUESTIONS, write([*every, asked]))
+
+    def answer(self, ask: str, answer: str) -> bool:
+        """Puts an answer to its question; says whether that changed anything."""
+        every = self.questions()
+        then = [replace(one, answer=answer) if one.ask == ask else one for one in every]
+        if then == every:
+            return False
+        self._put(QUESTIONS, write(then))
+        return True
+
+    # What came out
+
+    def result(self) -> str | None:
+        return self._get(RESULT)
+
+    def give(self, output: str) -> None:
+        self._put(RESULT, output)
+
+    def write_artifact(self, path: str, content: str) -> None:
+        """Makes or replaces an artifact, by its path below artifacts/."""
+        folder = self.path / ARTIFACTS
+        *above, name = path.split("/")
+        for part in ("", *above):
+            folder = folder / part
+            try:
+                folder.mkdir(exist_ok=True)
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise Conflict(f"{path} cannot be written: {error.strerror or error}", where=str(folder)) from None
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise UsageError(f"{part} in {path} is a file, not a folder")
+        place = folder / name
+        if place.is_symlink() or place.is_dir():
+            raise UsageError(f"{path} is there already, and is no file")
+        _replace(place, content)
+
+    def lacks(self, artifacts: Sequence[str]) -> list[str]:
+        """Those of the artifacts that are not there as files."""
+        there = set(self.artifacts())
+        return [path for path in artifacts if f"{ARTIFACTS}/{path}" not in there]
+
+    def check_result(self, contract: Contract, output: Any) -> str:
+        """Return the result as text. Raise NotFulfilled with all that is missing if the contract is not met."""
+        value, problems = check_output(contract, output, self.lacks(contract.artifacts))
+        if problems:
+            raise NotFulfilled(
+                f"the job has not given what it had to: {'; '.join(problems[:MAX_PROBLEMS])}",
+                hint="Write what is missing with write_artifact, correct the result, and submit it again.",
+            )
+        return output_text(value)
+
+    def artifacts(self) -> list[str]:
+        """The artifacts, as paths from the directory on."""
+        return sorted(_files(self.path / ARTIFACTS, ARTIFACTS))[:_MOST_LISTED]
+
+    # Files
+
+    def _put(self, name: str, text: str) -> None:
+        _replace(self.path / name, text)
+
+    def _get(self, name: str) -> str | None:
+        """The text of a file; None: it is not there."""
+        try:
+            descriptor = os.open(f"{self.path}/{name}", _READ)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._wrong(name, error.strerror or str(error)) from None
+        try:
+            return self._text(descriptor, name)
+        finally:
+            os.close(descriptor)
+
+    def _text(self, descriptor: int, name: str) -> str:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise self._wrong(name, "it is not a regular file")
+        data = b""
+        while piece := os.read(descriptor, max(about.st_size - len(data), 0) + 1):
+            data += piece
+            if len(data) > LARGEST:
+                raise self._wrong(name, f"it is larger than {LARGEST:,} bytes")
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise self._wrong(name, "it is not UTF-8 text") from None
+
+    def _wrong(self, name: str, what: str) -> InvalidFile:
+        return InvalidFile(f"{name} of the job cannot be read: {what}", where=str(self.path / name))
+
+
+_DECIDED = ("question", "decision", "reasoning")
+
+
+def look(path: str) -> tuple[int, ...] | None:
+    """What tells the files of a job from what they were before. Light: it is done for thousands of jobs at once."""
+    try:
+        meta = _stat(f"{path}/{META}", follow_symlinks=False)
+    except OSError:
+        return None
+    try:
+        status = _stat(f"{path}/{STATUS}", follow_symlinks=False)
+    except OSError:
+        return meta.st_mtime_ns, meta.st_ino, meta.st_size
+    return meta.st_mtime_ns, meta.st_ino, meta.st_size, status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def _is_decision(value: Any) -> bool:
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return all(isinstance(fields.get(name), str) for name in _DECIDED)
+
+
+def _job(text: str, path: Path, summary: str | None) -> Job:
+    try:
+        told: Any = json.loads(text)
+        texts = {name: told[name] for name in ("id", "worker", "description", "status", "startedAt")}
+        others = {name: told.get(name) for name in ("completedAt", "error", "run", "lateError")}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise InvalidFile("it is not the meta.json of a job", where=str(path / META)) from None
+    kept = all(isinstance(value, str) for value in texts.values()) and texts["status"] in _STATUSES
+    if not kept or not all(value is None or isinstance(value, str) for value in others.values()):
+        raise InvalidFile("it is not the meta.json of a job", where=str(path / META))
+    if texts["id"] != path.name:
+        raise InvalidFile(f"it is of another job, {texts['id'][:40]!r}", where=str(path / META))
+    return Job(
+        id=texts["id"],
+        worker=texts["worker"],
+        description=texts["description"],
+        status=texts["status"],
+        started_at=texts["startedAt"],
+        completed_at=others["completedAt"],
+        error=others["error"],
+        late_error=others["lateError"],
+        run=others["run"],
+        summary=summary,
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file of the job durably. Raise Conflict if it cannot be written."""
+    try:
+        replace_file(path, text.encode(), durable=True, single_writer=True)
+    except OSError as error:
+        raise Conflict(f"{path.name} cannot be written: {error.strerror or error}", where=str(path)) from None
+
+
+def _files(folder: Path, shown: str, depth: int = 0) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False) and depth < 16:
+            yield from _files(folder / entry.name, f"{shown}/{entry.name}", depth + 1)
+        elif entry.is_file(follow_symlinks=False):
+            yield f"{shown}/{entry.name}"
+
+
+def sweep(path: Path) -> None:
+    """Removes a directory that is no job any more, or never was one."""
+    shutil.rmtree(path, ignore_errors=True)

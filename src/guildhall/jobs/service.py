@@ -1,0 +1,351 @@
+"""The jobs of a hall: dispatched, looked at, cancelled, deleted, gone on with.
+
+A job is a run in a seat: the run is on record as every other, and what the wire shows of it is its directory. The end
+of the run is on record first, then meta.json says so; a process that dies in between is made good at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from guildhall.activities.contract import Asked, is_result_accepted, output_text, rejection_reason
+from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text
+from guildhall.core.clock import Clock, stamp
+from guildhall.core.errors import (
+    Conflict,
+    GuildError,
+    InvalidFile,
+    NotDeletable,
+    NotFulfilled,
+)
+from guildhall.core.ids import JOB, new_id
+from guildhall.jobs.directory import RESULT, JobFolder
+from guildhall.jobs.model import Dispatch, Job
+from guildhall.jobs.queries import Register
+from guildhall.jobs.tools import SERVER, JobTools, contract_of, first_message, job_tools, refuse_writing, seated
+from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.model import ENDED, Ask, Run, RunRequest, Stretch
+from guildhall.runs.purpose import Contract, JobPurpose
+from guildhall.runs.record import records
+from guildhall.tools.definition import invoke
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.frame import Frame
+    from guildhall.runs.asks import Asks
+    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.execution.runs import Runs
+    from guildhall.runs.limits import Grant
+    from guildhall.runs.record.history import History
+    from guildhall.store.engine import Store
+    from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
+    from guildhall.workers.model import Worker
+
+_log = logging.getLogger("guildhall.jobs")
+
+
+class Jobs(Register):
+    """Knows the jobs of one folder, and lets their runs live."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        store: Store,
+        clock: Clock,
+        history: History,
+        asks: Asks,
+        runs: Callable[[], Runs],
+        alive: Callable[[str], bool],
+        find: Callable[[str, Frame], Worker],
+        output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]],
+        readonly: bool = False,
+    ) -> None:
+        """`find` gives a worker that may be given work. `readonly`: it only looks, and puts nothing right."""
+        super().__init__(
+            folder=folder,
+            store=store,
+            clock=clock,
+            asks=asks,
+            alive=alive,
+            readonly=readonly,
+        )
+        self._history = history
+        self._runs = runs
+        self._find = find
+        self._output_schema = output_schema
+        self._steering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
+        self._timers: ResumeTimers | None = None
+
+    # Beginning
+
+    async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
+        """A new job. It goes on by itself; whoever asked for it holds its id."""
+        dispatch.check()
+        frame = replace(frame, interactive=False)
+        found = self._find(worker, frame)
+        refuse_writing(found)
+        contract = contract_of(found, dispatch, await self._output_schema(found, frame))
+        # Whoever goes away meanwhile leaves a whole job behind, or none.
+        return await asyncio.shield(self._begin(worker, found, dispatch, contract, frame))
+
+    async def _begin(self, name: str, worker: Worker, dispatch: Dispatch, contract: Contract, frame: Frame) -> Job:
+        job = Job(
+            id=self._new_id(),
+            worker=worker.name,
+            description=dispatch.description,
+            status="running",
+            started_at=stamp(self._clock.now()),
+        )
+        folder = self._index.folder(job.id)
+        purpose = JobPurpose(
+            id=job.id, description=job.description, remembers=worker.definition.base, contract=contract
+        )
+        request = RunRequest(
+            worker=name,
+            input=first_message(dispatch),
+            override_model=dispatch.model,
+            max_turns=dispatch.max_turns,
+            max_budget_usd=dispatch.max_budget_usd,
+            purpose=purpose,
+        )
+        try:
+            await asyncio.to_thread(folder.make, dispatch.task, dict(dispatch.config))
+            seat = self._seat(purpose)
+            prepared = await self._runs().preparation.prepare(request, frame, worker=seated(worker), seat=seat)
+            job = replace(job, run=prepared.run)
+            await self._begun(job, prepared)
+        except BaseException:
+            await asyncio.to_thread(folder.remove)
+            raise
+        return job
+
+    async def _begun(self, job: Job, prepared: Prepared) -> None:
+        """The job is one from now on, and its run lives."""
+        try:
+            await self._save(job)
+        except BaseException:
+            await prepared.assembled.servers.close()
+            now = stamp(self._clock.now())
+            await self._store.write(lambda connection: records.cancel_tree(connection, prepared.run, now))
+            raise
+        self._runs().launch(prepared)
+
+    def _new_id(self) -> str:
+        while (id := new_id(JOB)) and self._index.folder(id).path.exists():
+            continue
+        return id
+
+    def _seat(self, purpose: JobPurpose) -> Seat:
+        id, contract = purpose.id, purpose.contract
+        return Seat(
+            tools=job_tools(contract, remembers=purpose.remembers),
+            execute=lambda run: self._execute(id, run, contract),
+            server=SERVER,
+            seated=seated,
+            judge=partial(self._judge, id, contract),
+            settled=partial(self._settled, id),
+        )
+
+    def _execute(self, id: str, run: str, contract: Contract) -> Execute:
+        """Return the function that executes the job tools of a run."""
+        job, folder, lock = self.get(id), self._index.folder(id), self._writing[id]
+        questions = QuestionChannel(
+            title=f"{job.worker} asks, in the job {id} ({job.description})",
+            lock=lock,
+            store=self._store,
+            ledger=lambda: self._runs().ledger(run),
+            keep=partial(self._keep_question, id),
+        )
+
+        async def remember(key: str, content: str) -> ToolResult:
+            tools = self._runs().prepared(run).assembled.tools
+            write = next(tool for tool in tools if tool.name == "memory_write")
+            return await invoke(write, {"scope": "worker", "key": key, "content": content})
+
+        async def execute(tool: Tool, call: ToolCall) -> ToolResult:
+            return await JobTools(folder, contract, lock, questions, remember, call.key).call(tool, call)
+
+        return execute
+
+    async def _keep_question(self, id: str, asked: Asked) -> None:
+        try:
+            async with self._writing[id]:
+                await asyncio.to_thread(self._index.folder(id).ask, asked)
+        except (Conflict, InvalidFile) as error:  # the inbox has it, and whoever looks at the job sees it there
+            _log.warning("%s: %s", id, error)
+
+    # Ending
+
+    async def cancel(self, id: str) -> Job:
+        """Ends a job for good. One that has ended stays as it is; so does one that has submitted its result."""
+        async with self._steering[id]:
+            job = self.get(id)
+            if job.status != "running":
+                return job
+            if job.run is not None:
+                await self._runs().park(job.run, "shutdown")  # who dies now has cancelled nothing: it goes on
+            run = self._run_of(job)
+            if run is not None and run.status not in ENDED:
+                await self._end(run, self._index.folder(id))
+                run = self._run_of(job)
+            job = self.get(id)  # its run may have ended meanwhile
+            if job.status == "running":
+                job = await self._save(self._as_on_record(job, run, gone="cancelled"))
+            return job
+
+    async def stop(self, run: str) -> list[str]:
+        """Ends the job that a run does; the runs that were ended."""
+        id = self._history.purpose(run, JobPurpose).id
+        job = self.get(id)
+        if job.status != "running":
+            raise Conflict(f"the job {id} is {job.status}: there is nothing to stop", hint=f"guild job show {id}")
+        ended = await self.cancel(id)
+        return [ended.run] if ended.run is not None and ended.status == "cancelled" else []
+
+    async def _end(self, run: Run, folder: JobFolder) -> None:
+        """Cancels a run that has stopped; one that has submitted its result is completed: that came first."""
+        output = None
+        with suppress(InvalidFile):  # it is none any more
+            output = folder.result() if is_result_accepted(self._history.entries(run.id)) else None
+        if output is None:
+            await self._runs().cancel(run.id)
+            return
+        now = stamp(self._clock.now())
+        await self._store.write(lambda connection: records.conclude(connection, run.id, output, now))
+
+    async def delete(self, id: str, *, force: bool = False) -> None:
+        """Removes a job with all that it held: one that was completed or cancelled; by `force` one that failed too."""
+        async with self._steering[id]:
+            job = self.get(id)
+            if job.status == "running":
+                hint = f"guild job cancel {id} ends it."
+                raise NotDeletable(f"the job {id} is running: it cannot be deleted", hint=hint)
+            if job.status == "failed" and not force:
+                hint = f"`guild resume {id}` goes on with it; `guild job rm {id} --force` deletes it all the same."
+                raise NotDeletable(f"the job {id} has failed: it is kept, so that what it did can be seen", hint=hint)
+            await asyncio.to_thread(self._index.folder(id).remove)
+            self._index.drop(id)
+            if (run := job.run) is not None:
+                now = stamp(self._clock.now())
+                await self._store.write(lambda connection: records.withdraw_asks(connection, run, now))
+        self._steering.pop(id, None)
+        self._writing.pop(id, None)
+
+    async def _judge(self, id: str, contract: Contract, run: str, stretch: Stretch) -> Stretch:
+        """How a job ends: by its contract. What was submitted is kept, whatever went wrong afterwards."""
+        if stretch.status not in ("completed", "failed"):
+            return stretch
+        return await asyncio.to_thread(self._judged, self._index.folder(id), contract, run, stretch)
+
+    def _judged(self, folder: JobFolder, contract: Contract, run: str, stretch: Stretch) -> Stretch:
+        try:
+            if is_result_accepted(self._history.entries(run)) and (output := folder.result()) is not None:
+                late = stretch.error["message"] if stretch.error else None
+                return Stretch(status="completed", reason=late, output=output)
+            if stretch.status == "failed":
+                return stretch
+            text = folder.check_result(contract, stretch.output)
+            if contract.schema is None and (why := rejection_reason(self._history.entries(run))) is not None:
+                raise NotFulfilled(f"the result that was submitted was not taken, and no other was: {why}")
+            folder.give(text)
+            return replace(stretch, output=text)
+        except NotFulfilled as error:
+            folder.give(output_text(stretch.output))
+            hint = f"What it gave instead is in {folder.path / RESULT}. Dispatch it anew, or say more in the task."
+            unkept = NotFulfilled(error.message, hint=hint)
+            return Stretch(status="failed", reason=unkept.code, error=unkept.as_dict(), output=stretch.output)
+        except GuildError as error:
+            return Stretch(status="failed", reason=error.code, error=error.as_dict())
+
+    async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
+        """The end of a stretch is on record: the directory says so too."""
+        job = self._index.get(id)
+        if stretch.status == "waiting" and self._timers is not None:
+            self._timers.expect(run)
+        if stretch.status not in ENDED or job is None:
+            return
+        try:
+            await self._save(self._as_on_record(job, self._history.get(run), gone="failed"))
+        except GuildError as error:  # the run's own record has it, and the next start puts it right
+            _log.warning("%s: %s", id, error)
+
+    # Going on
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """The run of a job that stopped, ready to go on: the job is running again, under the same id."""
+        purpose = self._history.purpose(run, JobPurpose)
+        if (job := self._index.get(purpose.id)) is None:
+            raise Conflict(f"the run {run} did the job {purpose.id}, which is there no more", hint="Dispatch it anew.")
+        async with self._steering[job.id]:  # two at once: the second one is told that it is running
+            prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(purpose))
+            if job.status != "running":
+                await self._save(replace(job, status="running", completed_at=None, error=None))
+            return prepared
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """From now on jobs that wait go on by themselves, by `go_on`, when nothing holds them any more."""
+        self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=go_on)
+        for job in self._index.running():
+            run = self._run_of(job)
+            if run is not None and run.status == "waiting":
+                self._timers.expect(run.id)
+
+    @property
+    def expecting(self) -> bool:
+        """Whether a job is about to go on by itself."""
+        return self._timers is not None and self._timers.busy
+
+    def close(self) -> None:
+        if self._timers is not None:
+            self._timers.close()
+
+    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+        """A run cannot go on by itself: its job has failed, and says why. One that never became a job is over."""
+        if (standing := self._history.get(run.id).status) == "running" or standing in ENDED:
+            return  # somebody else was faster
+        now = stamp(self._clock.now())
+        known = self._index.get(self._history.purpose(run.id, JobPurpose).id) is not None
+
+        def write(connection: Connection) -> None:
+            if known:
+                records.give_up(connection, run.id, error.as_dict(), now)
+            else:
+                records.cancel_tree(connection, run.id, now)
+
+        await self._store.write(write)
+        await self.follow(run.id)
+
+    async def follow(self, run: str) -> None:
+        """What the record says of a run that nobody executed to its end, its job says too."""
+        found = self._history.get(run)
+        job = self._index.get(self._history.purpose(run, JobPurpose).id)
+        if job is not None and job.status == "running" and found.status in ENDED:
+            await self._save(self._as_on_record(job, found, gone="failed"))
+
+    async def answered(self, ask: Ask) -> None:
+        """A person has answered a question of a job: the directory has it too."""
+        purpose = self._history.get(ask.run).purpose_as(JobPurpose)
+        if ask.kind != "question" or purpose is None or self._index.get(purpose.id) is None:
+            return
+        folder = self._index.folder(purpose.id)
+        async with self._writing[purpose.id]:
+            await asyncio.to_thread(folder.answer, ask.id, answer_text(ask))
+
+
+def seat_of(run: Run) -> Seat | None:
+    """The seat of a run that does a job, as a replay sees it."""
+    if (purpose := run.purpose_as(JobPurpose)) is None:
+        return None
+    return seat_on_record(job_tools(purpose.contract, remembers=purpose.remembers), seated, server=SERVER)

@@ -1,0 +1,94 @@
+"""The nouns of policy: what a call can do, what the rules say, what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+# What a tool can do to the world. The boundary is drawn by these, never by tool names alone.
+CAPABILITIES: Mapping[str, str] = {
+    "fs.read": "read files in the run's folders",
+    "fs.write": "change files in the run's folders",
+    "proc.exec": "run programs",
+    "net": "talk to other machines",
+    "worker.call": "run another worker",
+    "worker.create": "write a new worker",
+    "memory.read": "read memory entries",
+    "memory.write": "write memory entries",
+    "artifact.read": "read the artifacts of the project",
+    "artifact.write": "write artifacts of the project",
+    "commission": "hand out work in the project, and call it back",
+    "pull_request": "put work that is done up for review",
+    "meeting": "ask for a meeting with the person",
+    "room.read": "read what the team shares",
+    "room.write": "tell the team something, change what it shares",
+}
+
+# The rule names of earlier systems, and what they mean here.
+ALIASES: Mapping[str, str] = {
+    "sandbox.read": "fs.read",
+    "sandbox.write": "fs.write",
+    "network": "net",
+    "shell": "proc.exec",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What the worker's file says about a capability or a tool."""
+
+    name: str  # a capability or a tool's name; aliases are resolved when the file is read
+    allowed: bool = True
+    approval_required: bool = False
+    timeout: float | None = None  # seconds an approval may take; None: as long as it takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """One call as policy sees it."""
+
+    tool: str
+    capabilities: frozenset[str]
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+Decision = Literal["allow", "refuse", "ask"]
+Mode = Literal["ask", "approve_all", "strict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What policy says to an action, and why."""
+
+    decision: Decision
+    reason: str
+    rule: str | None = None
+    timeout: float | None = None
+
+
+def judge(action: Action, rules: Iterable[Rule], mode: Mode = "ask") -> Verdict:
+    """The verdict on an action of a declared tool. Every rule that names the tool or one of its capabilities counts."""
+    matching = [rule for rule in rules if rule.name == action.tool or rule.name in action.capabilities]
+    for rule in matching:
+        if not rule.allowed:
+            return Verdict(decision="refuse", reason=f"the worker's rule {rule.name!r} forbids it", rule=rule.name)
+    demanding = [rule for rule in matching if rule.approval_required]
+    if not demanding:
+        return Verdict(decision="allow", reason="declared")
+    rule = demanding[0]
+    if mode == "approve_all":
+        return Verdict(decision="allow", reason="approved by --approve-all", rule=rule.name)
+    if mode == "strict":
+        reason = f"the rule {rule.name!r} demands approval and --strict refuses what would be asked"
+        return Verdict(decision="refuse", reason=reason, rule=rule.name)
+    timeouts = [rule.timeout for rule in demanding if rule.timeout is not None]
+    return Verdict(
+        decision="ask",
+        reason=f"the rule {rule.name!r} demands approval",
+        rule=rule.name,
+        timeout=min(timeouts, default=None),
+    )

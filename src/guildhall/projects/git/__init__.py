@@ -1,0 +1,3 @@
+"""Git for projects: repositories, trees, worktrees, the integration branch, snapshots of checkouts.
+
+Does not know commissions or meetings. Invariant: the user's checkout and branches are never changed."""

@@ -1,0 +1,371 @@
+"""The integration branch. It has no checkout: commits are written beside it, then it is moved by compare-and-swap.
+
+So whenever the process is killed the branch is before or after, never between; and a person who commits meanwhile, or
+another hall, makes the move fail and be tried again on what is there then."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
+from guildhall.projects.artifacts import without_secrets
+from guildhall.projects.git import repository
+from guildhall.projects.git.repository import Entry, Git, Merged, checkouts, is_object
+from guildhall.projects.model import INTEGRATION, KEPT, LORE, OF_THE_HALL, OURS, Author, Followed, Project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+_LOOKED_AT = 500  # commits of each side
+_TRIED = (5, 20)  # commits of ours and of the user's that are merged to see whether that gives the user's
+
+
+def with_users(git: Git, now: str, user: str) -> Merged:
+    """The integration branch merged with the user's."""
+    merged = repository.merge(git, now, user)
+    if not merged.conflicts:
+        return merged
+    found = _taken_over(git, now, user)
+    if found is None:
+        return merged
+    ours, theirs, tree = found
+    joint = repository.commit(git, tree, [ours, theirs], "Taken over\n")
+    ahead = repository.merge(git, now, joint)
+    if ahead.conflicts:
+        return merged
+    base = repository.commit(git, ahead.tree, [now, joint], "Taken over\n")
+    return repository.merge(git, base, user)
+
+
+def _taken_over(git: Git, now: str, user: str) -> tuple[str, str, str] | None:
+    """A commit of ours, the one of the user's that has taken it over, and the tree of that."""
+    ours, theirs = _side(git, now, user), _side(git, user, now)
+    by_tree = {tree: commit for commit, tree in reversed(ours)}
+    for commit, tree in theirs:
+        if tree in by_tree:
+            return by_tree[tree], commit, tree
+    for commit, tree in theirs[: _TRIED[1]]:
+        before = git.run("rev-parse", "--verify", "--quiet", f"{commit}^", ok=(0, 1, 128)).line
+        for one, _ in ours[: _TRIED[0]] if before else ():
+            tried = repository.merge(git, before, one)
+            if tried.tree == tree and not tried.conflicts:
+                return one, commit, tree
+    return None
+
+
+def _side(git: Git, tip: str, other: str) -> list[tuple[str, str]]:
+    """The commits, with their trees, that one side has and the other has not; newest first."""
+    told = git.run("log", "--first-parent", f"--max-count={_LOOKED_AT}", "--format=%H %T", tip, f"^{other}").line
+    pairs = (line.split() for line in told.splitlines())
+    return [(commit, tree) for commit, tree in pairs]
+
+
+_TRIES = 20
+_MOST_DIFF = 200_000  # bytes
+_TIP = "Guildhall-Tip"  # in the message of a squash: which branch was squashed, and where it was: to know it again
+_REF = f"refs/heads/{INTEGRATION}"
+_RECORDS = tuple(f"{LORE}/{name}".encode() for name in OF_THE_HALL)
+
+
+class Branches:
+    """The hall's branches of one project."""
+
+    def __init__(self, project: Project, git: Git, redact: Callable[[str], str] = str) -> None:
+        """`redact`: takes secrets out of what the hall itself writes there."""
+        self.project = project
+        self.git = git
+        self.redact = redact
+
+    # reading
+
+    def tip(self, ref: str = INTEGRATION) -> str:
+        """The commit of a branch, a full ref or a commit."""
+        found = self.git.resolve(ref)
+        if found is None:
+            raise NotFound(f"the project {self.project.name} has no branch {ref!r}", where=str(self.project.path))
+        return found
+
+    def exists(self, branch: str) -> bool:
+        return self.git.resolve(branch) is not None
+
+    def read(self, path: str, at: str = INTEGRATION) -> bytes | None:
+        """A file's content; None where there is none, or something that is no file."""
+        entry = repository.entry_at(self.git, self._at(at), repository.path_in(path))
+        return repository.content(self.git, entry) if entry else None
+
+    def has(self, path: str, at: str = INTEGRATION) -> bool:
+        """Whether there is a file."""
+        entry = repository.entry_at(self.git, self._at(at), repository.path_in(path))
+        return entry is not None and entry.is_file
+
+    def files(self, under: str = LORE, at: str = INTEGRATION) -> dict[str, bytes]:
+        """The files below a folder with their contents, sorted."""
+        found = repository.contents(
+            self.git, repository.entries(self.git, self._at(at), repository.path_in(under), deep=True)
+        )
+        return {path.decode("utf-8", "surrogateescape"): found[path] for path in sorted(found)}
+
+    def list(self, under: str = LORE, at: str = INTEGRATION) -> list[str]:
+        """The files below a folder, sorted."""
+        found = repository.entries(self.git, self._at(at), repository.path_in(under), deep=True)
+        return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in found)
+
+    def diff(self, branch: str) -> str:
+        """What a branch has changed since it left the integration branch, as a summary and a patch."""
+        tip = self.tip(branch)
+        base = self._base(self.tip(), tip)
+        how = ("--no-ext-diff", "--no-textconv", "--no-color", "--stat", "--patch", "--find-renames")
+        text = self.git.run("diff-tree", "-r", *how, base or _empty(self.git), tip).out
+        shown = text[:_MOST_DIFF].decode("utf-8", "replace")
+        return shown if len(text) <= _MOST_DIFF else f"{shown}\n... {len(text) - _MOST_DIFF:,} more bytes\n"
+
+    def in_place_of_records(self, tip: str) -> tuple[list[str], list[str]]:
+        """What a branch has new, and what else it has changed, where only the hall writes: none of it is merged."""
+        base = self._base(self.tip(), tip) or _empty(self.git)
+        places = [f"{LORE}/{name}" for name in OF_THE_HALL]
+        how = ("-r", "-z", "--name-status", "--no-renames", "--no-ext-diff")
+        told = self.git.run("diff-tree", *how, base, tip, "--", *places).out.decode("utf-8", "replace").split("\0")
+        pairs = list(zip(told[::2], told[1::2], strict=False))
+        return [path for how, path in pairs if how == "A"], [path for how, path in pairs if how != "A"]
+
+    # moving
+
+    def demand_movable(self) -> None:
+        """Raises where the integration branch cannot be moved, because somebody has it checked out."""
+        self._demand_free(_REF)
+
+    def demand_followable(self) -> None:
+        """Raises where the integration branch cannot take in what the user has done."""
+        user, now = self._user_tip(), self.git.resolve(_REF)
+        if now is not None and not self._contains(now, user) and not self._contains(user, now):
+            self._tree_with_users(now, user)
+
+    def ensure(self) -> str:
+        """The integration branch, made where the user's branch is if there is none."""
+        found = self.git.resolve(_REF)
+        return found if found is not None else self.follow().commit
+
+    def follow(self) -> Followed:
+        """Takes in what the user has done: afterwards the user's branch is part of the integration branch."""
+        for _ in range(_TRIES):
+            user = self._user_tip()
+            now = self.git.resolve(_REF)
+            if now is None:
+                followed = Followed(commit=user, how="made")
+            elif self._contains(now, user):
+                return Followed(commit=now, how="nothing")
+            elif self._contains(user, now):
+                followed = Followed(commit=user, how="forwarded")
+            else:
+                followed = Followed(commit=self._with_users(now, user), how="merged")
+            if self._move(_REF, followed.commit, now, f"follow {self.project.branch}"):
+                return followed
+        raise self._busy()
+
+    def keep_up(self) -> None:
+        """Follows as far as that can be done: whoever does something else here is not to blame for what cannot."""
+        with suppress(MergeConflict):
+            self.follow()
+
+    def write(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
+        """Puts files on the integration branch, or takes them off (None), in one commit."""
+        self.ensure()
+        message = self.redact(message)
+        changes = self._entries(files)
+
+        def made(now: str) -> str:
+            needed = self._needed(now, changes)
+            if not needed:
+                return now
+            tree = repository.with_entries(self.git, now, needed)
+            return repository.commit(self.git, tree, [now], message, Author(name=author))
+
+        return self._moved(made, message)
+
+    def squash(self, branch: str, message: str, author: str, also: Mapping[str, bytes | None] | None = None) -> str:
+        """Puts all that a branch has done on the integration branch as one commit, with some files beside.
+
+        Done before, it is found again. Raises MergeConflict for what cannot be merged; then nothing has changed. In
+        `.lore/` the branch's version counts, except for what the hall writes there.
+        """
+        tip = self._tip_or_kept(branch)
+        self.ensure()
+        if (found := self._squashed(self.tip(), branch, tip)) is not None:
+            return found
+        changes = self._entries(also or {})
+        text = f"{self.redact(message).rstrip()}\n\n{_TIP}: {branch} {tip}\n"
+
+        def made(now: str) -> str:
+            tree = self._merged_tree(now, tip, changes)
+            return repository.commit(self.git, tree, [now], text, Author(name=author))
+
+        return self._moved(made, f"squash {branch}")
+
+    def keep(self, branch: str) -> str:
+        """Takes a branch of the hall's out of the way. Its commits stay, below refs/guildhall/kept."""
+        self._demand_ours(branch)
+        ref = f"refs/heads/{branch}"
+        kept = KEPT + branch.removeprefix(OURS)
+        tip = self.git.resolve(ref)
+        if tip is None:
+            if self.git.resolve(kept) is None:
+                raise NotFound(f"the project {self.project.name} has no branch {branch!r}")
+            return kept
+        self._demand_free(ref)
+        before = self.git.resolve(kept)
+        if before is not None and before != tip and not self._contains(tip, before):
+            kept = self._another(kept, tip)
+            before = self.git.resolve(kept)
+        put = f"update {kept} {tip} {before or '0' * len(tip)}"
+        self.git.move(f"keep {branch}", put, f"delete {ref} {tip}")
+        return kept
+
+    def _another(self, kept: str, tip: str) -> str:
+        """A further name, where an earlier branch of the same name is kept that is no part of this one."""
+        return f"{kept}-{tip[:12]}"
+
+    # how
+
+    def _user_tip(self) -> str:
+        found = self.git.resolve(self.project.ref)
+        if found is None:
+            raise NotFound(
+                f"the branch {self.project.branch!r} of the project {self.project.name} is gone, or has no commit yet",
+                where=str(self.project.path),
+                hint="Commit something there, or name another branch in `projects:` of config.yaml.",
+            )
+        return found
+
+    def _with_users(self, now: str, user: str) -> str:
+        tree = self._tree_with_users(now, user)
+        return repository.commit(self.git, tree, [now, user], f"Follow {self.project.branch}\n")
+
+    def _tree_with_users(self, now: str, user: str) -> str:
+        if self._base(now, user) is None:
+            raise Conflict(
+                f"{self.project.branch} and {INTEGRATION} have no common history any more",
+                where=str(self.project.path),
+                hint=f"Move the old one away: `git branch -m {INTEGRATION} claude/old`. A new one is made.",
+            )
+        merged = with_users(self.git, now, user)
+        if merged.conflicts:
+            files = _shown(merged.conflicts)
+            raise MergeConflict(
+                f"{self.project.branch} and {INTEGRATION} have both changed the same places: {_named(files)}",
+                files=files,
+                where=str(self.project.path),
+                hint=f"Merge {INTEGRATION} into {self.project.branch} yourself (`git switch {self.project.branch}`, "
+                f"`git merge {INTEGRATION}`); then it goes on.",
+            )
+        return merged.tree
+
+    def _merged_tree(self, now: str, tip: str, also: list[Entry]) -> str:
+        merged = repository.merge(self.git, now, tip)
+        lore = f"{LORE}/".encode()
+        outside = {path: stages for path, stages in merged.conflicts.items() if not path.startswith(lore)}
+        if outside:
+            files = _shown(outside)
+            raise MergeConflict(
+                f"the work and {INTEGRATION} have both changed the same places: {_named(files)}",
+                files=files,
+                where=str(self.project.path),
+                hint="Its branch is kept as it is.",
+            )
+        taken = [
+            stages.get(3) or repository.Entry(path=path)
+            for path, stages in merged.conflicts.items()
+            if not any(path == folder or path.startswith(folder + b"/") for folder in _RECORDS)
+        ]
+        changes = {one.path: one for one in (*taken, *self._records(now, merged.tree), *also)}
+        return repository.with_entries(self.git, merged.tree, changes.values()) if changes else merged.tree
+
+    def _records(self, now: str, tree: str) -> list[Entry]:
+        """What puts the hall's own records back as they are on the integration branch, whatever became of them."""
+        ours, theirs = (set(repository.entries(self.git, one, *_RECORDS, deep=True)) for one in (now, tree))
+        gone = {one.path for one in theirs} - {one.path for one in ours}
+        return [*(ours - theirs), *(repository.Entry(path=path) for path in gone)]
+
+    def _moved(self, made: Callable[[str], str], why: str) -> str:
+        """Moves the integration branch to what is made of it, again and again while somebody else moves it."""
+        for _ in range(_TRIES):
+            now = self.tip()
+            new = made(now)
+            if new == now or self._move(_REF, new, now, why):
+                return new
+        raise self._busy()
+
+    def _move(self, ref: str, new: str, old: str | None, why: str) -> bool:
+        """Compare-and-swap; False where the ref is not (any more) at `old`."""
+        self._demand_free(ref)
+        try:
+            self.git.move(why, f"update {ref} {new} {old or '0' * len(new)}")
+        except GitFailed:
+            if self.git.resolve(ref) == old:
+                raise
+            return False
+        return True
+
+    def _demand_free(self, ref: str) -> None:
+        """Raises where the user has the branch checked out: moved below a checkout, all of it would look changed."""
+        for head, where in checkouts(self.git.common):
+            if head == ref:
+                branch = ref.removeprefix("refs/heads/")
+                raise Conflict(
+                    f"{branch} is checked out",
+                    where=str(where),
+                    hint=f"It is the hall's to move: `git switch {self.project.branch}` there, then try again.",
+                )
+
+    def _demand_ours(self, branch: str) -> None:
+        if not branch.startswith(OURS) or branch == INTEGRATION:
+            raise Conflict(f"{branch!r} is no branch of a commission or a meeting")
+
+    def _entries(self, files: Mapping[str, bytes | None]) -> list[Entry]:
+        def blob(data: bytes) -> str:
+            return repository.blob(self.git, without_secrets(data, self.redact))
+
+        return [
+            repository.Entry(path=repository.path_in(path), object=None if data is None else blob(data))
+            for path, data in files.items()
+        ]
+
+    def _needed(self, tree: str, changes: list[Entry]) -> list[Entry]:
+        """The changes, less those that put in or take out what is in or out already."""
+        there = {entry.path: entry for entry in repository.entries(self.git, tree, *(one.path for one in changes))}
+        return [one for one in changes if there.get(one.path, repository.Entry(path=one.path)) != one]
+
+    def _squashed(self, now: str, branch: str, tip: str) -> str | None:
+        """The commit of the integration branch that squashed this very branch. Others may have the same tip."""
+        how = ("--format=%H", "--fixed-strings", f"--grep={_TIP}: {branch} {tip}", "--max-count=1")
+        return self.git.run("log", *how, now, f"^{tip}").line or None
+
+    def _tip_or_kept(self, branch: str) -> str:
+        return self.git.resolve(branch) or self.tip(KEPT + branch.removeprefix(OURS))
+
+    def _contains(self, commit: str, ancestor: str) -> bool:
+        if commit == ancestor:
+            return True
+        return self.git.run("merge-base", "--is-ancestor", ancestor, commit, ok=(0, 1)).code == 0
+
+    def _base(self, one: str, other: str) -> str | None:
+        return self.git.run("merge-base", one, other, ok=(0, 1)).line or None
+
+    def _at(self, ref: str) -> str:
+        return ref if is_object(ref) else self.tip(ref)
+
+    def _busy(self) -> Conflict:
+        return Conflict(f"{INTEGRATION} is moved by somebody else all the time", where=str(self.project.path))
+
+
+def _empty(git: Git) -> str:
+    return git.run("hash-object", "-t", "tree", "-w", "--stdin", input=b"").line
+
+
+def _shown(conflicts: Mapping[bytes, object]) -> tuple[str, ...]:
+    return tuple(sorted(path.decode("utf-8", "replace") for path in conflicts))
+
+
+def _named(files: tuple[str, ...]) -> str:
+    return ", ".join(files[:10]) + (f" and {len(files) - 10} more" if len(files) > 10 else "")

@@ -1,0 +1,359 @@
+"""The hall's own checkouts, below its home: one for each activity, with everything or with the artifacts only.
+
+To git they are linked worktrees of the user's repository, so that a worker can look at history there. What git keeps
+about one is written here by hand, each file at once; checkouts are made beside their place and moved there whole. So a
+kill leaves either nothing that counts, or all of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.atomic_file import replace_file
+from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, UsageError
+from guildhall.core.ids import is_name
+from guildhall.projects.git import repository as trees
+from guildhall.projects.git.integration import Branches
+from guildhall.projects.git.snapshot import Aside, Taken, ignored, move_out, put_aside, take
+from guildhall.projects.model import INTEGRATION, OURS, Author, Project, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from guildhall.core.paths import Home
+    from guildhall.projects.git.repository import Git
+
+_log = logging.getLogger("guildhall.projects")
+_MAKING, _REMOVING, _GLANCE = ".making", ".removing", ".glance-"
+_BY = "Guildhall"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What was committed of a checkout, if anything was new; and what cannot be, each path with the reason."""
+
+    commit: str | None = None
+    left: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worktree:
+    """One checkout as it should be: whose it is, on which branch, how much of the project it has."""
+
+    project: str
+    activity: str
+    branch: str
+    scope: Scope
+    tip: str | None = None  # where the branch was when the hall last moved it
+
+
+class Worktrees:
+    """All checkouts of a home."""
+
+    def __init__(self, home: Home, git: Callable[[Project], Git]) -> None:
+        self._home = home
+        self._git = git
+
+    def path(self, project: Project, activity: str) -> Path:
+        """Where the checkout of an activity is, or would be."""
+        if not is_name(activity):
+            raise UsageError(f"{activity[:60]!r} cannot name an activity")
+        return self._home.worktrees / project.name / activity
+
+    def activities(self, project: str) -> list[str]:
+        """Who has a checkout of a project."""
+        folder = self._home.worktrees / project
+        there = folder.iterdir() if folder.is_dir() else ()
+        return sorted(one.name for one in there if is_name(one.name) and one.is_dir())
+
+    def make(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
+        """The checkout of an activity, made if it is not there or not whole. A new branch begins at claude/main."""
+        if not branch.startswith(OURS) or branch == INTEGRATION:
+            raise UsageError(f"{branch!r} is no branch of an activity")
+        path = self.path(project, activity)
+        with self._alone(path):
+            before = self._record(path)
+            if before is not None and path.exists() and (before.branch, before.scope) != (branch, scope):
+                self._remove(project, path, before)
+            tip = self._ensure_branch(project, branch, before.tip if before and before.branch == branch else None)
+            wanted = Worktree(project=project.name, activity=activity, branch=branch, scope=scope, tip=tip)
+            self._write_record(path, wanted)
+            self._check_out(project, path, wanted)
+        return path
+
+    def missing(self, project: Project) -> list[tuple[Project, str, str, Scope]]:
+        """The checkouts of a project that ought to be there and are not: somebody has removed their folders."""
+        found: list[tuple[Project, str, str, Scope]] = []
+        for file in sorted((self._home.worktrees / project.name).glob("*.json")):
+            path = file.with_suffix("")
+            record = self._record(path)
+            going = _beside(path, _REMOVING).exists() or not self._index(project, path).parent.exists()
+            if record is not None and not path.exists() and not going:
+                found.append((project, path.name, record.branch, record.scope))
+        return found
+
+    def restore(self, wanted: Iterable[tuple[Project, str, str, Scope]]) -> list[Path]:
+        """Makes what is missing of the checkouts of living activities; what cannot be made is logged."""
+        made: list[Path] = []
+        for project, activity, branch, scope in wanted:
+            try:
+                there = self.path(project, activity).is_dir()
+                path = self.make(project, activity, branch, scope)
+            except GuildError as error:
+                _log.warning("worktree of %s in %s: %s", activity, project.name, error)
+                continue
+            if not there:
+                _log.info("worktree of %s in %s was missing and is there again", activity, project.name)
+                made.append(path)
+        return made
+
+    def commit(self, project: Project, activity: str, message: str, author: str) -> str | None:
+        """Commits all that is in a checkout on its branch; None where there is nothing new."""
+        return self.keep(project, activity, message, author).commit
+
+    def keep(self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()) -> Kept:
+        """The same, and what cannot be committed. `wanted`: paths that are, whether git ignores them or not."""
+        path = self.path(project, activity)
+        with self._alone(path):
+            tree = self._whole(project, path)
+            new, taken = self._commit(project, path, tree, message, author, wanted)
+            return Kept(commit=new, left=taken.left)
+
+    def ignored(self, project: Project, activity: str) -> list[str]:
+        """What git ignores in a checkout; a folder of which it has nothing ends in a slash."""
+        path = self.path(project, activity)
+        with self._alone(path):
+            found = ignored(self._git(project), path, self._index(project, path))
+        return [one.decode("utf-8", "replace") for one in found]
+
+    def remove(self, project: Project, activity: str) -> Aside | None:
+        """Takes a checkout away. What is not committed is committed first; the branch stays. What git ignores or cannot
+        hold is put aside, and returned."""
+        path = self.path(project, activity)
+        with self._alone(path):
+            record = self._record(path)
+            if path.is_dir() and record is None:
+                raise Conflict("it is not known what this folder is", where=str(path), hint="Move it elsewhere.")
+            aside = self._remove(project, path, record) if record is not None else None
+            self._sweep(path)
+            return aside
+
+    def glance(self, project: Project, activity: str, commit: str) -> Path:
+        """All files of a commit in a folder of a moment. Whoever has asked for it ends it."""
+        folder = _beside(self.path(project, activity), f"{_GLANCE}{secrets.token_hex(6)}")
+        git = self._git(project)
+        folder.mkdir(parents=True)
+        with git.scratch() as scratch:
+            git.run("read-tree", "-m", "-u", commit, tree=folder, index=scratch / "index")
+        return folder
+
+    def end_glance(self, folder: Path) -> None:
+        """What was done there goes with it."""
+        _vanish(folder)
+
+    # how
+
+    def _remove(self, project: Project, path: Path, record: Worktree) -> Aside | None:
+        aside = None
+        if path.is_dir():
+            self._check_out(project, path, record)
+            _, taken = self._commit(project, path, record, "What was there in the end", _BY)
+            aside = self._put_aside(project, path, record)
+            if names := tuple(dict.fromkeys(name for name, _ in taken.left)):
+                folder = move_out(path, names, self._home.aside / project.name / path.name)
+                aside = replace(aside or Aside(), folder=str(folder), moved=names)
+                _log.info("worktree of %s in %s: %s", path.name, project.name, aside.told())
+            path.rename(_beside(path, _REMOVING))
+        _vanish(self._index(project, path).parent)
+        self._sweep(path)
+        self._record_path(path).unlink(missing_ok=True)
+        return aside
+
+    def _put_aside(self, project: Project, path: Path, record: Worktree) -> Aside | None:
+        git = self._git(project)
+        tip = git.resolve(record.branch) or record.tip or Branches(project, git).ensure()
+        aside = put_aside(git, path, self._index(project, path), record.branch, tip)
+        if aside is not None:
+            _log.info("worktree of %s in %s: %s", path.name, project.name, aside.told())
+        return aside
+
+    def _ensure_branch(self, project: Project, branch: str, tip: str | None) -> str:
+        """The commit of the branch, which is made if it is not there: where it was, or at the integration branch."""
+        git = self._git(project)
+        ref = f"refs/heads/{branch}"
+        now = git.resolve(ref)
+        if now is not None:
+            return now
+        start = (git.resolve(tip) if tip else None) or Branches(project, git).ensure()
+        try:
+            git.move("begin", f"update {ref} {start} {'0' * len(start)}")
+        except GitFailed:
+            if git.resolve(ref) is None:
+                raise
+        return git.resolve(ref) or start
+
+    def _check_out(self, project: Project, path: Path, wanted: Worktree) -> None:
+        git = self._git(project)
+        index = self._index(project, path)
+        self._describe(path, index.parent, wanted)
+        if not path.is_dir():
+            making = _beside(path, _MAKING)
+            _vanish(making)
+            making.mkdir(parents=True)
+            fresh = _fresh(index)
+            sparse = ("-c", f"core.sparseCheckout={str(wanted.scope == 'sparse').lower()}")
+            git.run(*sparse, "read-tree", "-m", "-u", wanted.tip or wanted.branch, tree=making, index=fresh)
+            _put(making / ".git", f"gitdir: {index.parent}\n")
+            fresh.replace(index)
+            making.rename(path)
+        self._mark(path, index.parent)
+        if not index.exists():
+            self._index_again(git, path, index, wanted)
+
+    def _describe(self, path: Path, folder: Path, wanted: Worktree) -> None:
+        """What git keeps about a linked worktree. `locked` comes first: nothing is to clear it away meanwhile."""
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            raise GitFailed(
+                "the project's repository is not there any more",
+                where=str(folder.parents[1]),
+                hint="Was it moved? Say where it is in `projects:` of config.yaml, or move it back.",
+            ) from None
+        _put(folder / "locked", "Guildhall works here\n")
+        _put(folder / "guildhall", f"{wanted.activity}\n")
+        _put(folder / "commondir", "../..\n")
+        _put(folder / "gitdir", f"{path / '.git'}\n")
+        _put(folder / "HEAD", f"ref: refs/heads/{wanted.branch}\n")
+
+    def _mark(self, path: Path, folder: Path) -> None:
+        """The file by which a checkout knows its repository. What else stands in its place is moved aside, and kept."""
+        marker = path / ".git"
+        text = f"gitdir: {folder}\n"
+        if marker.is_symlink() or (marker.exists() and not marker.is_file()):
+            number = next(n for n in range(1, 1000) if not os.path.lexists(path / f"git-found-{n}"))
+            marker.rename(path / f"git-found-{number}")
+        _put(marker, text)
+
+    def _index_again(self, git: Git, path: Path, index: Path, wanted: Worktree) -> None:
+        """An index as of the branch's tip, for a checkout that has lost its own; the files are not touched."""
+        fresh = _fresh(index)
+        tip = git.resolve(wanted.branch) or str(wanted.tip)
+        git.run("read-tree", tip, index=fresh)
+        if wanted.scope == "sparse":
+            told = git.run("ls-files", "-z", index=fresh).out.split(b"\0")
+            outside = [name for name in told if name and not name.startswith(b".lore/")]
+            lines = b"".join(name + b"\0" for name in outside)
+            git.run("update-index", "-z", "--skip-worktree", "--stdin", index=fresh, tree=path, input=lines)
+        fresh.replace(index)
+
+    def _commit(
+        self, project: Project, path: Path, tree: Worktree, message: str, author: str, wanted: Sequence[str] = ()
+    ) -> tuple[str | None, Taken]:
+        git = self._git(project)
+        index = self._index(project, path)
+        fresh = _fresh(index)
+        shutil.copy2(index, fresh)  # its time too: git knows by it which files may have changed unseen
+        taken = take(git, path, fresh, wanted)
+        if taken.changes:
+            trees.put_in_index(git, fresh, taken.changes)
+            git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
+        made = git.run("write-tree", index=fresh).line
+        now = git.resolve(tree.branch) or tree.tip or Branches(project, git).ensure()
+        new = None
+        if made != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
+            now = self._ensure_branch(project, tree.branch, tree.tip)
+            new = trees.commit(git, made, [now], message, Author(name=author))
+            git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
+            self._write_record(path, replace(tree, tip=new))
+        fresh.replace(index)
+        return new, taken
+
+    def _whole(self, project: Project, path: Path) -> Worktree:
+        """What is known about a checkout, after putting right what git keeps about it."""
+        record = self._record(path)
+        if record is None or not path.is_dir():
+            raise NotFound("there is no such worktree", where=str(path))
+        self._check_out(project, path, record)
+        return record
+
+    def _index(self, project: Project, path: Path) -> Path:
+        return self._git(project).common / "worktrees" / f"guildhall-{path.name}" / "index"
+
+    # records, beside the checkouts
+
+    def _record_path(self, path: Path) -> Path:
+        return path.with_name(f"{path.name}.json")
+
+    def _record(self, path: Path) -> Worktree | None:
+        try:
+            told: dict[str, Any] = json.loads(self._record_path(path).read_text())
+            return Worktree(**told)
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _write_record(self, path: Path, record: Worktree) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _put(self._record_path(path), json.dumps(asdict(record)))
+
+    def _sweep(self, path: Path) -> None:
+        for ending in (_MAKING, _REMOVING):
+            _vanish(_beside(path, ending))
+        for left in path.parent.glob(f".{path.name}{_GLANCE}*"):
+            _vanish(left)
+
+    @contextmanager
+    def _alone(self, path: Path) -> Generator[None]:
+        """One at a time for each checkout, whichever thread or process it is."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _fresh(index: Path) -> Path:
+    """Where the next index is written. What an earlier one has left is cleared away; a git of it may still run."""
+    for left in index.parent.glob("fresh-*"):
+        left.unlink(missing_ok=True)
+    return index.with_name(f"fresh-{secrets.token_hex(6)}")
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.name}{ending}")
+
+
+def _put(path: Path, text: str) -> None:
+    """Writes a small file at once, if it does not say so already. A link in its place is replaced, not followed."""
+    with suppress(OSError, ValueError):
+        if not path.is_symlink() and path.read_text() == text:
+            return
+    replace_file(path, text.encode(), mode=0o644, exact_mode=True)
+
+
+def _vanish(folder: Path) -> None:
+    """Takes away a folder of ours, also one in which something was made read-only."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
+
+    def once_more(function: Callable[..., Any], name: str, error: object) -> None:
+        Path(name).parent.chmod(0o700)
+        if not Path(name).is_symlink():
+            Path(name).chmod(0o700)
+        function(name)
+
+    if folder.exists():
+        shutil.rmtree(folder, onerror=once_more)

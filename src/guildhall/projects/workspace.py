@@ -1,0 +1,137 @@
+"""Where a commission or a meeting is worked on, a checkout and a branch of its own, and how the work comes home.
+
+It is committed on its branch, squashed into the integration branch, and what it needs no more is put away. Each step
+finds out by itself that it was done before: whoever comes after a crash makes all of them again."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.activities.contract import READING, WRITING
+from guildhall.core.errors import NotFound
+from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT, split_name
+from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.scripted.source import load_script
+from guildhall.runs.assembly.preflight import fitting
+from guildhall.runs.limits import unpriced
+from guildhall.workers.registry import BY_OPTION, Choice, choose_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.models.model import Source
+    from guildhall.projects.git.integration import Branches
+    from guildhall.projects.git.snapshot import Aside
+    from guildhall.projects.git.worktrees import Worktrees
+    from guildhall.projects.model import Project, Scope
+    from guildhall.workers.model import Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What there is of it: where the branch is (None: there is none yet), and what cannot be committed, and why."""
+
+    tip: str | None = None
+    left: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """Of one meeting, or of one attempt at a commission."""
+
+    project: Project
+    branches: Branches
+    worktrees: Worktrees
+    activity: str  # the name of the checkout
+    branch: str
+    worker: str  # whose work it is
+
+    @property
+    def path(self) -> Path:
+        """Where the checkout is, or would be."""
+        return self.worktrees.path(self.project, self.activity)
+
+    def tip(self) -> str | None:
+        """Where its branch is; None: nobody has worked here yet, or it is put away."""
+        return self.branches.git.resolve(self.branch)
+
+    def check_out(self, scope: Scope) -> Path:
+        """The checkout: made, or made again where it is gone."""
+        return self.worktrees.make(self.project, self.activity, self.branch, scope)
+
+    def keep(self, message: str, wanted: Sequence[str] = ()) -> Work:
+        """All that is in the checkout is on the branch, `wanted` paths whether git ignores them or not."""
+        left: Sequence[tuple[str, str]] = ()
+        with suppress(NotFound):  # there is no checkout: what is on the branch is all there is
+            left = self.worktrees.keep(self.project, self.activity, message, self.worker, wanted).left
+        return Work(tip=self.tip(), left=left)
+
+    def ignored(self) -> list[str]:
+        """What git ignores in the checkout; a folder of which it has nothing ends in a slash."""
+        return self.worktrees.ignored(self.project, self.activity)
+
+    def land(self, message: str, also: Mapping[str, bytes | None]) -> None:
+        """One commit on the integration branch: all that was done, and what is on record of it."""
+        self.branches.keep_up()  # so that what does not fit the user's branch of today is not taken in
+        self.branches.squash(self.branch, message, self.worker, also)
+
+    def put_away(self, *, landed: bool) -> Aside | None:
+        """The checkout goes: all that was in it is on the branch. One that has `landed` goes where it is kept."""
+        aside = self.worktrees.remove(self.project, self.activity)
+        if landed and self.tip() is not None:
+            self.branches.keep(self.branch)
+        return aside
+
+
+FILES = (*READING, *WRITING)  # that it has without declaring them
+
+
+def in_checkout(worker: Worker, how_to: str) -> Worker:
+    """The worker as it is there. No schema is its own: where a result has a form, the seat tells it."""
+    definition = worker.definition
+    declared = [name for name in definition.tools if name not in FILES]
+    changed = {"tools": (*FILES, *declared), "output_schema_ref": None}
+    told = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
+    return replace(worker, definition=definition.model_copy(update=changed), instructions=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsableModels:
+    """What a hall knows of the models that workers may be given."""
+
+    settings: Callable[[Frame], Settings]
+    source: Callable[[str, Frame, bool], Source]
+    priced: Callable[[str, Frame], bool | None]  # None: that cannot be known
+
+    def later(self, worker: Worker, frame: Frame, *, override: str | None = None, in_dollars: bool = False) -> None:
+        """Raises where the worker has none, or one that nobody can have. It need not answer now: no key is needed.
+
+        `in_dollars`: a limit in dollars must be kept.
+        """
+        choice = self.chosen(worker, frame, override)
+        if choice.by in ("override", "frame"):
+            _refuse_unknown(choice.model)
+        if in_dollars and self.priced(choice.model, frame) is False:
+            raise unpriced(choice.model)
+
+    def now(self, worker: Worker, frame: Frame) -> None:
+        """Raises where nobody would answer at once."""
+        choice = self.chosen(worker, frame)
+        self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
+
+    def chosen(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
+        """The model. Raises where there is none; `given_by` is how a person could have named one."""
+        choice = choose_model(worker, frame, self.settings(frame), override=override, given_by=given_by)
+        return fitting(worker, choice)
+
+
+def _refuse_unknown(model: str) -> None:
+    if model.startswith(SCRIPT):
+        load_script(Path(model.removeprefix(SCRIPT)))
+    elif model != AUTO and not model.startswith((CURSOR, REPLAY)):
+        split_name(model)

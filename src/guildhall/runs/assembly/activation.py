@@ -1,0 +1,235 @@
+"""Activation: what a worker package itself says about how a run of its begins: its prompt, fewer tools, less to use up.
+
+Its function is called once, when the run is made, in a confined child. What it said is on record with the run."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import InvalidFile, ToolUnavailable
+from guildhall.core.text import did_you_mean, is_text
+from guildhall.core.yaml import shown
+from guildhall.runs.model import Bounds, RunRequest
+from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
+from guildhall.sandbox.view import View
+from guildhall.tools.executor import Surroundings, describe_package, describe_toolbox
+from guildhall.tools.host.process import HostSpec, ToolHost
+from guildhall.workers.package import PROJECT_FILE
+from guildhall.workers.references import Code, activation_code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from guildhall.runs.record.entries import Assembly
+    from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.model import Worker
+
+    Known = tuple[Code, tuple[Path, ...], tuple[Path, ...]]
+
+
+SECONDS = 10.0  # that the function may take
+LIMITS = ("max_turns", "max_tokens", "max_budget_usd", "timeout")
+_MOST = 400_000  # characters of a prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activation:
+    """How a run begins. What is not set is as without it: posture, all tools, the worker's limits."""
+
+    system_prompt: str | None = None  # in the place of the posture; what is remembered still comes last
+    tools: tuple[str, ...] | None = None  # the names of those that the run has, of all that it could have
+    limits: Bounds | None = None  # at most these
+
+    def prompt(self, posture: str) -> str:
+        return posture if self.system_prompt is None else self.system_prompt
+
+    def chosen(self, tools: Iterable[Tool], seat: Iterable[Tool] = ()) -> tuple[Tool, ...]:
+        """The tools of the run. Those of its `seat` always are: by them it says what came of it."""
+        names = {*(self.tools or ()), *(tool.name for tool in seat)}
+        return tuple(tool for tool in tools if self.tools is None or tool.name in names)
+
+    def bounds(self, bounds: Bounds) -> Bounds:
+        """Bounds, no wider than they were."""
+        if self.limits is None:
+            return bounds
+        both = {name: (getattr(bounds, name), getattr(self.limits, name)) for name in LIMITS}
+        tighter = {
+            name: min(one for one in pair if one is not None) for name, pair in both.items() if pair[1] is not None
+        }
+        return replace(bounds, **tighter)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "system_prompt": self.system_prompt,
+            "tools": None if self.tools is None else list(self.tools),
+            "limits": None if self.limits is None else self.limits.as_dict(),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Activation:
+        return Activation(
+            system_prompt=data["system_prompt"],
+            tools=None if data["tools"] is None else tuple(data["tools"]),
+            limits=None if data["limits"] is None else Bounds(**data["limits"]),
+        )
+
+
+DEFAULT = Activation()
+
+
+def on_record(frozen: Assembly) -> Activation:
+    """How a run began that is on record: nothing is called again."""
+    return Activation.from_dict(frozen.activation) if frozen.activation else DEFAULT
+
+
+def context_of(request: RunRequest, project: str | None) -> dict[str, Any]:
+    """Return what the function is told about the purpose of a run: a job, a commission, a meeting, or just the run."""
+    about: dict[str, Any] = {"project": project, "context": "run", "input": request.input}
+    if isinstance(request.purpose, JobPurpose | CommissionPurpose | MeetingPurpose):
+        facts = asdict(request.purpose)
+        kind, contract = facts.pop("kind"), facts.pop("contract", {})
+        about |= {"context": kind, kind: {**facts, **({"review": True} if contract is None else contract)}}
+    return about
+
+
+async def activated(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> Activation:
+    """What the worker's own function says about a run that could have these tools."""
+    return await activate(worker, activation_code(worker), told(worker, tools, memory, context))
+
+
+def told(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> dict[str, Any]:
+    """What the function is told."""
+    definition = worker.definition
+    return {
+        "worker": {"name": worker.name, "description": worker.description, "identity": worker.identity},
+        "posture": worker.instructions,
+        "tools": [tool.as_shown() for tool in tools],
+        "limits": definition.limits.model_dump(mode="json"),
+        "memory": memory,
+        **context,
+    }
+
+
+async def activate(worker: Worker, code: Code, told: Mapping[str, Any], *, seconds: float = SECONDS) -> Activation:
+    """What the worker's function says; an error that names it where it says nothing that can be used."""
+    said = await _said(code, worker.place, told, seconds)
+    return understood(said, code.entry or "", worker.place, [tool["name"] for tool in told["tools"]])
+
+
+async def demand_function(code: Code, place: str) -> None:
+    """Raises where the function of a package cannot be loaded, or is none. It is not called."""
+    await _said(code, place, None, SECONDS)
+
+
+async def _said(code: Code, place: str, told: Mapping[str, Any] | None, seconds: float) -> Any:
+    """What a confined child says in which the function is loaded."""
+    reference = code.entry or ""
+    host = ToolHost(
+        HostSpec(view=View(cwd=code.root), activate=reference, context=told, memory_bytes=512 * 1024**2),
+        sources=code.sources(),
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            return await host.activation()
+    except TimeoutError:
+        message = f"activate: {reference} said nothing for {seconds:g} s and was ended"
+        raise ToolUnavailable(message, where=place) from None
+    except ToolUnavailable as error:
+        where = str(code.root / error.where) if error.where else place
+        raise ToolUnavailable(f"activate: {error.message}", where=where, hint=error.hint) from None
+    finally:
+        await host.close()
+
+
+def understood(said: Any, reference: str, place: str, tools: Sequence[str]) -> Activation:
+    """What a function said, which may be anything; `tools` are those that there are."""
+
+    def wrong(message: str, hint: str | None = None) -> InvalidFile:
+        return InvalidFile(f"activate: {reference} gave {message}", where=place, hint=hint)
+
+    if said is None:
+        return DEFAULT
+    if not isinstance(said, dict):
+        raise wrong(f"{shown(said)}", "It gives fields: system_prompt, tools, limits; or nothing.")
+    given = cast("dict[str, Any]", said)
+    names = [field.name for field in fields(Activation)]
+    for name in given:
+        if name not in names:
+            raise wrong(f"a field {shown(name)} that does not exist", did_you_mean(name, names))
+    prompt, chosen = given.get("system_prompt"), given.get("tools")
+    if prompt is not None and (
+        not isinstance(prompt, str) or not prompt.strip() or not is_text(prompt) or len(prompt) > _MOST
+    ):
+        raise wrong(f"a system_prompt that is no text of at most {_MOST:,} characters")
+    if chosen is not None:
+        chosen = _chosen(chosen, tools, wrong)
+    limits = given.get("limits")
+    return Activation(system_prompt=prompt, tools=chosen, limits=None if limits is None else _limits(limits, wrong))
+
+
+def _chosen(given: Any, tools: Sequence[str], wrong: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in cast("list[Any]", given)):
+        raise wrong("tools that are no list of names")
+    for name in (chosen := cast("list[str]", given)):
+        if name not in tools:
+            raise wrong(f"a tool {shown(name)} that the worker does not have", did_you_mean(name, tools))
+    return tuple(dict.fromkeys(chosen))
+
+
+def _limits(given: Any, wrong: Any) -> Bounds:
+    if not isinstance(given, dict):
+        raise wrong("limits that are no fields", f"They are {', '.join(LIMITS)}.")
+    found: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", given).items():
+        if name not in LIMITS:
+            raise wrong(f"a limit {shown(name)} that does not exist", did_you_mean(name, LIMITS))
+        kinds = (int,) if name in ("max_turns", "max_tokens") else (int, float)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or value <= 0):
+            raise wrong(f"{name} = {shown(value)}", "A limit is a number above 0.")
+        found[name] = value
+    return Bounds(**{"max_turns": None, **found})
+
+
+_MAX_REMEMBERED = 100  # toolboxes that are remembered
+
+
+class Boxes:
+    """Describes toolboxes, and remembers what it has learned: the same code is not asked a second time.
+
+    What a host that can do nothing says follows from the code, and from what is installed beside Guildhall, which the
+    hall itself has loaded for as long as it lives. So the code is remembered byte by byte, with what it could not see.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Known, Toolbox] = {}
+
+    async def describe(self, code: Code, surroundings: Surroundings) -> Toolbox:
+        """The tools of this code. An error is not remembered."""
+        key = (code, surroundings.view.hidden, surroundings.view.shown)
+        if key not in self._known:
+            found = await describe(code, surroundings)
+            while len(self._known) >= _MAX_REMEMBERED:
+                del self._known[next(iter(self._known))]
+            self._known[key] = found
+        return self._known[key]
+
+
+async def describe(code: Code, surroundings: Surroundings) -> Toolbox:
+    """The tools, each with a handler that stands for the very text that was read."""
+    if code.entry is None:
+        file = code.files[0]
+        return await describe_toolbox(
+            code.name, file.path, surroundings, None if code.own else file.digest, file.content
+        )
+    try:
+        return await describe_package(code.name, code.entry, code.sources(), surroundings)
+    except ToolUnavailable as error:
+        if error.where is None:  # of what is wrong in no line, the field is named that has led there
+            error.message = f"export: {error.message}"
+            error.where = str((code.folder or code.root) / PROJECT_FILE)
+        elif not error.where.startswith("/"):
+            error.where = str(code.root / error.where)
+        raise

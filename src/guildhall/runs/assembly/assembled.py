@@ -1,0 +1,246 @@
+"""What a run is made of, and as the record keeps it: enough to go on with it, or to play it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import ToolUnavailable
+from guildhall.core.ids import fingerprint
+from guildhall.policy.risk import rules_against_risk
+from guildhall.policy.rules import Mode, Rule
+from guildhall.runs.assembly.activation import DEFAULT, Activation, on_record
+from guildhall.runs.assembly.callees import NOBODY, Outsiders
+from guildhall.runs.assembly.tool_set import permitted
+from guildhall.runs.execution.worker_creation import RULES
+from guildhall.runs.model import Bounds
+from guildhall.runs.record.entries import Assembly
+from guildhall.runtimes.model import Assignment, Attachment
+from guildhall.tools.mcp.client import Servers
+from guildhall.tools.model import Tool, Toolbox
+from guildhall.workers.definition import EVERY_WORKER, Definition
+from guildhall.workers.model import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from guildhall.core.frame import Frame
+    from guildhall.runs.hooks import Seat
+    from guildhall.tools.executor import Surroundings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembled:
+    """What a run is made of. The journal's first entry freezes it."""
+
+    worker: Worker
+    model: str
+    mode: Mode
+    system_prompt: str  # the worker's instructions; the memory block comes last
+    memory: str  # the memory block, or an empty string
+    first_message: str
+    tools: tuple[Tool, ...]
+    rules: tuple[Rule, ...]
+    bounds: Bounds
+    output_schema: Mapping[str, Any] | None
+    surroundings: Surroundings
+    allow_workers: tuple[str, ...] = ()
+    above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do to the world
+    callees: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])  # the same, by identity
+    attachments: tuple[Attachment, ...] = ()
+    given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
+    servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
+    outsiders: Outsiders = NOBODY  # the members that it may dispatch to, or has tools of
+    called: bool = False  # by another run
+    activation: Activation = DEFAULT  # how its worker has it begin
+    converses: bool = False  # it is a conversation
+
+    def around(self, worker: Worker) -> frozenset[str]:
+        """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
+        others = (can for identity, can in self.callees.items() if identity != worker.identity)
+        own = permitted(self.tools, self.surroundings.forbidden).values()
+        return self.above.union(*own, *others)
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the runtime is given."""
+        return Assignment(
+            system_prompt=self.system_prompt,
+            first_message=self.first_message,
+            tools=tuple(tool.as_shown() for tool in self.tools),
+            output_schema=self.output_schema,
+            attachments=self.attachments,
+            model=self.model,
+            converses=self.converses,
+        )
+
+    def shown(self) -> dict[str, Any]:
+        """What the model is shown: the part that a replay must find again."""
+        return {
+            "system_prompt": self.system_prompt,
+            "first_message": self.first_message,
+            "attachments": [file.as_described() for file in self.attachments],
+            "tools": [tool.as_shown() for tool in self.tools],
+            "output_schema": self.output_schema,
+        }
+
+    def frozen(self) -> Assembly:
+        """Return the payload of the journal's first entry."""
+        shown = self.shown()
+        return Assembly(
+            **shown,
+            hash=fingerprint(shown),
+            files=[file.as_dict() for file in self.attachments],
+            memory=self.memory,
+            above=sorted(self.above),
+            repeatable=[tool.name for tool in self.tools if tool.repeatable],
+            called=self.called,
+            worker=snapshot(self.worker),
+            model=self.model,
+            mode=self.mode,
+            bounds=self.bounds.as_dict(),
+            given={toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
+            servers={name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
+            outsiders=self.outsiders.as_dict() if self.outsiders != NOBODY else None,
+            activation=self.activation.as_dict() if self.activation != DEFAULT else None,
+            converses=self.converses,
+        )
+
+
+def tightened(then: Assembled, today: Assembled) -> Assembled:
+    """A run as it was frozen, less what its worker no longer has: rules, tools, folders and the right to write them."""
+    kept = {tool.name for tool in today.tools}
+    gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
+    folders = {(folder.name, folder.path): folder for folder in today.surroundings.view.folders}
+    view = then.surroundings.view
+    left = tuple(
+        replace(folder, writable=folder.writable and folders[folder.name, folder.path].writable)
+        for folder in view.folders
+        if (folder.name, folder.path) in folders
+    )
+    surroundings = replace(then.surroundings, view=replace(view, folders=left))
+    allowed = then.allow_workers
+    if EVERY_WORKER in allowed:
+        allowed = today.allow_workers
+    elif EVERY_WORKER not in today.allow_workers:
+        allowed = tuple(name for name in allowed if name in today.allow_workers)
+    rules = (*then.rules, *today.rules, *gone)
+    return replace(then, rules=rules, surroundings=surroundings, allow_workers=allowed)
+
+
+def told_as_then(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    """Tools of the run itself keep the words in which the model knows them: they name workers, which come and go."""
+    told = {tool["name"]: tool["description"] for tool in frozen}
+    return tuple(
+        replace(tool, description=told.get(tool.name, tool.description)) if tool.runs_in == "run" else tool
+        for tool in tools
+    )
+
+
+def snapshot(worker: Worker) -> dict[str, Any]:
+    """A worker as the record keeps it: enough to be one again when its file is gone."""
+    return {
+        "definition": worker.definition.model_dump(mode="json"),
+        "instructions": worker.instructions,
+        "scope": worker.scope,
+        "digest": worker.digest,
+        "path": str(worker.path) if worker.path else None,
+        "workdir": str(worker.workdir) if worker.workdir else None,
+        "keeps": [str(path) for path in worker.keeps],
+        **({"activate": worker.activate} if worker.activate else {}),
+    }
+
+
+def from_snapshot(data: Mapping[str, Any]) -> Worker:
+    return Worker(
+        definition=Definition.model_validate(data["definition"]),
+        instructions=data["instructions"],
+        scope=data["scope"],
+        digest=data["digest"],
+        path=Path(data["path"]) if data["path"] else None,
+        workdir=Path(data["workdir"]) if data.get("workdir") else None,
+        keeps=tuple(map(Path, data.get("keeps", ()))),
+        activate=data.get("activate"),
+    )
+
+
+def files_of(frozen: Assembly) -> tuple[Attachment, ...]:
+    """The attachments as they were read then."""
+    return tuple(Attachment.from_dict(file) for file in frozen.files)
+
+
+def as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
+    """A toolbox of a process that is gone: good for a replay, which executes nothing."""
+
+    def gone(**_: Any) -> None:
+        raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that made the run")
+
+    return Toolbox(name, *(Tool.from_described(tool, gone) for tool in tools))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What a run is assembled from, be it new or on record."""
+
+    run: str
+    worker: Worker
+    frame: Frame
+    input: str
+    model: str
+    mode: Mode
+    bounds: Bounds
+    output_schema: Mapping[str, Any] | None
+    given: Sequence[Toolbox] = ()  # toolboxes of the caller's own process
+    memory: str | None = None  # the recorded memory block; None: render it from the current memory
+    above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
+    served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
+    outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
+    seat: Seat | None = None
+    called: bool = False  # by another run
+    activation: Activation | None = None  # how it begins, where that is known; else its worker's function is called
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what that is told of what the run is for
+
+    @property
+    def converses(self) -> bool:
+        return self.seat is not None and self.seat.hear is not None
+
+    @property
+    def part_of(self) -> str:
+        """What it is part of: the name of its seat's tools, `called`, or `run` for one that stands alone."""
+        return self.seat.server if self.seat else "called" if self.called else "run"
+
+
+def recorded(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
+    """What a run that is on record was assembled from."""
+    return Recipe(
+        run=run,
+        worker=from_snapshot(frozen.worker),
+        frame=frame,
+        input=frozen.first_message,
+        model=frozen.model,
+        mode=frozen.mode,
+        bounds=Bounds(**frozen.bounds),
+        output_schema=frozen.output_schema,
+        given=given,
+        memory=frozen.memory,
+        above=frozenset(frozen.above),
+        called=frozen.called,
+        activation=on_record(frozen),
+    )
+
+
+def rules_of(
+    recipe: Recipe, tools: Iterable[Tool], forbidden: frozenset[str], around: frozenset[str]
+) -> tuple[Rule, ...]:
+    """The worker's rules, and those that guard what it could carry out; `around` is what those can do around it."""
+    tools = tuple(tools)
+    own = recipe.worker.rules_for(tool.name for tool in tools)
+    accepted = recipe.worker.definition.accepts_risk
+    guards = rules_against_risk(permitted(tools, forbidden), accepted=accepted, around=around)
+    return (*map(_asked_by_itself, own), *guards)
+
+
+def _asked_by_itself(rule: Rule) -> Rule:
+    """A new worker is always shown whole before it is made: the gate need not ask about its arguments as well."""
+    return replace(rule, approval_required=False) if rule.name in RULES else rule

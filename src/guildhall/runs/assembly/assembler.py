@@ -1,0 +1,387 @@
+"""Assembly: a worker, a request and a frame become exactly what is executed. Nothing is run and nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
+from guildhall.core.text import is_text
+from guildhall.models.credentials import joined
+from guildhall.runs.assembly.activation import DEFAULT, activated, context_of
+from guildhall.runs.assembly.assembled import (
+    Assembled,
+    Recipe,
+    as_recorded,
+    files_of,
+    from_snapshot,
+    recorded,
+    rules_of,
+    tightened,
+    told_as_then,
+)
+from guildhall.runs.assembly.attachments import collect_for_person, permit
+from guildhall.runs.assembly.callees import NOBODY, declared, on_record, reached
+from guildhall.runs.assembly.mcp_servers import still_served
+from guildhall.runs.assembly.preflight import Supply, fitting, refuse, refuse_native, refuse_talking, refuse_unguarded
+from guildhall.runs.assembly.tool_set import base_toolbox, bounds_of, permitted, refuse_unasked, tools_of, view_of
+from guildhall.runs.execution.delegation import tree_tools
+from guildhall.runs.purpose import CommissionPurpose, JobPurpose
+from guildhall.runtimes.output_check import OUTPUT_TOOL
+from guildhall.tools.executor import Surroundings
+from guildhall.tools.mcp.client import Servers, ended_if_not_used
+from guildhall.workers.definition import EVERY_WORKER
+from guildhall.workers.lifecycle import usable
+from guildhall.workers.registry import BY_CONFIG, BY_OPTION, Choice, choose_model
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.runs.assembly.memory import RunMemory
+    from guildhall.runs.hooks import Seat
+    from guildhall.runs.model import RunRequest
+    from guildhall.runs.record.entries import Assembly
+    from guildhall.runtimes.model import Attachment
+    from guildhall.sandbox.view import View
+    from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.references import Code
+
+    Finder = Callable[[str, Frame], Worker]
+    Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]
+    # what the hall gives a worker in a frame without its declaring it: for the run of this id, in this context
+    Provided = Callable[[Worker, Frame, str, str], Sequence[Tool]]
+    Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
+
+
+class Assembler:
+    """Assembles runs for one hall."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        find: Finder,
+        everyone: Callable[[Frame], Iterable[Listed]],
+        active: Callable[[Frame], Sequence[Worker]],
+        settings: Callable[[Frame], Settings],
+        describe: Described,
+        memory: RunMemory,
+        instead: Callable[[Tool], Tool],
+        supply: Supply,
+        serve: Serve,
+        provided: Provided,
+        project: Callable[[Frame], str | None],
+    ) -> None:
+        """`project` gives the name of the registered project in which a frame is."""
+        self._environ = environ
+        self.find = find
+        self.everyone = everyone
+        self._active = active
+        self.settings = settings
+        self._describe = describe
+        self._memory = memory
+        self._instead = instead
+        self._supply = supply
+        self._serve = serve
+        self._provided = provided
+        self._project = project
+
+    async def assemble(
+        self,
+        request: RunRequest,
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        run: str,
+        worker: Worker | None = None,
+        caller: Assembled | None = None,
+        attached: tuple[Attachment, ...] | None = None,
+        seat: Seat | None = None,
+    ) -> Assembled:
+        """A new run. `given` are toolboxes of the caller's own process.
+
+        `worker` is the worker, where it was found already. `caller` is the run that has called it, whose budget it
+        has, and `attached` are the files that it hands over. `seat` is its place in a team.
+        """
+        if not is_text(request.input):
+            raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
+        if not request.input.strip():
+            raise UsageError("the input is empty", hint="Say what the worker is to do.")
+        worker = worker or self.find(request.worker, frame)
+        usable(worker, "name")
+        if seat is not None and seat.hear is not None:
+            refuse_talking(worker)
+        settings = self.settings(frame)
+        try:
+            choice = fitting(worker, _chosen(worker, frame, settings, request))
+        except ModelUnusable:
+            if request.asks_model:
+                raise
+            choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
+        given = tuple(given)
+        named = [toolbox.name for toolbox in given]
+        own = choice.by == "worker"
+        refuse(self._supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
+        bounds = bounds_of(worker, settings, request, called=caller is not None)
+        schema = await self._supply.output_schema(worker, frame)
+        recipe = Recipe(
+            run=run,
+            worker=worker,
+            frame=frame,
+            input=request.input,
+            model=choice.model,
+            mode=request.mode,
+            bounds=bounds,
+            output_schema=schema,
+            given=given,
+            above=seat.around if seat else caller.around(worker) if caller else frozenset(),
+            seat=seat,
+            called=caller is not None,
+            activation=None if worker.activate else DEFAULT,
+            context=context_of(request, self._project(frame)) if worker.activate else {},
+        )
+        files = await self._attached(worker, request, frame, attached)
+        return replace(await self._build(recipe), attachments=files)
+
+    async def _attached(
+        self, worker: Worker, request: RunRequest, frame: Frame, attached: tuple[Attachment, ...] | None
+    ) -> tuple[Attachment, ...]:
+        policy = worker.definition.attachment_policy
+        if attached is None and request.attachments:
+            view = self._view(worker, frame)
+            attached = await asyncio.to_thread(
+                collect_for_person, request.attachments, view, policy, root=frame.sees, where=worker.place
+            )
+        permit(attached or (), policy, where=worker.place)
+        return attached or ()
+
+    async def revive(
+        self,
+        frozen: Assembly,
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        run: str,
+        seat: Seat | None = None,
+    ) -> Assembled:
+        """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
+        recipe = replace(recorded(frozen, frame, run=run, given=given), seat=seat)
+        built = await self._build(recipe)
+        async with ended_if_not_used(built.servers):
+            return await self._revived(built, recipe, frozen)
+
+    async def _revived(self, built: Assembled, recipe: Recipe, frozen: Assembly) -> Assembled:
+        frame = recipe.frame
+        built = replace(built, tools=told_as_then(built.tools, frozen.tools))
+        _refuse_other_tools(built.tools, frozen.tools)
+        names = {tool["name"] for tool in frozen.tools}
+        revived = replace(
+            built,
+            system_prompt=frozen.system_prompt,
+            memory=frozen.memory,
+            attachments=files_of(frozen),
+            tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
+        )
+        then = recipe.worker
+        if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
+            return revived
+        worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+        worker = _in_seat(worker, recipe.seat)
+        served = still_served(worker, then, built.servers.tools)
+        today = replace(recipe, worker=worker, output_schema=None, served=served)
+        return tightened(revived, await self._build(today))
+
+    async def again(
+        self,
+        request: RunRequest,
+        frozen: Assembly,
+        frame: Frame,
+        *,
+        run: str,
+        worker: Worker | None = None,
+        seat: Seat | None = None,
+    ) -> tuple[Assembled, bool]:
+        """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more.
+
+        What the worker remembered is what it remembered then. Says also whether it is there no more.
+        """
+        given = [as_recorded(name, tools) for name, tools in frozen.given.items()]
+        recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
+        try:
+            worker = worker or _in_seat(self.find(request.worker, frame), seat)
+            schema = await self._supply.output_schema(worker, frame)
+            recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
+        except NotFound:
+            worker, gone = recipe.worker, True
+        listed = {name: as_recorded(name, tools).tools for name, tools in frozen.servers.items()}
+        then_worker = from_snapshot(frozen.worker)
+        served = still_served(worker, then_worker, listed)
+        recipe = replace(recipe, served=served, outsiders=on_record(frozen, then_worker, worker))
+        recipe = recipe if worker.activate else replace(recipe, activation=DEFAULT)
+        assembled = await self._build(recipe)
+        assembled = replace(assembled, attachments=files_of(frozen))
+        then = told_as_then(assembled.tools, frozen.tools)
+        if then != assembled.tools and self._lacks_one_to_call(worker, frame):
+            return replace(assembled, tools=then), True
+        return assembled, gone
+
+    def _lacks_one_to_call(self, worker: Worker, frame: Frame) -> bool:
+        """Whether one of those that the worker may call by name is not there any more."""
+        near = worker.frame(frame)
+        for name in worker.definition.allow_workers:
+            try:
+                if name != EVERY_WORKER:
+                    self.find(name, near)
+            except NotFound:
+                return True
+        return False
+
+    async def _build(self, recipe: Recipe) -> Assembled:
+        worker, frame = recipe.worker, recipe.frame
+        settings = self.settings(frame)
+        surroundings = Surroundings(
+            view=self._view(worker, frame),
+            env=dict(frame.env),
+            web_search=settings.web_search.model_dump() if settings.web_search else None,
+            environ=joined(self._environ, frame.keys),
+            forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
+        )
+        recipe = replace(recipe, outsiders=recipe.outsiders or self._supply.outsiders(worker, frame))
+        servers = await self._serve(worker, frame, surroundings) if recipe.served is None else Servers()
+        async with ended_if_not_used(servers):
+            served = servers.tools if recipe.served is None else recipe.served
+            tools = await self._tools(recipe, surroundings, settings, served)
+            return replace(await self._completed(recipe, surroundings, settings, tools), servers=servers)
+
+    async def _completed(
+        self, recipe: Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
+    ) -> Assembled:
+        """All of it, once the tools are known."""
+        worker, frame = recipe.worker, recipe.frame
+        near = worker.frame(frame)
+        others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
+        callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
+        around = recipe.above.union(*callees.values())
+        rules = rules_of(recipe, tools, surroundings.forbidden, around)
+        refuse_unguarded(worker, permitted(tools, surroundings.forbidden), around)
+        refuse_unasked(tools, rules, recipe.mode, worker.place)
+        memory = recipe.memory
+        if memory is None:
+            limit = settings.memory.limit_tokens
+            memory = await self._memory.prompt_block(worker, frame, rules, limit_tokens=limit)
+        activation = recipe.activation or await activated(worker, tools, memory, recipe.context)
+        patience = settings.approvals.timeout
+        outsiders = recipe.outsiders or NOBODY
+        return Assembled(
+            worker=worker,
+            model=recipe.model,
+            mode=recipe.mode,
+            system_prompt=_prompt(activation.prompt(worker.instructions), outsiders.prompt, memory),
+            memory=memory,
+            first_message=recipe.input,
+            tools=activation.chosen(tools, recipe.seat.tools if recipe.seat else ()),
+            rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
+            bounds=activation.bounds(recipe.bounds),
+            activation=activation,
+            output_schema=None if recipe.converses else recipe.output_schema,  # a conversation comes to no result
+            surroundings=surroundings,
+            allow_workers=worker.definition.allow_workers,
+            above=recipe.above,
+            callees=callees,
+            given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
+            outsiders=outsiders,
+            called=recipe.called,
+            converses=recipe.converses,
+        )
+
+    async def _tools(
+        self,
+        recipe: Recipe,
+        surroundings: Surroundings,
+        settings: Settings,
+        served: Mapping[str, Sequence[Tool]],
+    ) -> tuple[Tool, ...]:
+        """All tools of the run, in the order that the model sees."""
+        worker, frame = recipe.worker, recipe.frame
+        system: tuple[Tool, ...] = ()
+        if worker.definition.base:
+            limit = settings.memory.limit_tokens
+            memory = self._memory.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
+            base = (*base_toolbox().tools, *memory, *self._provided(worker, frame, recipe.run, recipe.part_of))
+            system = recipe.seat.beside(base) if recipe.seat else base
+        near = worker.frame(frame)
+        system += recipe.seat.tools if recipe.seat else ()
+        tree = tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+        system += recipe.seat.beside(tree) if recipe.seat else tree
+        outsiders = recipe.outsiders or NOBODY
+        system += outsiders.tools
+        given = {toolbox.name: toolbox for toolbox in recipe.given}
+        boxes = await self._toolboxes(worker, frame, surroundings, given, outsiders.toolboxes)
+        served = {name: tools for name, tools in served.items() if name not in given}
+        every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
+        tools = tuple(map(self._instead, every))
+        refuse_native(worker, tools)
+        names = [tool.name for tool in tools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
+        if recipe.output_schema is not None and not recipe.converses and OUTPUT_TOOL in names:
+            message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
+            raise ToolUnavailable(message, where=worker.place)
+        return tools
+
+    def _view(self, worker: Worker, frame: Frame) -> View:
+        return view_of(worker, worker.folders(frame), frame, self._supply.home, self._supply.locked())
+
+    async def _toolboxes(
+        self,
+        worker: Worker,
+        frame: Frame,
+        surroundings: Surroundings,
+        given: Mapping[str, Toolbox],
+        of_members: Sequence[str],
+    ) -> dict[str, Sequence[Tool]]:
+        """The tools of each toolbox that the worker declares, by its name; those `of_members` are on servers."""
+        found: dict[str, Sequence[Tool]] = {}
+        for name in worker.definition.toolboxes:
+            if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
+                found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
+            elif name not in of_members:
+                code = self._supply.toolbox(worker, name, frame, given)
+                found[name] = (await self._describe(code, surroundings)).tools
+        return found
+
+
+def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> Choice:
+    """The model; where there is none, it is said how a run of this kind is given one."""
+    match request.purpose:
+        case JobPurpose():
+            by = BY_CONFIG
+        case CommissionPurpose(id=id):
+            by = f"`guild commission edit {id} {BY_OPTION}`"
+        case _:
+            by = BY_OPTION
+    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, given_by=by)
+
+
+def _in_seat(worker: Worker, seat: Seat | None) -> Worker:
+    return seat.seated(worker) if seat and seat.seated else worker
+
+
+def _prompt(instructions: str, *blocks: str) -> str:
+    """What the worker is told: what stays the same comes first."""
+    more = [block for block in blocks if block]
+    return "\n\n".join([instructions.rstrip(), *more]) if more else instructions
+
+
+def _refuse_other_tools(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:
+    """Refuses to go on with other tools than the model was shown."""
+    now = {tool.name: tool.as_shown() for tool in tools}
+    for tool in frozen:
+        if now.get(tool["name"]) != tool:
+            raise ToolUnavailable(
+                f"the tool {tool['name']!r} is not what it was when the run started",
+                hint="The run cannot go on with another tool. Restore the tool, or start a new run.",
+            )

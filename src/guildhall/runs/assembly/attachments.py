@@ -1,0 +1,285 @@
+"""Attachments: files that come with a request, read once, within what the worker's `attachment_policy` permits.
+
+A worker that calls another names files of its own sandboxes (`input/deck.pdf`), and no others. A person may also name a
+file of their own: below the project by its path from the current folder, anywhere by its whole path. All of it is read
+the way a run's tools read (sandbox/files.py): no link, name or swap leads to another file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound, Refused, UsageError
+from guildhall.core.text import is_text
+from guildhall.runtimes.model import Attachment, is_looked_at
+from guildhall.sandbox.files import Rooted, Spot, suits
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.files import media_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from guildhall.models.model import Source
+    from guildhall.workers.definition import AttachmentPolicy
+    from guildhall.workers.model import Worker
+
+CEILING = 50_000_000  # bytes: the record keeps them, and no provider takes more in one question
+_PDF = "application/pdf"
+_PDF_BEGINS_WITHIN = 1024  # bytes: what readers of PDFs forgive
+_ANY_SIZE = 10**12  # a person's own file is bounded by the policy alone
+# By name, and the same on every machine. What is not named here is text, if it is text at all.
+MEDIA_TYPES = {
+    ".pdf": _PDF,
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".md": "text/markdown",
+    ".csv": "text/csv",
+    ".html": "text/html",
+    ".htm": "text/html",
+    ".json": "application/json",
+    ".xml": "application/xml",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+}
+_TEXT = "text/plain"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A file that was named, and where it is."""
+
+    name: str
+    rooted: Rooted
+    spot: Spot
+
+
+def collect(
+    names: Sequence[str], view: View, policy: AttachmentPolicy, *, where: str | None = None
+) -> tuple[Attachment, ...]:
+    """The files that a worker hands on: `sandbox/path`, in the sandboxes of its view. `policy` is the callee's.
+
+    `where` is the callee's place, for errors.
+    """
+    sandboxes = _sandboxes_of(view)
+    return _read_all(names, lambda name: _in_sandbox(name, sandboxes), policy, where)
+
+
+def hand_on(names: Sequence[str], own: Iterable[Attachment], view: View, callee: Worker) -> tuple[Attachment, ...]:
+    """The files that a worker hands to another: out of its sandboxes, and of those that it was given itself."""
+    _refuse_twice(names)
+    named = {folder.name for folder in view.folders}
+    had = {file.name: file for file in own if _sandbox_and_path(file.name, named)[0] not in named}
+    others = [name for name in names if name not in had]
+    read = collect(others, view, callee.definition.attachment_policy, where=callee.place)
+    found = {**had, **dict(zip(others, read, strict=True))}
+    return tuple(found[name] for name in names)
+
+
+def collect_for_person(
+    names: Sequence[str], view: View, policy: AttachmentPolicy, *, root: Path, where: str | None = None
+) -> tuple[Attachment, ...]:
+    """The files that a person names: in a sandbox of the worker's by `sandbox/path`, else a file of their own.
+
+    A path from the current folder stays below `root`, the project; a whole path (`/...`, `~/...`) leads anywhere.
+    """
+    sandboxes = _sandboxes_of(view)
+    named = {folder.name for folder in sandboxes.view.folders}
+
+    def find(name: str) -> _Wanted:
+        if _sandbox_and_path(name, named)[0] in named:
+            return _in_sandbox(name, sandboxes)
+        if name.startswith(("/", "~")):
+            return _anywhere(name, view)
+        return _below(name, view, root)
+
+    return _read_all(names, find, policy, where)
+
+
+def permit(attachments: Iterable[Attachment], policy: AttachmentPolicy, *, where: str | None = None) -> None:
+    """Refuses what the policy does not permit, of files that have been read before."""
+    files = list(attachments)
+    _refuse_many(len(files), policy, where)
+    for file in files:
+        _refuse_suffix(_last(file.name), file.name, policy, where)
+    _refuse_large(sum(len(file.data) for file in files), policy, where)
+
+
+def refuse_untaken(attachments: Iterable[Attachment], source: Source) -> None:
+    """Refuses a file that the model cannot look at, before anything is asked of it."""
+    for file in attachments:
+        if not file.is_text and not source.takes(file.media_type):
+            raise ModelUnusable(
+                f"{source.name} takes no {_kind(file)}: {file.name} ({file.media_type}) cannot be handed to it",
+                hint="Choose a model that does, with --override-model, or attach what is in the file as text.",
+            )
+
+
+def size_in_words(size: int) -> str:
+    """A size as people read it: the one unit that matters."""
+    for unit, least in (("MB", 1_000_000), ("kB", 1_000)):
+        if size >= least:
+            return f"{size / least:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size} bytes"
+
+
+# Finding
+
+
+def _sandboxes_of(view: View) -> Rooted:
+    """The named folders alone: the folder that a run works in is not a place to attach from."""
+    return Rooted(replace(view, folders=tuple(folder for folder in view.folders if folder.name is not None)))
+
+
+def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str, str]:
+    """The sandbox and the path that a name means: `input/deck.pdf`, or `input:deck.pdf` as others write it."""
+    sandbox, colon, path = name.partition(":")
+    if colon and sandbox in sandboxes:
+        return sandbox, path
+    sandbox, _, path = name.partition("/")
+    return sandbox, path
+
+
+def _in_sandbox(name: str, rooted: Rooted) -> _Wanted:
+    named = {folder.name for folder in rooted.view.folders}
+    sandbox, path = _sandbox_and_path(name, named)
+    if sandbox in ("", ".", "..", "~") or not path.strip("/"):
+        hint = "Name it as sandbox/path, such as input/deck.pdf."
+        raise UsageError(f"{name!r} is not a file in a sandbox", hint=hint)
+    return _Wanted(f"{sandbox}/{path}", rooted, rooted.within(rooted.sandbox(sandbox), path))
+
+
+def _below(name: str, view: View, root: Path) -> _Wanted:
+    project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
+    rooted = Rooted(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
+    try:
+        return _Wanted(name, rooted, rooted.spot(name))
+    except Refused:
+        hint = "A file anywhere else is attached by its whole path."
+        raise Refused(f"{name} is not below {project.path}", hint=hint) from None
+
+
+def _anywhere(name: str, view: View) -> _Wanted:
+    try:
+        path = Path(name).expanduser().resolve(strict=True)
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {name}") from None
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, ~nobody, a name too long
+        raise UsageError(f"{name} cannot be attached: {error}") from None
+    folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
+    rooted = Rooted(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
+    return _Wanted(name, rooted, rooted.within(folder, path.name or "."))
+
+
+# Reading
+
+
+def _read_all(
+    names: Sequence[str], find: Callable[[str], _Wanted], policy: AttachmentPolicy, where: str | None
+) -> tuple[Attachment, ...]:
+    """All of them, or an error: what is not permitted by its name is not even opened."""
+    _refuse_many(len(names), policy, where)
+    _refuse_twice(names)
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            raise UsageError(f"{name!r} cannot name a file to attach")
+        _refuse_suffix(_last(name), name, policy, where)
+    read: list[Attachment] = []
+    size = 0
+    for name in names:
+        wanted = find(name)
+        contents = wanted.rooted.read(wanted.spot, most=_most(policy) - size)
+        for called in {_last(name), contents.name}:  # through a link a file has two names, and both count
+            if not suits(called, contents.folder.attachment_suffixes):
+                suffixes = ", ".join(contents.folder.attachment_suffixes)
+                raise Refused(f"{name}: the sandbox {contents.folder.name!r} lets only {suffixes} be attached")
+            _refuse_suffix(called, name, policy, where)
+        size += len(contents.data)
+        _refuse_large(size, policy, where)
+        read.append(_recognised(wanted.name, contents.data))
+    return tuple(read)
+
+
+def _recognised(name: str, data: bytes) -> Attachment:
+    """The file as what its name says that it is, if its content is that."""
+    kind = MEDIA_TYPES.get(Path(_last(name)).suffix.lower(), _TEXT)
+    found = media_type(data)
+    if is_looked_at(kind):
+        if found is None and b"%PDF-" in data[:_PDF_BEGINS_WITHIN]:
+            found = _PDF
+        if found != kind:
+            raise InvalidFile(
+                f"its name says {kind}, and its content is {found or 'something else'}",
+                where=name,
+                hint="Give the file the suffix that it should have, or make it again.",
+            )
+    elif not _is_utf8(data):
+        hint = f"Its content is {found}: give it that suffix." if found else "Make a PDF, an image or text of it."
+        raise InvalidFile("neither text in UTF-8 nor a PDF or an image by its name", where=name, hint=hint)
+    return Attachment(name=name, media_type=kind, data=data)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        return is_text(data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _last(name: str) -> str:
+    return name.replace(":", "/").rstrip("/").rpartition("/")[2]
+
+
+def _kind(file: Attachment) -> str:
+    return "PDFs" if file.media_type == _PDF else "images"
+
+
+# The policy
+
+
+def _most(policy: AttachmentPolicy) -> int:
+    return min(policy.max_total_bytes, CEILING)
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{twice[0]} is attached twice")
+
+
+def _refuse_many(count: int, policy: AttachmentPolicy, where: str | None) -> None:
+    if count > policy.max_attachments:
+        most = f"at most {policy.max_attachments}" if policy.max_attachments else "none"
+        raise Refused(
+            f"{count} {'file is' if count == 1 else 'files are'} attached, and the worker takes {most}",
+            where=where,
+            hint="attachment_policy.max_attachments in the worker's file says how many.",
+        )
+
+
+def _refuse_suffix(called: str, name: str, policy: AttachmentPolicy, where: str | None) -> None:
+    if not suits(called, policy.allowed_suffixes):
+        raise Refused(
+            f"{name}: the worker takes only {', '.join(policy.allowed_suffixes)} as attachments",
+            where=where,
+            hint="attachment_policy.allowed_suffixes in the worker's file says which.",
+        )
+    if policy.denied_suffixes and suits(called, policy.denied_suffixes):
+        raise Refused(
+            f"{name}: the worker takes no {', '.join(policy.denied_suffixes)} as attachments",
+            where=where,
+            hint="attachment_policy.denied_suffixes in the worker's file says which not.",
+        )
+
+
+def _refuse_large(size: int, policy: AttachmentPolicy, where: str | None) -> None:
+    if size > _most(policy):
+        own = policy.max_total_bytes <= CEILING
+        raise Refused(
+            f"the attachments have more than the {_most(policy):,} bytes that {'the worker' if own else 'a run'} takes",
+            where=where,
+            hint="attachment_policy.max_total_bytes in the worker's file says how many." if own else None,
+        )

@@ -1,0 +1,106 @@
+"""The servers of tools of a run: started or reached when it is assembled, ended with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import ToolUnavailable
+from guildhall.runs.assembly.tool_set import server_capabilities
+from guildhall.sandbox.jail import Confinement
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.mcp.client import Servers
+from guildhall.tools.mcp.model import ServerSpec, tool_name
+from guildhall.workers.references import program_of, seen_by, variables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from guildhall.core.frame import Frame
+    from guildhall.runs.assembly.preflight import Supply
+    from guildhall.tools.executor import Surroundings
+    from guildhall.tools.model import Tool
+    from guildhall.workers.definition import McpServer
+    from guildhall.workers.model import Worker
+
+
+async def serve(
+    worker: Worker, frame: Frame, surroundings: Surroundings, supply: Supply, more: Iterable[ServerSpec] = ()
+) -> Servers:
+    """The servers that a worker names, all of them, connected; nothing of a project that is not trusted is started.
+
+    `more` are those that it has from elsewhere.
+    """
+    declared = worker.definition.mcp_servers
+    for name in declared:
+        supply.server(worker, name, frame)
+    specs = [*more, *(_spec(worker, name, server, frame, surroundings) for name, server in declared.items())]
+    return await Servers.connect(specs) if specs else Servers()
+
+
+def still_served(worker: Worker, before: Worker, tools: Mapping[str, Iterable[Tool]]) -> dict[str, tuple[Tool, ...]]:
+    """The tools of servers as they are known, without those that the worker's file of today does not name so any more.
+
+    `before` is the worker that they were listed for.
+    """
+    kept: dict[str, tuple[Tool, ...]] = {}
+    for name, server in worker.definition.mcp_servers.items():
+        then = before.definition.mcp_servers.get(name)
+        if then is None or server.model_copy(update={"tools": then.tools}) != then:
+            continue
+        expected = None if server.tools is None else {tool_name(name, tool) for tool in server.tools}
+        kept[name] = tuple(tool for tool in tools.get(name, ()) if expected is None or tool.name in expected)
+    for name in worker.definition.toolboxes:  # those of members
+        if name in tools and name in before.definition.toolboxes and name not in kept:
+            kept[name] = tuple(tools[name])
+    return kept
+
+
+def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundings: Surroundings) -> ServerSpec:
+    variables = variables_of(worker, name, frame)
+    writes = any(folder.writable for folder in surroundings.view.folders)
+    spec = ServerSpec(
+        name=name,
+        tools=server.tools,
+        capabilities=server_capabilities(server, surroundings.forbidden, writes=writes),
+        where=worker.place,
+    )
+    if server.url is not None:
+        return replace(spec, url=server.url, token=next(iter(variables.values()), None))
+    program = program_of(worker, name, frame)
+    if frame.worktree is not None:
+        _demand_outside(worker, name, program, frame)
+    confinement = Confinement(
+        view=_view(worker, frame, surroundings.view, spec.capabilities),
+        network="net" in spec.capabilities,
+        env={**frame.plain(), **variables},
+        read_only=seen_by(worker, name, program, frame),
+    )
+    return replace(spec, command=(str(program), *(server.command or ())[1:]), confinement=confinement)
+
+
+def _demand_outside(worker: Worker, name: str, program: Path, frame: Frame) -> None:
+    """Raises for a program of the project, where a run has a checkout of its own.
+
+    Its copy there is not the one that was trusted, and the user's is not to be seen.
+    """
+    root = frame.root.resolve()
+    words = (str(program), *(worker.definition.mcp_servers[name].command or ())[1:])
+    for path in ((worker.folder(frame) / word).resolve() for word in words):
+        if path.is_relative_to(root) and path.is_file():
+            raise ToolUnavailable(
+                f"mcp_servers.{name}: {path} lies in the project, and is not started for a worktree of it",
+                where=worker.place,
+                hint="Install the server outside the project, and name it by its whole path.",
+            )
+
+
+def _view(worker: Worker, frame: Frame, view: View, capabilities: frozenset[str]) -> View:
+    """What a program sees of the disk: the worker's project to read, the run's folders as the rules leave them."""
+    if "fs.read" not in capabilities:
+        return replace(view, folders=())
+    writes = "fs.write" in capabilities
+    folders = tuple(replace(folder, writable=folder.writable and writes) for folder in view.folders)
+    here = worker.folder(frame)
+    return replace(view, cwd=here, folders=(Folder(path=here), *folders))

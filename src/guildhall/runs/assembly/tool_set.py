@@ -1,0 +1,205 @@
+"""What a run has to work with: its view of the disk, its tools in the order that the model sees, its bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import ToolUnavailable
+from guildhall.policy.rules import Action, Mode, Rule, judge
+from guildhall.runs.execution.worker_creation import may_create
+from guildhall.runs.model import Bounds, RunRequest
+from guildhall.sandbox.files import settled
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.builtin.files import sandbox_tools
+from guildhall.tools.definition import tool
+from guildhall.tools.executor import BUILT_IN, Surroundings, built_in_tools
+from guildhall.tools.mcp.model import tool_name
+from guildhall.tools.model import Tool, Toolbox
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.workers.definition import McpServer
+    from guildhall.workers.model import Worker
+
+
+# What the tools of a member can do to the world: it is a program of its own that may speak to others.
+OF_MEMBERS = frozenset({"net"})
+
+
+def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
+    """The worker's sandboxes; and, to be read only, the project that it works in if it has tools that look at files.
+
+    An agent may write in its working folder, with the tools that it has for that. What decides what runs may do is
+    kept, and so are the files of `locked` workers.
+    """
+    folders = tuple(folders)
+    can = frozenset[str]().union(*(BUILT_IN[name] for name in worker.definition.tools))
+    if not can.isdisjoint({"fs.read", "proc.exec"}):
+        folders = (Folder(path=frame.sees), *folders)
+    workdir = worker.workdir if frame.worktree is None else frame.worktree
+    if workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
+        others = tuple(folder for folder in folders if folder != Folder(path=workdir))
+        folders = (Folder(path=workdir, writable="fs.write" in can), *others)
+    if frame.worktree is not None:
+        return settled(_in_worktree(frame, frame.worktree, folders, home, locked))
+    kept = (*worker.deciding(frame), *locked)
+    return settled(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
+
+
+def _in_worktree(frame: Frame, worktree: Path, folders: tuple[Folder, ...], home: Home, locked: Iterable[Path]) -> View:
+    """The view of a run that has a checkout of its own. It lies in the home, of which nothing else is seen; the user's
+    folder is not there.
+
+    What decides what runs may do is the user's copy of it: a changed one in the checkout decides nothing, and is work
+    like any other.
+    """
+    return View(
+        cwd=worktree,
+        folders=folders,
+        hidden=(home.path, frame.root),
+        shown=(worktree,),
+        kept=(worktree / ".git", *locked),
+    )
+
+
+def kept_in(view: View) -> tuple[Path, ...]:
+    """What a run could write if it were not kept, without what lies below another such path."""
+    writable = [folder.path for folder in view.folders if folder.writable]
+    out = (*view.hidden, *writable)
+    found = [path for path in view.kept if any(folder in path.parents for folder in writable) and path not in out]
+    seen = [path for path in found if not any(one in path.parents for one in view.hidden)]
+    return tuple(path for path in seen if not any(other in path.parents for other in seen))
+
+
+def tools_of(
+    worker: Worker,
+    surroundings: Surroundings,
+    *,
+    system: Sequence[Tool],
+    toolboxes: Mapping[str, Sequence[Tool]],
+    servers: Mapping[str, Sequence[Tool]] | None = None,
+    without: Iterable[str] = (),
+) -> tuple[Tool, ...]:
+    """Exactly: system tools, sandbox tools, declared toolboxes, servers, declared built-ins (`without` some)."""
+    tools = [*system]
+    if worker.definition.sandboxes:
+        tools += sandbox_tools(surroundings.view)
+    for name in worker.definition.toolboxes:
+        tools += toolboxes.get(name, ())
+    for served in (servers or {}).values():
+        tools += served
+    declared = [name for name in worker.definition.tools if name not in without]
+    return (*tools, *built_in_tools(declared, surroundings))
+
+
+def refuse_unasked(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
+    """Refuses what the provider would do by itself although a rule demands that somebody is asked, or forbids it."""
+    for one in tools:
+        if not one.native:
+            continue
+        verdict = judge(Action(tool=one.name, capabilities=one.capabilities), rules, mode)
+        if verdict.decision != "allow":
+            raise ToolUnavailable(
+                f"tools: {one.name} of the model's provider cannot be asked about: {verdict.reason}",
+                where=place,
+                hint="Name a search engine in the settings (`web_search: {searxng: URL}`), or take the tool out.",
+            )
+
+
+def server_capabilities(server: McpServer, forbidden: Collection[str], *, writes: bool) -> frozenset[str]:
+    """What the tools of a server can do to the world: a program whatever its confinement leaves it, and that keeps to
+    what the rules forbid; an address what other machines can do."""
+    if server.url is not None:
+        return frozenset({"net"})
+    can = {"net", "fs.read", *(["fs.write"] if writes else ())}
+    if "fs.read" in forbidden:  # a program sees what it may write to
+        can -= {"fs.write"}
+    return frozenset({"proc.exec", *(can - set(forbidden))})
+
+
+def expected_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
+    """What stands for the tools of the worker's servers while these are not started: the names are theirs to give."""
+    writes = any(folder.writable for folder in surroundings.view.folders)
+    return tuple(
+        Tool(
+            name=tool_name(name, tool) if tool else f"{tool_name(name, '')}*",
+            description=f"Of the server {name}. What it does is known when it has started.",
+            input_schema={"type": "object"},
+            handler=_not_started,
+            capabilities=server_capabilities(server, surroundings.forbidden, writes=writes),
+            runs_in="hall",
+        )
+        for name, server in worker.definition.mcp_servers.items()
+        for tool in server.tools or ("",)
+    )
+
+
+def expected_of_member(name: str) -> Tool:
+    """What stands for the tools of a member while it is not started."""
+    return Tool(
+        name=f"{tool_name(name, '')}*",
+        description=f"Of the member {name}. What it does is known when it has started.",
+        input_schema={"type": "object"},
+        handler=_not_started,
+        capabilities=OF_MEMBERS,
+        runs_in="hall",
+    )
+
+
+def _not_started() -> None:
+    raise AssertionError("this tool is only expected")
+
+
+def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, frozenset[str]]:
+    """The tools that the `forbidden` names and capabilities leave, each with what it can do to the world."""
+    left = (tool for tool in tools if tool.name not in forbidden and tool.capabilities.isdisjoint(forbidden))
+    return {tool.name: tool.capabilities for tool in left}
+
+
+def keeps_budget(worker: Worker, *, priced: bool) -> bool:
+    """Whether the settings' budget applies: without a price it could not be kept, except for those that it calls."""
+    return priced or bool(worker.definition.allow_workers) or may_create(worker)
+
+
+def bounds_of(
+    worker: Worker,
+    settings: Settings,
+    request: RunRequest | None = None,
+    *,
+    priced: bool = True,
+    called: bool = False,
+) -> Bounds:
+    """What a run may use up. The settings' budget does not apply to a model without a price: it could not be kept.
+
+    Nor does it to a run that another one `called`: it is that one's already.
+    """
+    limits = worker.definition.limits
+    asked = {} if request is None else {name: value for name, value in vars(request).items() if value is not None}
+    return Bounds(
+        max_turns=asked.get("max_turns", limits.max_turns),
+        max_tokens=asked.get("max_tokens", limits.max_tokens),
+        max_budget_usd=asked.get("max_budget_usd", limits.max_budget_usd),
+        timeout=limits.timeout,
+        budget=asked.get("budget", settings.budget if priced and not called else None),
+    )
+
+
+def base_toolbox() -> Toolbox:
+    return Toolbox("base", record_decision)
+
+
+@tool(repeatable=True, runs_in="hall")
+def record_decision(question: str, decision: str, reasoning: str) -> str:
+    """Record a judgement call that you made on your own, so that a person can review it later.
+
+    Args:
+        question: What had to be decided.
+        decision: What you decided.
+        reasoning: Why.
+    """
+    return "Recorded."  # the journal holds the call with its arguments: there is nothing else to keep

@@ -1,0 +1,315 @@
+"""The tokens of live runs: whoever shows one is at that run's doors, and nowhere else.
+
+They are kept in memory only and never written anywhere. A token opens as long as its run is going on: not before, not
+while it is parked, not after its end."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
+
+from guildhall.core.ids import digest
+from guildhall.models.passthrough.connection import Line
+from guildhall.models.passthrough.session import Ask, Passing, Shown
+from guildhall.runtimes.model import Assignment, Entry, Guest
+from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
+from guildhall.tools.mcp.model import tool_name
+from guildhall.tools.model import Tool, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+    from guildhall.models.model import Upstream
+    from guildhall.models.passthrough.request import Through
+    from guildhall.runs.assembly.assembled import Assembled
+    from guildhall.runs.hooks import Seat
+
+
+TOOLS = "tools"
+DISPATCH = "-dispatch"  # ends the name of the server with which a member is dispatched to
+RESULT = "result"  # the server at which a guest gives the result of a run that must fit a schema
+_BYTES = 32
+_LONGEST_ID = 200
+
+
+class Behind(Protocol):
+    """What is behind a door that is come to from outside: a live run, or one that is played again."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody is let in."""
+        ...
+
+    def is_another(self, call: ToolCall) -> bool:
+        """Whether the record has another call under this one's key."""
+        ...
+
+    def breaks(self, error: Exception) -> None:
+        """A call has failed in a way that ends the run."""
+        ...
+
+    def expects(self, calls: int) -> None:
+        """So many calls are still to come."""
+        ...
+
+    async def tool(self, call: ToolCall) -> ToolResult: ...
+
+
+@dataclass(kw_only=True)
+class RunDoor:
+    """The doors of a run, as they are seen from outside: its tools by the name of the server that shows them.
+
+    The model door is there for guests only: programs that execute the run.
+    """
+
+    run: str
+    servers: Mapping[str, tuple[Tool, ...]]
+    behind: Behind = field(repr=False)
+    passing: Passing | None = None
+    own: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # for the server RESULT
+    done: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)  # is told
+    calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
+        default_factory=dict[str, "tuple[ToolCall, asyncio.Future[ToolResult]]"], repr=False
+    )  # under way, by their keys
+    _ids: Iterator[str] = field(default_factory=lambda: _ids(), repr=False)  # for calls that nobody has given one
+    _asked: list[ToolCall] = field(default_factory=list["ToolCall"], repr=False)  # by the model
+    _due: set[str] = field(default_factory=set[str], repr=False)  # the keys of those that the guest has not made yet
+
+    def call(self, server: str, call: ToolCall) -> Awaitable[ToolResult]:
+        """Makes a call at the gate; what the guest itself takes goes to it."""
+        if call.key in self._due:
+            self._due.discard(call.key)
+            self.behind.expects(len(self._due))
+        return self.own(call) if self.own is not None and server == RESULT else self.behind.tool(call)
+
+    def heard(self, calls: Iterable[ToolCall]) -> None:
+        """The calls in an answer of the model, which the guest will make."""
+        new = list(calls)
+        self._asked += new
+        own = {tool.name for tools in self.servers.values() for tool in tools}
+        self._due = {call.key for call in new if call.tool in own}
+        self.behind.expects(len(self._due))
+
+    def identified(self, id: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
+        """A call by its identity: that which the model gave it, so that it is the same when it is made again.
+
+        Where the guest does not tell it, it is the first of those calls of the model that are like this one.
+        """
+        alike = [call for call in self._asked if (call.tool, call.arguments) == (tool, arguments)]
+        if id is None and alike:
+            self._asked.remove(alike[0])
+            return alike[0]
+        for call in reversed(alike):
+            if call.key.partition("/")[2] == id:
+                return call
+        id = id or next(self._ids)
+        key = id if len(id) <= _LONGEST_ID and id.isprintable() else digest(id.encode("utf-8", "surrogatepass"))
+        return ToolCall(key=f"mcp/{key}", tool=tool, arguments=arguments)
+
+
+class Tokens:
+    """Knows the doors by their tokens."""
+
+    def __init__(self) -> None:
+        self._doors: dict[bytes, RunDoor] = {}  # by the hash: how long a look-up takes tells nothing of a token
+
+    def issue(self, door: RunDoor) -> str:
+        """A new token, which opens this door."""
+        token = secrets.token_urlsafe(_BYTES)
+        self._doors[_hashed(token)] = door
+        return token
+
+    def revoke(self, token: str) -> None:
+        """Shuts a door for good: whoever still waits behind it is told."""
+        door = self._doors.pop(_hashed(token), None)
+        for _, task in tuple(door.calls.values()) if door else ():
+            task.cancel()
+        if door is not None and door.passing is not None:
+            door.passing.close()
+
+    def door(self, token: str) -> RunDoor | None:
+        """The door that the token opens now."""
+        door = self._doors.get(_hashed(token))
+        return door if door is not None and door.behind.is_open else None
+
+
+def servers_of(assembled: Assembled, seat: Seat | None) -> dict[str, tuple[Tool, ...]]:
+    """A run's tools by server: those of its seat, those that dispatch to members, each on its own, and all others."""
+    dispatch = assembled.outsiders.dispatch
+    theirs = {tool.name: name for name, tools in dispatch.items() for tool in tools}
+    if seat is not None:
+        theirs |= {tool.name: seat.server for tool in seat.tools if tool.name not in theirs}
+    names = (TOOLS, *((seat.server,) if seat and seat.tools else ()), *dispatch)
+    tools = [tool for tool in assembled.tools if not tool.native]
+    return {name: tuple(tool for tool in tools if theirs.get(tool.name, TOOLS) == name) for name in names}
+
+
+def shown_at(server: str, tool: str) -> str:
+    """The name of a tool at its server: one that dispatches is named after the server already."""
+    return tool.removeprefix(tool_name(server, "")) if server.endswith(DISPATCH) else tool
+
+
+def _ids() -> Iterator[str]:
+    beginning = secrets.token_hex(8)
+    return (f"{beginning}.{number}" for number in itertools.count(1))
+
+
+def _hashed(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+class _Asked(Behind, Protocol):
+    """The same with a model behind it."""
+
+    @property
+    def model(self) -> Ask: ...
+
+    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Whether the record has another question under this key."""
+        ...
+
+    def upstream(self, api: str) -> Upstream | None:
+        """Where a request in the format of this API is passed on to as it is."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lobby:
+    """Lets the programs of one run in."""
+
+    run: str
+    tokens: Tokens
+    servers: Mapping[str, tuple[Tool, ...]]
+    assignment: Assignment
+    line: Line = field(default_factory=Line)  # to the provider; it is closed with the run
+
+    def admit(self, behind: _Asked, guest: Guest) -> Entry:
+        servers = {name: tools for name, tools in self.servers.items() if tools}
+        if guest.result is not None and self.assignment.output_schema is not None:
+            servers[RESULT] = (_result_tool(self.assignment.output_schema),)
+        names = {
+            guest.name_of(server, shown_at(server, tool.name)): tool.name
+            for server, tools in servers.items()
+            for tool in tools
+        }
+        door = RunDoor(run=self.run, servers=servers, behind=behind)
+
+        results = Results(behind, frozenset(names.values()))
+        door.done = results.done
+
+        def heard(key: str, response: ModelResponse) -> None:
+            calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+            door.heard(call_of(key, part) for part in calls)
+            results.heard(key, calls)
+            guest.heard(response)
+
+        async def own(call: ToolCall) -> ToolResult:
+            assert guest.result is not None
+            return await guest.result(call.arguments or {})
+
+        async def ask(
+            key: str,
+            messages: Sequence[ModelMessage],
+            settings: ModelSettings,
+            parameters: ModelRequestParameters,
+            through: Through | None = None,
+        ) -> ModelResponse:
+            if guest.over():  # it is about to be ended
+                await asyncio.get_running_loop().create_future()
+            return await behind.model(key, messages, settings, parameters, through)
+
+        door.own = own if RESULT in servers else None
+        door.passing = passing = Passing(
+            ask,
+            shown=Shown(
+                prompt=self.assignment.system_prompt,
+                names=names,
+                parameters=parameters_of(self.assignment),
+                results=results.known,
+                settle=results.settle,
+            ),
+            breaks=behind.breaks,
+            heard=heard,
+            another=behind.asks_another,
+            upstream=behind.upstream,
+            line=self.line,
+        )
+        token = self.tokens.issue(door)
+        return Entry(
+            token=token,
+            servers=tuple(servers),
+            busy=lambda: bool(door.calls or passing.under_way()),
+            settle=lambda: _settled(door),
+            close=lambda: self.tokens.revoke(token),
+        )
+
+
+class Results:
+    """What the calls of a guest gave, as our own runtime would tell the model.
+
+    A call of a tool that the run does not have the guest refuses by itself: it is made at the gate all the same, which
+    says no and puts that on record.
+    """
+
+    def __init__(self, behind: Behind, tools: frozenset[str]) -> None:
+        self.known: dict[str, ToolReturnPart] = {}  # by the ids that the model gave the calls
+        self._behind = behind
+        self._tools = tools
+        self._calls: dict[str, ToolCallPart] = {}  # by their keys
+        self._ids: set[str] = set()
+        self._twice: set[str] = set()  # ids that the model gave again, in another answer: they say nothing
+        self._refused: set[asyncio.Task[None]] = set()
+
+    def heard(self, key: str, calls: Iterable[ToolCallPart]) -> None:
+        for part in calls:
+            call = call_of(key, part)
+            self._calls[call.key] = part
+            if part.tool_call_id in self._ids:
+                self._twice.add(part.tool_call_id)
+                self.known.pop(part.tool_call_id, None)
+            self._ids.add(part.tool_call_id)
+            if part.tool_name not in self._tools:
+                self._refused.add(asyncio.create_task(self._refuse(call)))
+
+    def done(self, call: ToolCall, result: ToolResult) -> None:
+        part = self._calls.get(call.key)
+        if part is not None and part.tool_call_id not in self._twice:
+            self.known[part.tool_call_id] = returned(part, result)
+
+    async def settle(self) -> None:
+        """Waits for what the gate says to calls that the guest does not make."""
+        for task in tuple(self._refused):
+            await asyncio.wait([task])
+            self._refused.discard(task)
+
+    async def _refuse(self, call: ToolCall) -> None:
+        try:
+            self.done(call, await self._behind.tool(call))
+        except Exception as error:  # noqa: BLE001 - it ends the run, as it does for every call
+            self._behind.breaks(error)
+
+
+async def _settled(door: RunDoor) -> None:
+    """Waits until no call is under way: what it does is on record then."""
+    assert door.passing is not None
+    while calls := [*(task for _, task in door.calls.values()), *door.passing.under_way()]:
+        await asyncio.wait(calls)
+
+
+def _result_tool(schema: Mapping[str, Any]) -> Tool:
+    """The tool with which a program gives its result. It is not called at the gate: it does nothing."""
+
+    def never(**_: Any) -> None:
+        raise AssertionError
+
+    shown = output_tool(schema)
+    return Tool(name=shown.name, description=shown.description or "", input_schema=dict(schema), handler=never)

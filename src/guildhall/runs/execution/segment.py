@@ -1,0 +1,453 @@
+"""One stretch of a run's life: from being started or resumed until it ends, waits, or is parked."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import Clock, stamp
+from guildhall.core.errors import (
+    GuildError,
+    LimitReached,
+    NotReachable,
+    Overloaded,
+    RateLimited,
+    RuntimeCrashed,
+    RuntimeFailed,
+    RuntimeToolless,
+)
+from guildhall.core.events import ErrorData, RunEndedData
+from guildhall.core.text import check_text
+from guildhall.models.door import OUTPUT_CEILING, ModelDoor
+from guildhall.runs import conversation as talking
+from guildhall.runs import limits
+from guildhall.runs.model import ParkCause, Stretch
+from guildhall.runs.record import messages as shown
+from guildhall.runs.record import records
+from guildhall.runs.record.entries import (
+    Crashed,
+    Ended,
+    ModelAnswered,
+    ModelAsked,
+    ModelCallFailed,
+    Paused,
+    Payload,
+    Tokens,
+    Unjudged,
+)
+from guildhall.runs.record.entries import Entry as Entry_cutting
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+    from sqlalchemy import Connection
+
+    from guildhall.models.model import Upstream
+    from guildhall.models.passthrough.request import Through
+    from guildhall.runs.execution.access import Lobby
+    from guildhall.runs.execution.idle import Patience
+    from guildhall.runs.execution.ledger import LiveLedger
+    from guildhall.runs.hooks import Seat
+    from guildhall.runs.record.journal import Journal
+    from guildhall.runtimes.model import Assignment, Entry, Guest, Outcome, Runtime
+    from guildhall.tools.gate import Gate
+    from guildhall.tools.model import ToolCall, ToolResult
+
+
+_GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
+_CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
+# What can be done about a run that failed by what may be over by now.
+RESUME_HINTS: Mapping[type[GuildError], str] = {
+    RateLimited: "Wait a while, then: guild resume {root}",
+    Overloaded: "Wait a while, then: guild resume {root}",
+    NotReachable: "Is the network there, and the address right? Then: guild resume {root}",
+    RuntimeCrashed: "It goes on from the last step on record: guild resume {root}",
+    RuntimeToolless: "The program is started anew by: guild resume {root}",
+}
+
+
+class Stops(Exception):
+    """Raised by a runtime that stops for now, or ends, in a way of its own."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        super().__init__(stretch.status)
+        self.stretch = stretch
+
+
+class Execution:
+    """Drives a runtime between the doors of one run, and is those doors for it."""
+
+    def __init__(
+        self,
+        *,
+        ledger: LiveLedger,
+        assignment: Assignment,
+        runtime: Runtime,
+        gate: Gate,
+        model_door: ModelDoor,
+        lobby: Lobby,
+        patience: Patience,
+        clock: Clock,
+        seconds_before: float,
+        clean_up: Callable[[], Awaitable[object]],
+        seat: Seat | None = None,
+    ) -> None:
+        """`seat` is its place in something larger, which changes with the end of a stretch of it."""
+        self._ledger = ledger
+        self._assignment = assignment
+        self._runtime = runtime
+        self._gate = gate
+        self._model_door = model_door
+        self._lobby = lobby
+        self._patience = patience
+        self._clock = clock
+        self._seconds_before = seconds_before
+        self._clean_up = clean_up
+        self._seat = seat
+        self._began = clock.monotonic()
+        self._parked = asyncio.Event()
+        self._park_cause: ParkCause = "user"
+        self._broken = asyncio.Event()
+        self._error: Exception | None = None  # what has broken it from outside
+        self._in_time = asyncio.Event()
+        self._in_time.set()
+        self._under_way: set[asyncio.Task[ToolResult]] = set()
+        self._called: set[Execution] = set()
+        self._caller: Execution | None = None
+        self._listening = False  # for what the person says next
+        self._ending = False
+        self.stopped = asyncio.Event()
+
+    # the doors, as the runtime sees them
+
+    async def model(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+        through: Through | None = None,
+    ) -> ModelResponse:
+        await self.only_while_open()
+        with self._patience.call():
+            return await self._model_door.ask(key, messages, settings, parameters, through)
+
+    async def tool(self, call: ToolCall) -> ToolResult:
+        await self.only_while_open()
+        with self._patience.call():
+            task = asyncio.create_task(self._gate.call(call))
+            self._under_way.add(task)
+            try:
+                return await task
+            finally:
+                self._under_way.discard(task)
+
+    async def said(self, key: str) -> str:
+        """The same words again where they were heard before; else waits for the person, as long as that takes."""
+        await self.only_while_open()
+        if (words := self._ledger.heard(key)) is not None:
+            return words
+        number = talking.number_of(key, self._ledger.journal)
+        hear = self._seat.hear if self._seat else None
+        if hear is None:
+            raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
+        with self._patience.call():
+            words = check_text("message", await self._heard(asyncio.ensure_future(hear(number)), number))
+            await self.only_while_open()
+            await self._ledger.hears(number, words)
+        return words
+
+    async def _heard(self, hearing: asyncio.Future[str], number: int) -> str:
+        """What is said, once it is; where it was said already nobody is told that it is waited for."""
+        try:
+            await asyncio.sleep(0)
+            if hearing.done():
+                return hearing.result()
+            await self._ledger.listens(number)
+            self._listening = True
+            with self._patience.waiting():
+                return await hearing
+        finally:
+            self._listening = False
+            hearing.cancel()
+
+    def admit(self, guest: Guest) -> Entry:
+        return self._lobby.admit(self, guest)
+
+    async def only_while_open(self) -> None:
+        """A parked run starts nothing new: its doors stay shut until it is resumed.
+
+        So does one whose time is over, or that of a run above it, for as long as a person is asked for more.
+        """
+        if self._parked.is_set():
+            await asyncio.get_running_loop().create_future()
+        await self._in_time.wait()
+        if self._caller is not None:
+            await self._caller.only_while_open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether whoever comes to the doors from outside is let in."""
+        return not self._parked.is_set() and not self._ending
+
+    def is_another(self, call: ToolCall) -> bool:
+        """Whether the record has another call under this one's key."""
+        try:
+            self._ledger.finished(call)
+        except RuntimeFailed:
+            return True
+        return False
+
+    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Whether the record has another question under this key."""
+        return self._ledger.asked_another(key, messages)
+
+    def expects(self, calls: int) -> None:
+        """So many calls a program is still to make at the tool door."""
+        self._patience.expect(calls)
+
+    def upstream(self, api: str) -> Upstream | None:
+        """Where a request in the format of this API is passed on to as it is."""
+        return self._model_door.upstream(api)
+
+    def breaks(self, error: Exception) -> None:
+        """A call from outside has failed in a way that ends the run, as it does for a call from inside."""
+        self._error = self._error or error
+        self._broken.set()
+
+    # the stretch
+
+    def park(self, cause: ParkCause = "user") -> None:
+        """Park the run and the runs that it has called. The first cause counts."""
+        if not self._parked.is_set():
+            self._park_cause = cause
+        self._parked.set()
+        for called in self._called:
+            called.park(cause)
+
+    async def carry_out(self, called: Execution) -> Stretch:
+        """Executes a run that this one has called. It is parked with this one, and cut off with it."""
+        self._called.add(called)
+        called._caller = self
+        try:
+            if self._parked.is_set():
+                called.park(self._park_cause)
+            return await called.run()
+        finally:
+            self._called.discard(called)
+
+    async def run(self) -> Stretch:
+        """Executes until something ends the stretch, and puts the end on record."""
+        body = asyncio.create_task(self._execute())
+        watchers: dict[asyncio.Task[Any], str] = {
+            asyncio.create_task(self._patience.stuck.wait()): "stuck",
+            asyncio.create_task(self._parked.wait()): "parked",
+            asyncio.create_task(self._time_over()): "late",
+            asyncio.create_task(self._broken.wait()): "broken",
+        }
+        try:
+            first = await self._first(body, watchers)
+            if first == "parked":
+                await self._let_calls_finish()
+            stretch = self._judge(body, first)
+        except asyncio.CancelledError:  # of a run that waits the answer is still awaited
+            cut_off = self._waiting if self._patience.only_waits else Stretch.parked("interrupted")
+            await self._end(cut_off, body, *watchers)
+            raise
+        return await self._end(stretch, body, *watchers)
+
+    async def _first(self, body: asyncio.Task[Any], watchers: dict[asyncio.Task[Any], str]) -> str | None:
+        """What ends the stretch; None: the run itself."""
+        while True:
+            done, _ = await asyncio.wait({body, *watchers}, return_when=asyncio.FIRST_COMPLETED)
+            if body in done:
+                return None
+            first = watchers[found := next(iter(done))]
+            if first != "stuck" or self._patience.only_waits:
+                return first
+            del watchers[found]  # what it waited for came in that very moment
+            self._patience.stuck.clear()
+            watchers[asyncio.create_task(self._patience.stuck.wait())] = first
+
+    async def _execute(self) -> Outcome:
+        """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
+        for crash in range(1, _CRASHES + 1):
+            try:
+                return await self._runtime.execute(self._assignment, self)
+            except RuntimeCrashed as error:
+                if crash == _CRASHES:
+                    raise
+                await self._ledger.journal.append(_crash(error))
+                self._ledger.publish(ErrorData, _transient(error, crash + 1))
+        raise AssertionError
+
+    async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
+        self._ending = True
+        try:
+            await self._stop(*tasks)
+            judged = stretch
+            if self._seat is not None and self._seat.judge is not None:
+                judged = await self._seat.judge(self._ledger.run, stretch)
+            await self._record(judged, None if judged == stretch else stretch)
+            return judged
+        finally:
+            self.stopped.set()
+
+    @property
+    def _waiting(self) -> Stretch:
+        return Stretch.waiting("message" if self._listening else "ask")
+
+    def _judge(self, body: asyncio.Task[Any], first: str | None) -> Stretch:
+        if first == "stuck":
+            return self._waiting
+        if first == "parked" and self._park_cause == "shutdown" and self._listening:
+            return self._waiting  # there is nothing for it to go on with by itself
+        if first == "parked":
+            return Stretch.parked(self._park_cause)
+        if first == "late":
+            return _failed(self._ledger.limit_reached("timeout"))
+        error = self._error if first == "broken" else body.exception()
+        if error is None:
+            return Stretch(status="completed", output=body.result().output)
+        if isinstance(error, Stops):
+            return error.stretch
+        if isinstance(error, GuildError):
+            return _failed(error, RESUME_HINTS.get(type(error), "").format(root=self._ledger.root))
+        return _failed(
+            RuntimeFailed(
+                f"the runtime broke: {type(error).__name__}: {error}",
+                hint=f"`guild resume {self._ledger.root}` tries again from the last step on record.",
+            )
+        )
+
+    async def _time_over(self) -> None:
+        """Returns when the run has been running, waiting not counted, for as long as it may."""
+        while (allowed := self._ledger.bounds.timeout) is not None:
+            left = allowed - self._seconds_before - self._running_seconds()
+            if left > 0:
+                await self._clock.sleep(left)
+                continue
+            self._in_time.clear()
+            if not await self._ledger.more_time():
+                return
+            self._in_time.set()
+        await asyncio.get_running_loop().create_future()
+
+    def _running_seconds(self) -> float:
+        return self._clock.monotonic() - self._began - self._patience.idle_seconds()
+
+    async def _let_calls_finish(self) -> None:
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_GRACE)
+        for called in tuple(self._called):
+            await called.stopped.wait()
+
+    async def _stop(self, *tasks: asyncio.Task[Any]) -> None:
+        running = [*tasks, *self._under_way]
+        for task in running:
+            task.cancel()
+        for task in running:
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+        self._ledger.purse.let_go()
+        await self._clean_up()
+
+    async def _record(self, stretch: Stretch, unjudged: Stretch | None = None) -> None:
+        """Puts the end on record; `unjudged` is what it would have been in no seat, where that is something else."""
+        ended = stretch.status in {"completed", "failed"}
+        seconds = self._seconds_before + self._running_seconds()
+        now = stamp(self._clock.now())
+        columns: dict[str, Any] = {
+            "status": stretch.status,
+            "pause": stretch.pause,
+            "reason": stretch.reason,
+            "error": stretch.error,
+            "output": stretch.output,
+            "running_seconds": seconds,
+            "ended_at": now if ended else None,
+            "owner": None,
+        }
+
+        def also(connection: Connection) -> None:
+            records.change_run(connection, self._ledger.run, **columns)
+            records.park_below(connection, self._ledger.run)
+            if ended:
+                records.withdraw_asks(connection, self._ledger.run, now, questions=False)
+            if self._seat is not None:
+                self._seat.ended(connection, self._ledger.run, stretch)
+
+        await self._ledger.journal.append(_stop(stretch, unjudged), also=also)
+        if self._seat is not None and self._seat.settled is not None:
+            await self._seat.settled(self._ledger.run, stretch)
+        if stretch.error is not None:
+            self._ledger.publish(ErrorData, {**stretch.error})
+        self._ledger.publish(RunEndedData, {"status": stretch.status, "reason": stretch.reason})
+
+
+def _transient(error: RuntimeCrashed, attempt: int) -> ErrorData:
+    return {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": _CRASHES}
+
+
+def _crash(error: RuntimeCrashed) -> Crashed:
+    return Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
+
+
+def _stop(stretch: Stretch, unjudged: Stretch | None) -> Payload:
+    """Return the journal entry of the end of a run segment."""
+    status, reason = stretch.status, stretch.reason
+    by_itself = None if unjudged is None else Unjudged.of(unjudged)
+    if status in {"completed", "failed"}:
+        return Ended(status=status, reason=reason, error=stretch.error, output=stretch.output, unjudged=by_itself)
+    return Paused(status=status, reason=reason, pause=stretch.pause, unjudged=by_itself)
+
+
+def _failed(error: GuildError, hint: str = "") -> Stretch:
+    """Return the end of a run that failed. `hint` follows the hint of the error itself."""
+    reason = "limit" if isinstance(error, LimitReached) else error.code
+    data = error.as_dict()
+    if hint:
+        data["hint"] = f"{error.hint} {hint}" if error.hint else hint
+    return Stretch(status="failed", reason=reason, error=data)
+
+
+CUT_OFF = "[The person interrupted here.]"
+
+
+async def cut_short(journal: Journal, text: str) -> bool:
+    """Puts on record that the question that waits for an answer has had this one. False: none waits for any.
+
+    To be called while nobody executes the run.
+    """
+    from pydantic_ai.messages import ModelResponse, TextPart
+
+    open_ones = [asked for asked in journal.all(ModelAsked) if not journal.last(asked.key or "", ModelAnswered)]
+    if not open_ones:
+        return False
+    said = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
+    response = shown.dump([ModelResponse(parts=[TextPart(said)])])[0]
+    usage, cost = _taken(journal, open_ones[-1])
+    total = limits.used_with(journal, **usage, cost=cost)
+    await journal.append(
+        ModelAnswered(response=response, usage=usage, cost_usd=cost, cut_off=True),
+        key=open_ones[-1].key,
+        also=lambda connection: records.change_run(connection, journal.run, **asdict(total)),
+    )
+    return True
+
+
+def _taken(journal: Journal, asked: Entry_cutting[ModelAsked]) -> tuple[Tokens, float | None]:
+    """The tokens and dollars of a call whose end nobody has seen: the most that it can have taken.
+
+    That is what counts after a crash too, so that no limit is passed by interrupting. One that had failed is paid for
+    already, by what is on record of that.
+    """
+    if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
+        return {"input_tokens": 0, "output_tokens": 0}, None
+    held, most = asked.data.reserved_tokens, asked.data.max_tokens
+    answer = min(held, OUTPUT_CEILING if most is None else most)
+    return {"input_tokens": held - answer, "output_tokens": answer}, asked.data.reserved_usd

@@ -1,0 +1,116 @@
+"""A run's place in something larger than itself: what it is given there, and what changes with its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.errors import GuildError
+    from guildhall.core.frame import Frame
+    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.limits import Grant
+    from guildhall.runs.model import Ask, Run, Stretch
+    from guildhall.tools.model import Execute, Tool, ToolCall
+    from guildhall.workers.model import Worker
+
+
+def _nothing(*_: object) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """What whoever seats a run hands in from above.
+
+    The run waits for people by itself: one that waits does not make the run wait that it is below of.
+    """
+
+    tools: tuple[Tool, ...] = ()  # beyond those that its worker has, `runs_in` the run
+    execute: Callable[[str], Execute]  # for the run of this id: carries out the calls of these tools
+    began: Callable[[Connection, str], None] = _nothing  # in the transaction in which the run is made
+    ended: Callable[[Connection, str, Stretch], None] = _nothing  # in the transaction in which a stretch of it ends
+    closed: Callable[[ToolCall], str | None] | None = None  # why those around keep a call from being made, for now
+    around: frozenset[str] = frozenset()  # what the others at the table can do to the world
+    server: str = "room"  # the name under which the tools are shown at the tool door
+    seated: Callable[[Worker], Worker] | None = None  # its worker as it is in this seat; None: as it is everywhere
+    judge: Callable[[str, Stretch], Awaitable[Stretch]] | None = None  # the last word on how a stretch of it ended
+    settled: Callable[[str, Stretch], Awaitable[None]] | None = None  # hears of it once that is on record
+    # The run is a conversation: what the person says for the how-manieth time after the first message, from 1, once it
+    # is said. It does not end by itself then: whoever gives the seat ends it. It may be put away while it is
+    # waited for, also at the very moment at which it is said: whoever gives the seat looks in `settled` for words that
+    # are not answered, and lets the run go on. None: it ends with its first answer.
+    hear: Callable[[int], Awaitable[str]] | None = None
+    withheld: frozenset[str] = frozenset()  # what no tool can do here that comes without its worker's declaring it
+    plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say
+
+    def beside(self, base: Sequence[Tool]) -> tuple[Tool, ...]:
+        """Those of the tools that come without being declared which there are in this seat."""
+        own = {tool.name for tool in self.tools}
+        return tuple(one for one in base if one.name not in own and one.capabilities.isdisjoint(self.withheld))
+
+
+class Seating(Protocol):
+    """Whoever gives runs their seats, and goes on with them: jobs, commissions, meetings."""
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """A run that stopped, ready to go on in its seat."""
+        ...
+
+    async def stop(self, run: str) -> list[str]:
+        """Ends for good what a run in a seat is there for; the runs that were ended."""
+        ...
+
+    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+        """A run was to go on by itself and cannot."""
+        ...
+
+    async def follow(self, run: str) -> None:
+        """The record says of a run that nobody executed to its end how it ended."""
+        ...
+
+    async def answered(self, ask: Ask) -> None:
+        """A person has answered something that was asked in the tree of a run that sits here."""
+        ...
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """From now on what waits goes on by itself, by `go_on`, when nothing holds it any more."""
+        ...
+
+    @property
+    def expecting(self) -> bool:
+        """Whether something is about to go on by itself."""
+        ...
+
+    def close(self) -> None:
+        """Nothing goes on by itself any more."""
+        ...
+
+
+def seat_on_record(
+    tools: Sequence[Tool],
+    seated: Callable[[Worker], Worker] | None = None,
+    *,
+    converses: bool = False,
+    server: str = "room",
+    withheld: frozenset[str] = frozenset(),
+) -> Seat:
+    """A seat as a replay sees it: with its tools, and nothing is carried out; `converses`: it is a conversation's."""
+
+    def never(*_: object) -> NoReturn:
+        raise AssertionError
+
+    hear = never if converses else None
+    return Seat(
+        tools=tuple(tools),
+        execute=never,
+        began=never,
+        ended=never,
+        seated=seated,
+        hear=hear,
+        server=server,
+        withheld=withheld,
+    )

@@ -1,0 +1,112 @@
+"""The journal of one run: the ordered record of the calls that passed its two doors.
+
+Does not define entries; their kinds and fields are in `runs/record/entries.py`. A call's entries share its key, and the
+newest one tells how far the call came.
+
+Invariant: an entry is appended to the database before anybody acts on it.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.clock import Clock, stamp
+from guildhall.core.ids import fingerprint
+from guildhall.runs.record import records
+from guildhall.runs.record.entries import Assembly, Entry, ModelAnswered, Payload, PayloadT, ToolEnded, ToolStarted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.store.engine import Store
+
+
+class Journal:
+    """Reads and writes the entries of one run."""
+
+    def __init__(self, run: str, store: Store, clock: Clock, entries: Iterable[Entry[Payload]] = ()) -> None:
+        self.run = run
+        self.entries = list(entries)
+        self._store = store
+        self._clock = clock
+        self._next = self.entries[-1].seq + 1 if self.entries else 0
+        self._by_key: dict[str, list[Entry[Payload]]] = {}
+        self._chain = ""
+        for entry in self.entries:
+            self._index(entry)
+
+    def of(self, key: str) -> list[Entry[Payload]]:
+        """The entries of a call, oldest first."""
+        return self._by_key.get(key, [])
+
+    @property
+    def assembly(self) -> Assembly:
+        """The payload of entry 0."""
+        first = self.entries[0].data
+        assert isinstance(first, Assembly)
+        return first
+
+    def last(self, key: str, *payloads: type[PayloadT]) -> Entry[PayloadT] | None:
+        """Return the newest entry of a call with one of these payloads, or None."""
+        found = (entry for entry in reversed(self.of(key)) if isinstance(entry.data, payloads))
+        return cast("Entry[PayloadT] | None", next(found, None))
+
+    def all(self, payload: type[PayloadT]) -> list[Entry[PayloadT]]:
+        """Return the entries with this payload, oldest first."""
+        return entries_with(self.entries, payload)
+
+    def answers(self, before: int | None = None) -> str:
+        """A fingerprint of all that the model has answered so far, or had before an entry."""
+        if before is None:
+            return self._chain
+        earlier = (entry.data for entry in self.all(ModelAnswered) if entry.seq < before)
+        return reduce(_linked, earlier, "")
+
+    async def append(
+        self,
+        data: PayloadT,
+        *,
+        key: str | None = None,
+        durable: bool = False,
+        also: Callable[[Connection], None] | None = None,
+    ) -> Entry[PayloadT]:
+        """Append an entry. `also` changes other tables in the same transaction."""
+        entry = Entry(run=self.run, seq=self._next, key=key, data=data, at=stamp(self._clock.now()))
+        self._next += 1
+
+        def write(connection: Connection) -> None:
+            records.add_entry(connection, entry)
+            if also is not None:
+                also(connection)
+
+        await self._store.write(write, durable=durable)
+        self.entries.append(entry)
+        self._index(entry)
+        return entry
+
+    def _index(self, entry: Entry[Payload]) -> None:
+        if isinstance(entry.data, ModelAnswered):
+            self._chain = _linked(self._chain, entry.data)
+        if entry.key is not None:
+            self._by_key.setdefault(entry.key, []).append(entry)
+
+
+def entries_with(entries: Iterable[Entry[Payload]], payload: type[PayloadT]) -> list[Entry[PayloadT]]:
+    """Return those entries that have this payload, in their order."""
+    return cast("list[Entry[PayloadT]]", [entry for entry in entries if isinstance(entry.data, payload)])
+
+
+def calls_made(entries: Sequence[Entry[Payload]], tool: str) -> list[Mapping[str, Any]]:
+    """Return the arguments of the calls of a tool that did not fail, in their order."""
+    done = {entry.key for entry in entries_with(entries, ToolEnded) if not entry.data.result["is_error"]}
+    begun = (entry for entry in entries_with(entries, ToolStarted) if entry.data.tool == tool)
+    calls: dict[str | None, Mapping[str, Any]] = {one.key: one.data.arguments or {} for one in begun}
+    return [arguments for key, arguments in calls.items() if key in done]
+
+
+def _linked(chain: str, answer: ModelAnswered) -> str:
+    """Return the fingerprint of the answers so far and one more."""
+    return fingerprint([chain, answer.response])

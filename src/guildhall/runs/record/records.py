@@ -1,0 +1,365 @@
+"""The SQL of runs, journals and asks. Nothing else in the package knows their columns."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import (
+    CTE,
+    Connection,
+    Integer,
+    RowMapping,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+
+from guildhall.core.frame import RecordedFrame
+from guildhall.runs.model import (
+    ASIDE,
+    ENDED,
+    HALL,
+    Answer,
+    Ask,
+    AskKind,
+    ForkOrigin,
+    Question,
+    Run,
+    RunStatus,
+    Stretch,
+    Usage,
+    request_from_record,
+)
+from guildhall.runs.record.entries import Ended, Entry, Payload, Unjudged
+from guildhall.store.tables import asks, journal, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from guildhall.core.errors import ErrorInfo
+
+# runs
+
+_PLACE = literal_column("runs.rowid", Integer)  # the order in which rows were made
+_PROGRESS = ("model_answered", "tool_ended", "worker_created", "said")  # what a run need not do again
+_other = runs.alias()
+_TREE_COST = select(func.sum(_other.c.cost_usd)).where(_other.c.root == runs.c.id).scalar_subquery()
+_RUNS = select(runs, _TREE_COST.label("tree_cost_usd"))
+# What is needed all the time is put together once: making a statement costs more than executing it.
+_ADD_RUN = insert(runs)
+_CHANGE_RUN = update(runs).where(runs.c.id == bindparam("which"))
+_FIND_RUN = _RUNS.where(runs.c.id == bindparam("which"))
+_RUN_OF_CALL = _RUNS.where(runs.c.parent == bindparam("by"), runs.c.parent_call == bindparam("call"))
+_RUNS_OF_WORKER = select(func.count()).where(
+    runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), runs.c.kind != "workflow"
+)
+_ADD_ENTRY = insert(journal)
+_LAST_KIND = (
+    select(journal.c.kind).where(journal.c.run == runs.c.id).order_by(journal.c.seq.desc()).limit(1).scalar_subquery()
+)
+
+
+def add_run(connection: Connection, **columns: Any) -> None:
+    connection.execute(_ADD_RUN, columns)
+
+
+def change_run(connection: Connection, run: str, **columns: Any) -> None:
+    connection.execute(_CHANGE_RUN, {"which": run, **columns})
+
+
+def find_run(connection: Connection, run: str) -> Run | None:
+    row = connection.execute(_FIND_RUN, {"which": run}).mappings().first()
+    return _run(row) if row else None
+
+
+def list_runs(connection: Connection, limit: int | None = None, *, called: bool = False) -> list[Run]:
+    """The runs, newest first; with those that another one has `called` only if they are wanted."""
+    query = _RUNS.order_by(runs.c.created_at.desc(), runs.c.id).limit(limit)
+    if not called:
+        query = query.where(runs.c.parent.is_(None))
+    return [_run(row) for row in connection.execute(query).mappings()]
+
+
+def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
+    """Every run that another hall was running is lost: that hall is gone. Gives their ids.
+
+    One that the hall had made by itself is over: nobody is to go on with it. A conversation that was waiting for what
+    the person says next still is: there was nothing to lose.
+    """
+    orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
+    still_waiting = update(runs).where(orphans, _LAST_KIND == "listening")
+    connection.execute(still_waiting.values(**_pause_columns(Stretch.waiting("message"))))
+    ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
+    _count_crashes(connection, ids)
+    gone = {"reason": "the process that ran it is gone", "status": "lost", "pause": None}
+    connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**gone))
+    by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
+    connection.execute(update(runs).where(runs.c.id.in_(ids), by_hall).values(status="cancelled"))
+    return ids
+
+
+def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
+    """One more for each run whose process is gone. A tree that got further since it was last resumed begins anew."""
+    for run in ids:
+        resumed = select(func.max(journal.c.at)).where(journal.c.run == run, journal.c.kind == "resumed")
+        since = connection.execute(resumed).scalar_one()
+        tree = journal.c.run.in_(select(runs.c.id).where(runs.c.root == run))
+        further = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > (since or ""))
+        anew = since is not None and connection.execute(further.limit(1)).first() is not None
+        connection.execute(update(runs).where(runs.c.id == run).values(crashes=1 if anew else runs.c.crashes + 1))
+
+
+def left_behind(connection: Connection) -> list[tuple[Run, int]]:
+    """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
+    by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.pause == "shutdown"))
+    query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
+    return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
+
+
+def unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
+    """Every run that is not over: its id, its worker's name, and what it began with, if it has."""
+    first = (journal.c.run == runs.c.id) & (journal.c.kind == "assembled")
+    rows = select(runs.c.id, runs.c.worker, journal.c.data).select_from(runs.outerjoin(journal, first))
+    return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
+
+
+def give_up(connection: Connection, run: str, error: ErrorInfo, now: str) -> None:
+    """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
+    withdraw_asks(connection, run, now, questions=False)
+    end = Ended(status="failed", reason=error["code"], error=error, output=None)
+    _end(connection, run, end, now)
+
+
+def conclude(connection: Connection, run: str, output: Any, now: str) -> None:
+    """Completes a run that was stopped for good, because what it was to give is there. What it called is over."""
+    _cancel_each(connection, _unfinished_below(connection, run), now)
+    withdraw_asks(connection, run, now, questions=False)
+    by_itself = Unjudged(status="cancelled")
+    end = Ended(status="completed", reason=None, error=None, output=output, unjudged=by_itself)
+    _end(connection, run, end, now)
+
+
+def cancel(connection: Connection, run: str, now: str) -> None:
+    change_run(connection, run, status="cancelled", pause=None, reason="cut off", ended_at=now)
+
+
+def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
+    """Ends a run and all below it that have not ended, closes what they ask, and gives their ids, the run's first."""
+    ids = [run, *_unfinished_below(connection, run)]
+    withdraw_asks(connection, run, now)
+    _cancel_each(connection, ids, now)
+    return ids
+
+
+def _cancel_each(connection: Connection, ids: Sequence[str], now: str) -> None:
+    for one in ids:
+        _end(connection, one, Ended(status="cancelled", reason="by the user", error=None, output=None), now)
+
+
+def _unfinished_below(connection: Connection, run: str) -> Sequence[str]:
+    below = runs.c.id.in_(select(_ids_below(run))) & runs.c.status.not_in(ENDED)
+    return connection.execute(select(runs.c.id).where(below).order_by(_PLACE)).scalars().all()
+
+
+def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
+    """End a run that nobody executes, and append the end to its journal."""
+    columns: dict[str, Any] = {"status": end.status, "reason": end.reason}
+    if end.status != "cancelled":  # a run that failed before keeps its error
+        columns |= {"error": end.error, "output": end.output}
+    change_run(connection, run, **columns, pause=None, owner=None, ended_at=now)
+    last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == run)).scalar_one()
+    add_entry(connection, Entry(run=run, seq=last + 1, key=None, data=end, at=now))
+
+
+def park_below(connection: Connection, run: str) -> None:
+    """Puts away what a run has called and that had not begun to work yet when the run stopped."""
+    unbegun = runs.c.id.in_(select(_ids_below(run))) & (runs.c.status == "running")
+    connection.execute(update(runs).where(unbegun).values(**_pause_columns(Stretch.parked("interrupted"))))
+
+
+def _pause_columns(stretch: Stretch) -> dict[str, Any]:
+    return {"status": stretch.status, "pause": stretch.pause, "reason": stretch.reason, "owner": None}
+
+
+def running_seconds(connection: Connection, run: str) -> float:
+    return connection.execute(select(runs.c.running_seconds).where(runs.c.id == run)).scalar_one()
+
+
+def runs_of_worker(connection: Connection, root: str, worker: str) -> int:
+    """How many runs of a worker a tree has. A workflow's own run is none, though an agent may be named alike."""
+    return connection.execute(_RUNS_OF_WORKER, {"top": root, "whose": worker}).scalar_one()
+
+
+def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
+    """The run that a call of another one has made."""
+    row = connection.execute(_RUN_OF_CALL, {"by": parent, "call": call}).mappings().first()
+    return _run(row) if row else None
+
+
+def below(connection: Connection, run: str) -> list[Run]:
+    """All that a run has called, and what those have called, oldest first."""
+    query = _RUNS.where(runs.c.id.in_(select(_ids_below(run)))).order_by(_PLACE)
+    return [_run(row) for row in connection.execute(query).mappings()]
+
+
+def _ids_below(run: str) -> CTE:
+    top = select(runs.c.id).where(runs.c.parent == run).cte(recursive=True)
+    return top.union(select(runs.c.id).join(top, runs.c.parent == top.c.id))
+
+
+def _run(row: RowMapping) -> Run:
+    status: RunStatus = row["status"]
+    return Run(
+        id=row["id"],
+        root=row["root"],
+        parent=row["parent"],
+        ordinal=row["ordinal"],
+        worker=row["worker"],
+        model=row["model"],
+        status=status,
+        pause=row["pause"],
+        reason=row["reason"],
+        request=request_from_record(row["request"]),
+        frame=RecordedFrame.from_record(row["request"]["frame"]),
+        forked_from=ForkOrigin(**origin) if (origin := row["request"].get("forked_from")) else None,
+        error=row["error"],
+        output=row["output"],
+        created_at=row["created_at"],
+        ended_at=row["ended_at"],
+        usage=Usage(
+            turns=row["turns"],
+            input_tokens=row["input_tokens"],
+            output_tokens=row["output_tokens"],
+            cost_usd=_rounded(row["cost_usd"]),
+        ),
+        cost_usd=_rounded(row["cost_usd"] if row["parent"] else row["tree_cost_usd"]),
+    )
+
+
+def _rounded(dollars: float | None) -> float | None:
+    return None if dollars is None else round(dollars, 9)  # without the dust of adding
+
+
+# journal
+
+
+def add_entry(connection: Connection, entry: Entry[Payload]) -> None:
+    connection.execute(_ADD_ENTRY, entry.as_dict())
+
+
+def entries(connection: Connection, run: str, after: int = -1) -> list[Entry[Payload]]:
+    query = select(journal).where(journal.c.run == run, journal.c.seq > after).order_by(journal.c.seq)
+    return [Entry.from_dict(cast("Mapping[str, Any]", row)) for row in connection.execute(query).mappings()]
+
+
+# asks
+
+
+def add_ask(connection: Connection, ask: Ask) -> None:
+    connection.execute(
+        insert(asks).values(
+            id=ask.id,
+            run=ask.run,
+            root=ask.root,
+            kind=ask.kind,
+            key=ask.key,
+            subject=ask.subject,
+            question=asdict(ask.question),
+            status=ask.status,
+            created_at=ask.created_at,
+            expires_at=ask.expires_at,
+        )
+    )
+
+
+def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) -> bool:
+    """Changes an ask if it is in the expected state; says whether it was."""
+    result = connection.execute(update(asks).where(asks.c.id == ask, asks.c.status == expected).values(**columns))
+    return result.rowcount == 1
+
+
+def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool = True) -> None:
+    """Closes what a run, and those that it has called, still ask, because it has ended.
+
+    Its `questions` may outlive it: the answer is for whoever reads what it made. What it has begun always does.
+    """
+    theirs = (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
+    staying = ASIDE - {"question"} if questions else ASIDE
+    still_open = theirs & (asks.c.status == "open") & asks.c.kind.not_in(sorted(staying))
+    connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
+
+
+def withdraw_kind(connection: Connection, run: str, kind: AskKind, now: str) -> None:
+    """Closes what a run asks of one kind, because what it is about is settled otherwise."""
+    still_open = (asks.c.run == run) & (asks.c.kind == kind) & (asks.c.status == "open")
+    connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
+
+
+def find_ask(connection: Connection, ask: str) -> Ask | None:
+    row = connection.execute(select(asks).where(asks.c.id == ask)).mappings().first()
+    return _ask(row) if row else None
+
+
+def ask_of_call(connection: Connection, run: str, key: str, subject: str) -> Ask | None:
+    """The newest ask about exactly this of this call."""
+    query = (
+        select(asks)
+        .where(asks.c.run == run, asks.c.key == key, asks.c.subject == subject)
+        .order_by(asks.c.created_at.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).mappings().first()
+    return _ask(row) if row else None
+
+
+def session_approval(connection: Connection, root: str, subject: str) -> Ask | None:
+    """An approval of exactly this that was given for the whole tree of runs."""
+    query = select(asks).where(
+        asks.c.root == root,
+        asks.c.subject == subject,
+        asks.c.kind == "approval",
+        asks.c.status.in_(["answered", "applied"]),
+    )
+    for row in connection.execute(query).mappings():
+        ask = _ask(row)
+        if ask.answer and ask.answer.choice == "session":
+            return ask
+    return None
+
+
+def list_asks(connection: Connection, *, run: str | None = None, status: str | None = None) -> list[Ask]:
+    """The asks, oldest first; of one run, those that it has called included."""
+    query = select(asks).order_by(literal_column("asks.rowid"))  # two of one moment stay in their order
+    if run is not None:
+        query = query.where((asks.c.run == run) | asks.c.run.in_(select(_ids_below(run))))
+    if status is not None:
+        query = query.where(asks.c.status == status)
+    return [_ask(row) for row in connection.execute(query).mappings()]
+
+
+def _ask(row: RowMapping) -> Ask:
+    question: dict[str, Any] = row["question"]
+    answer: dict[str, Any] | None = row["answer"]
+    return Ask(
+        id=row["id"],
+        run=row["run"],
+        root=row["root"],
+        kind=row["kind"],
+        key=row["key"],
+        subject=row["subject"],
+        question=Question(
+            title=question["title"],
+            body=question["body"],
+            choices=tuple(question["choices"]),
+            after=question.get("after"),
+        ),
+        status=row["status"],
+        answer=Answer(**answer) if answer else None,
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        closed_at=row["closed_at"],
+    )

@@ -1,0 +1,333 @@
+"""The runtime that is a program of somebody else: Claude Code, Codex and the like, between the same two doors.
+
+It is started anew for each stretch of a run and walked through what is on record: the doors answer what they have
+answered before. So nothing of the program's own sessions is needed to go on after a crash, an approval or a restart.
+The output is what its model has answered, as the model door has it; the program only says when it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed
+from guildhall.runtimes.model import Assignment, Doors, Entry, Guest, OpenDoors, Outcome
+from guildhall.runtimes.output_check import OUTPUT_TOOL, OutputJudge, text_of
+from guildhall.runtimes.programs import process
+from guildhall.runtimes.pydantic import asked
+from guildhall.tools.model import Text, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from pathlib import Path
+    from socket import socket
+
+    from guildhall.runtimes.catalog import Row
+    from guildhall.runtimes.discovery import Installed, Programs
+    from guildhall.runtimes.programs.process import Launch, Program
+
+
+_QUIET = 300.0  # seconds in which a program that has nothing under way says nothing: it hangs
+_LOOKS = 10  # how often it is looked at in that time
+_FAREWELL = 10.0  # seconds for a program to end that is to be started anew
+_TAKEN = "The result is taken."
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A program has said that it is done; `error`: or why it cannot go on."""
+
+    error: GuildError | None = None
+    text: str | None = None  # its last words, where its model is not asked at the model door
+
+
+class Anew(Enum):
+    """A program takes a further message only when it is started once more, in the same home."""
+
+    ANEW = "anew"
+
+
+ANEW = Anew.ANEW
+
+
+class Driver(Protocol):
+    """What is particular to one process."""
+
+    row: Row
+
+    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
+        """How it is started, to come to the doors at this address. `model`: its name; empty: any will do.
+
+        Asked once more when it is started anew for a further message.
+        """
+        ...
+
+    def read(self, line: Mapping[str, Any]) -> Ended | None:
+        """What a line that it has said means for the run, if anything."""
+        ...
+
+    def names(self, server: str, tool: str) -> str:
+        """How it names a tool of a server to its model."""
+        ...
+
+    def again(self, words: str) -> bytes | Anew:
+        """A further message of the user, for its input, or for when it is started anew."""
+        ...
+
+    def broke(self, manner: str) -> GuildError | None:
+        """What it means that the program ended like this before it was done; None: it crashed."""
+        ...
+
+
+class Listening(Protocol):
+    """The doors, served on a socket."""
+
+    async def close(self, patience: float) -> None: ...
+
+
+class CliRuntime:
+    """Executes each assignment in a program of its own, as its driver says."""
+
+    def __init__(
+        self,
+        driver: Callable[[], Driver],
+        programs: Programs,
+        listen: Callable[[socket], Awaitable[Listening]],
+        *,
+        quiet: float = _QUIET,
+    ) -> None:
+        """`listen` serves the doors on a socket. `quiet`: seconds after which a program that says nothing hangs."""
+        self._driver = driver
+        self._programs = programs
+        self._listen = listen
+        self._quiet = quiet
+
+    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
+        driver = self._driver()
+        installed = await self._programs.find(driver.row)
+        talk = _Talk(assignment, driver, self._quiet, doors)
+        entry = doors.admit(talk.guest())
+        try:
+            return await self._executed(assignment, driver, installed, talk, entry)
+        finally:
+            entry.close()
+
+    async def _executed(
+        self, assignment: Assignment, driver: Driver, installed: Installed, talk: _Talk, entry: Entry
+    ) -> Outcome:
+        model = _model(assignment)
+        async with process.home() as home:
+            while True:
+                async with AsyncExitStack() as opened:
+                    started = await process.start(
+                        installed,
+                        home,
+                        lambda url: driver.launch(assignment, entry, url, home, model),
+                        network=driver.row.network,
+                    )
+                    opened.callback(started.door.close)
+                    opened.push_async_callback(started.end)
+                    serving = await self._listen(started.door)
+                    opened.push_async_callback(serving.close, 0)
+                    opened.push_async_callback(started.end)  # before its doors are shut
+                    try:
+                        outcome = await talk.outcome(started, entry)
+                    except RuntimeCrashed:
+                        await started.end()
+                        await entry.settle()  # what it has begun is on record then, and found there by the next
+                        raise
+                    except BaseException:
+                        entry.close()  # first of all
+                        raise
+                    if outcome is not None:
+                        entry.close()
+                        return outcome
+
+
+def _model(assignment: Assignment) -> str:
+    """The model as its provider names it; empty where it is none of a provider."""
+    provider, _, name = assignment.model.rpartition(":")
+    return "" if provider in ("script", "replay") or name == "auto" else name
+
+
+class _Talk:
+    """What is said between a program, its model and us, until there is an output."""
+
+    def __init__(self, assignment: Assignment, driver: Driver, quiet: float, doors: Doors) -> None:
+        self._doors = doors
+        self._words = count(1)  # what the person says, in a conversation
+        self._listening = False
+        self._converses = assignment.converses
+        self._schema = assignment.output_schema
+        self._driver = driver
+        self._quiet = quiet
+        self._judge = OutputJudge(assignment.output_schema)
+        self._last: ModelResponse | None = None
+        self._cut = ""  # what was said before it, in answers that were cut off and that the program let go on
+        self._problem: str | None = None  # of the final result in the last answer
+        self._found: Outcome | None = None  # the output, while calls beside it are still to be made
+        self._active = time.monotonic()
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def guest(self) -> Guest:
+        result = None if self._schema is None else self._result
+        return Guest(name_of=self._driver.names, heard=self._heard, result=result, over=self._over)
+
+    async def outcome(self, started: Program, entry: Entry) -> Outcome | None:
+        """The outcome; None when the program is to be started anew. Raises what went wrong."""
+        tasks = [asyncio.create_task(self._follow(started)), asyncio.create_task(self._watch(started, entry))]
+        try:
+            await asyncio.wait({self._outcome, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            if self._outcome.done():
+                return self._outcome.result()
+            await next(task for task in tasks if task.done())
+            return None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # at the doors
+
+    def _heard(self, response: ModelResponse) -> None:
+        self._active = time.monotonic()
+        if self._last is not None and self._last.finish_reason == "length":
+            self._cut += text_of(self._last)
+        self._last = response
+        calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        final = [call for call in calls if self._judge.expects(call)]
+        if calls:
+            self._cut = ""
+        if not final:
+            if calls:
+                self._judge.went_on()
+            return
+        self._problem, output = self._judge.read(response, final)
+        if self._problem is not None:
+            self._missed(self._problem)
+            return
+        self._found = Outcome(output=output, messages=())
+        if len(calls) == 1:
+            self._done(self._found)
+
+    async def _result(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """What the program is told when it hands over a final result: the answer that it stands in was judged.
+
+        Where no answer is heard, because its model is not asked at the model door, this is the answer.
+        """
+        if not self._driver.row.routed:
+            self._heard(ModelResponse(parts=[ToolCallPart(tool_name=OUTPUT_TOOL, args=dict(arguments))]))
+        problem = self._problem if self._found is None else None
+        return ToolResult(content=(Text(problem or _TAKEN),), is_error=problem is not None)
+
+    def _over(self) -> bool:
+        """All calls beside the result were made when the program asks its model again."""
+        if self._found is not None:
+            self._done(self._found)
+        return self._found is not None
+
+    # at its standard output
+
+    async def _follow(self, started: Program) -> None:
+        lines = started.lines()
+        async for line in lines:
+            self._active = time.monotonic()
+            said = self._driver.read(line)
+            if said is None:
+                continue
+            if said.error is not None:
+                raise said.error
+            if said.text is not None:
+                self._heard(ModelResponse(parts=[TextPart(said.text)]))
+            if await self._ended(started) is ANEW:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_FAREWELL):  # what was said has to be in its home by then
+                        async for _ in lines:
+                            pass
+                return
+        raise self._broke(await started.manner())
+
+    def _broke(self, manner: str) -> GuildError:
+        return self._driver.broke(manner) or RuntimeCrashed(f"{self._driver.row.title} {manner}")
+
+    async def _ended(self, started: Program) -> Anew | None:
+        """It says that it is done: its last answer is the output, or it is told what is wrong with it.
+
+        In a conversation it is told what the person says next.
+        """
+        if self._last is None:
+            raise RuntimeFailed(f"{self._driver.row.title} said that it was done, and had asked nothing")
+        if self._found is not None:
+            self._done(self._found)
+            return None
+        problem, output = self._judge.read(self._last, [])
+        if self._converses and (problem is None or self._judge.gives_up()):
+            return self._tell(started, await self._said())
+        if problem is None:
+            self._done(Outcome(output=f"{self._cut}{output}" if self._schema is None else output, messages=()))
+            return None
+        self._missed(problem)
+        return self._tell(started, problem)
+
+    async def _said(self) -> str:
+        """What the person says next; until then nothing is expected of the process."""
+        self._judge.went_on()
+        self._listening = True
+        try:
+            return await self._doors.said(f"u{next(self._words)}")
+        finally:
+            self._listening = False
+            self._active = time.monotonic()
+
+    def _tell(self, started: Program, words: str) -> Anew | None:
+        self._last, self._cut = None, ""
+        further = self._driver.again(words)
+        if further is ANEW:
+            return ANEW
+        started.tell(further)
+        return None
+
+    async def _watch(self, started: Program, entry: Entry) -> None:
+        """Ends when the program does nothing any more."""
+        while True:
+            await asyncio.sleep(self._quiet / _LOOKS)
+            if entry.busy() or self._listening:
+                self._active = time.monotonic()
+            if time.monotonic() - self._active > self._quiet:
+                raise self._broke(f"said and asked nothing for {self._quiet:g} s, and was ended{started.said}")
+
+    # the end
+
+    def _missed(self, problem: str) -> None:
+        try:
+            self._judge.missed(problem)
+        except RuntimeFailed as error:
+            if not self._outcome.done():
+                self._outcome.set_exception(error)
+
+    def _done(self, outcome: Outcome) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+
+def words_of(assignment: Assignment) -> str:
+    """The first message and its attachments as our own runtime tells them: as data, fenced. Pictures go beside it."""
+    first = asked(assignment)
+    items = [first] if isinstance(first, str) else first
+    return "\n\n".join(text for item in items if isinstance(text := getattr(item, "content", item), str))
+
+
+def refuse_unseen(row: Row, assignment: Assignment, takes: Collection[str] = ()) -> None:
+    """Says no to what the program could not show to its model."""
+    unseen = [one.label for one in assignment.attachments if not one.is_text and one.media_type not in takes]
+    if unseen:
+        raise RuntimeFailed(
+            f"runtime {row.name}: {row.title} cannot hand this over to its model: {', '.join(unseen)}",
+            hint="Attach text, or let a worker with `runtime: pydantic` or `runtime: claude` look at it.",
+        )

@@ -1,0 +1,86 @@
+"""How a confined program comes to whoever has started it: a port of loopback, and nothing else of the network.
+
+Where the program has a network of its own, the listening socket is made inside it (jail_door.py) and handed out here:
+what the program can reach is then only that, by the word of the kernel. Where it has none, it is an ordinary socket of
+this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import ToolUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PORT = 7420  # in a network of its own it is always free
+_LAUNCHER = Path(__file__).with_name("loopback_main.py")
+_WITHIN = 10.0  # seconds
+
+
+class Doorway:
+    """One way in, for one program. `port` is where the program finds it."""
+
+    def __init__(self, *, inside: bool) -> None:
+        """`inside`: the program has a network of its own."""
+        self.inside = inside
+        self._ours: socket.socket | None = None
+        self._theirs: socket.socket | None = None
+        self._listening: socket.socket | None = None
+        self.port = _PORT
+        if inside:
+            self._ours, self._theirs = socket.socketpair()
+            self._ours.setblocking(False)
+        else:
+            self._listening = socket.create_server(("127.0.0.1", 0))
+            self.port = self._listening.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """As the program names it."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What the program has to inherit."""
+        return () if self._theirs is None else (self._theirs.fileno(),)
+
+    def before(self, argv: Sequence[str]) -> list[str]:
+        """The command line that opens the door and then becomes the program."""
+        if self._theirs is None:
+            return list(argv)
+        python = os.path.realpath(sys.executable)
+        return [python, "-I", "-S", str(_LAUNCHER), str(self._theirs.fileno()), str(self.port), *argv]
+
+    async def opened(self) -> socket.socket:
+        """The listening socket, once the program was started. It is the caller's, who closes it."""
+        if self._ours is None or self._theirs is None:
+            listening, self._listening = self._listening, None
+            assert listening is not None
+            return listening
+        self._theirs.close()  # or its end could not be seen
+        readable = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._ours, readable.set)
+        try:
+            async with asyncio.timeout(_WITHIN):
+                await readable.wait()
+            _, fds, _, _ = socket.recv_fds(self._ours, 1, 1)
+        except (TimeoutError, OSError):
+            fds = []
+        finally:
+            loop.remove_reader(self._ours)
+        if not fds:
+            raise ToolUnavailable("the program ended, or hung, before it was confined")
+        return socket.socket(fileno=fds[0])
+
+    def close(self) -> None:
+        for end in (self._ours, self._theirs, self._listening):
+            if end is not None:
+                end.close()

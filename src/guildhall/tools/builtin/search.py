@@ -1,0 +1,228 @@
+"""The built-in tools that search: Grep in what files say, Glob in what they are called."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from guildhall.core.clock import Clock, SystemClock
+from guildhall.core.errors import GuildError, TimedOut, UsageError
+from guildhall.sandbox.files import Rooted, Spot
+from guildhall.sandbox.glob import PathPattern
+from guildhall.tools.builtin.files import is_binary
+from guildhall.tools.definition import tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from guildhall.sandbox.view import View
+    from guildhall.tools.model import Handler, Tool
+
+_SKIPPED = frozenset({".git"})
+_MAX_PATTERN = 1_000
+_MAX_LINE = 2_000  # how much of a line is searched: a hostile pattern is slow on long lines only
+_MAX_SHOWN_LINE = 500
+_MAX_SHOWN = 50_000
+_MAX_RESULTS = 1_000
+_MAX_CONTEXT = 20
+_SECONDS = 20.0
+_LINES_BETWEEN_LOOKS = 64
+
+Mode = Literal["content", "files", "count"]
+
+
+def search_tools(view: View, clock: Clock | None = None) -> tuple[Tool, ...]:
+    """Grep and Glob on the folders of a view."""
+    handlers = search_handlers(view, clock)
+    return tuple(tool(name=name, capabilities={"fs.read"}, repeatable=True)(handlers[name]) for name in handlers)
+
+
+def search_handlers(view: View, clock: Clock | None = None) -> dict[str, Handler]:
+    """What they do, by their names."""
+    search = _Search(view, clock or SystemClock())
+    return {"Grep": search.grep, "Glob": search.glob}
+
+
+class _Search:
+    def __init__(self, view: View, clock: Clock) -> None:
+        self._rooted = Rooted(view)
+        self._clock = clock
+
+    def grep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        output_mode: Mode = "content",
+        ignore_case: bool = False,
+        context: int = 0,
+        max_results: int = 100,
+    ) -> str:
+        """Searches the text of files for a regular expression, line by line.
+
+        Args:
+            pattern: The regular expression, as Python's `re` reads it.
+            path: The file or folder to search; the working folder if left out.
+            glob: Only files of this kind, such as `*.py` or `src/**/*.ts`.
+            output_mode: `content` shows the lines, `files` the paths, `count` the number of lines in each file.
+            ignore_case: Whether upper and lower case are alike.
+            context: How many lines to show before and after each one, at most 20.
+            max_results: How many lines (or files) to show, at most 1000.
+        """
+        if context < 0 or max_results < 1:
+            raise UsageError("context is at least 0 and max_results at least 1")
+        hunt = _Hunt(
+            expression=_compiled(pattern, ignore_case),
+            mode=output_mode,
+            context=min(context, _MAX_CONTEXT),
+            most=min(max_results, _MAX_RESULTS),
+            clock=self._clock,
+            deadline=self._clock.monotonic() + _SECONDS,
+        )
+        wanted = PathPattern(glob, anywhere=True) if glob else None
+        for name, spot in self._files(path, hunt):
+            if wanted is None or wanted.matches(name):
+                self._search(spot, hunt)
+            if hunt.full:
+                break
+        return hunt.report(pattern)
+
+    def glob(self, pattern: str, path: str | None = None) -> str:
+        """Finds files by their path, one a line, in order.
+
+        Args:
+            pattern: Which files, such as `*.md` (in the folder itself) or `src/**/*.{ts,tsx}`.
+            path: The folder to search; the working folder if left out.
+        """
+        if pattern.startswith("/"):
+            path, pattern = _split(pattern)
+        wanted = PathPattern(pattern)
+        deadline = self._clock.monotonic() + _SECONDS
+        hunt = _Hunt(mode="files", most=_MAX_RESULTS, clock=self._clock, deadline=deadline)
+        for name, spot in self._files(path, hunt):
+            if wanted.matches(name):
+                hunt.add(self._rooted.shown(spot))
+            if hunt.full:
+                break
+        return hunt.report(pattern)
+
+    def _files(self, path: str | None, hunt: _Hunt) -> Iterator[tuple[str, Spot]]:
+        for start in self._rooted.starts(path):
+            survey = self._rooted.files(start, skip=_SKIPPED)
+            for found in survey:
+                hunt.look_at_the_clock()
+                yield found
+            if survey.cut:
+                hunt.notes.append("there are too many files here; name a folder further down")
+
+    def _search(self, spot: Spot, hunt: _Hunt) -> None:
+        try:
+            data = self._rooted.read(spot, text=True).data
+        except GuildError:
+            hunt.unread += 1
+            return
+        if not is_binary(data):
+            hunt.search(self._rooted.shown(spot), data.decode("utf-8", "replace"))
+
+
+@dataclass
+class _Hunt:
+    """One search: what is looked for, what has been found, and how much more there may be."""
+
+    mode: Mode
+    most: int
+    clock: Clock
+    deadline: float
+    expression: re.Pattern[str] = field(default_factory=lambda: re.compile(""))
+    context: int = 0
+    found: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+    results: int = 0
+    size: int = 0
+    unread: int = 0
+    full: bool = False
+
+    def look_at_the_clock(self) -> None:
+        if self.clock.monotonic() > self.deadline:
+            hint = "Search fewer files, or with a simpler pattern."
+            raise TimedOut(f"the search took longer than {_SECONDS:.0f} seconds", hint=hint)
+
+    def add(self, line: str, *, counts: bool = True) -> None:
+        """Takes one line into the answer, or notes that there is no more room."""
+        if (counts and self.results >= self.most) or self.size > _MAX_SHOWN:
+            self.full = True
+            return
+        self.results += counts
+        self.size += len(line)
+        self.found.append(line)
+
+    def search(self, shown: str, text: str) -> None:
+        lines = text.split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        hits = self._hits(lines)
+        if self.mode == "content":
+            self._show(shown, lines, hits)
+        elif self.mode == "files":
+            if next(hits, None) is not None:
+                self.add(shown)
+        elif count := sum(1 for _ in hits):
+            self.add(f"{shown}:{count}")
+
+    def _hits(self, lines: list[str]) -> Iterator[int]:
+        for number, line in enumerate(lines):
+            if number % _LINES_BETWEEN_LOOKS == 0 or len(line) > _MAX_SHOWN_LINE:
+                self.look_at_the_clock()
+            if self.expression.search(line[:_MAX_LINE].removesuffix("\r")):
+                yield number
+
+    def _show(self, shown: str, lines: list[str], hits: Iterator[int]) -> None:
+        """The lines that were hit, with those around them; `--` where some are left out."""
+        matched = dict.fromkeys(hits)
+        last = -1
+        for hit in matched:
+            for number in range(max(last + 1, hit - self.context), min(len(lines), hit + self.context + 1)):
+                if number in matched and number > hit:
+                    break  # its own turn comes next
+                if self.context and last >= 0 and number > last + 1:
+                    self.add("--", counts=False)
+                mark = ":" if number == hit else "-"
+                self.add(f"{shown}{mark}{number + 1}{mark}{_shortened(lines[number])}", counts=number == hit)
+                last = number
+            if self.full:
+                return
+
+    def report(self, pattern: str) -> str:
+        if self.full:
+            self.notes.append(f"the first {self.results:,}; there are more: search in parts")
+        if self.unread:
+            self.notes.append(f"{self.unread:,} files could not be searched (too large, or not permitted)")
+        if not self.found:
+            self.notes.insert(0, f"nothing matches {pattern}")
+        return "\n".join([*self.found, *(f"[{note}]" for note in self.notes)])
+
+
+def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    if len(pattern) > _MAX_PATTERN:
+        raise UsageError(f"the pattern is longer than {_MAX_PATTERN:,} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    except (re.error, RecursionError, OverflowError, ValueError) as error:
+        hint = "Put a backslash before characters that are meant as they are, such as ( [ . *"
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}", hint=hint) from None
+
+
+def _shortened(line: str) -> str:
+    line = line.removesuffix("\r")
+    return line if len(line) <= _MAX_SHOWN_LINE else f"{line[:_MAX_SHOWN_LINE]} [line cut]"
+
+
+def _split(pattern: str) -> tuple[str, str]:
+    """An absolute pattern as the folder that it begins in and the rest."""
+    names = pattern.split("/")
+    plain = next((index for index, name in enumerate(names) if set(name) & set("*?[{")), len(names) - 1)
+    return "/".join(names[:plain]) or "/", "/".join(names[plain:])

@@ -1,0 +1,127 @@
+"""Bash: a command in the run's folder, confined, with nothing of it left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import UsageError
+from guildhall.sandbox.jail import Confined, Confinement, Kind, spawn
+from guildhall.tools.definition import tool
+from guildhall.tools.model import Tool, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.sandbox.view import View
+
+MAX_CHARS = 30_000
+DEFAULT_SECONDS = 120.0
+MAX_SECONDS = 3600.0
+_CHUNK = 65_536
+_DRAIN_SECONDS = 2.0
+
+
+def shell_tools(
+    view: View, env: Mapping[str, str], network: bool = False, *, kind: Kind | None = None
+) -> tuple[Tool, ...]:
+    """The shell of a run. Its handler is a system one: what it starts is the confined child itself."""
+    shell = _Shell(Confinement(view=view, env=env, network=network), kind)
+    made = tool(name="Bash", capabilities=_capabilities(view, network), runs_in="hall")(shell.run)
+    reach = "It reaches the network." if network else "It has no network."
+    return (replace(made, description=f"{made.description} {reach}"),)
+
+
+def _capabilities(view: View, network: bool) -> set[str]:
+    """A program can do with the folders whatever the folders permit: rules about files hold for it too."""
+    found = {"proc.exec"}
+    if view.folders:
+        found.add("fs.read")
+    if any(folder.writable for folder in view.folders):
+        found.add("fs.write")
+    return found | ({"net"} if network else set())
+
+
+class _Shell:
+    def __init__(self, confinement: Confinement, kind: Kind | None) -> None:
+        self._confinement = confinement
+        self._kind: Kind | None = kind
+
+    async def run(self, command: str, timeout: float = DEFAULT_SECONDS, description: str = "") -> ToolResult:  # noqa: ASYNC109 - the model's own argument
+        """Runs a shell command in the working folder and gives its output and exit code. The command sees the run's
+        folders and the installed programs, and changes only writable folders; .git is read-only. Each call is a new
+        shell without input, and nothing keeps running after it.
+
+        Args:
+            command: The command, as typed into a shell.
+            timeout: Seconds after which it is ended, at most 3600.
+            description: What it does, in a few words, for the person who approves it.
+        """
+        if "\0" in command or not command.strip():
+            raise UsageError("command: it is empty, or has a NUL character in it")
+        if not 0 < timeout <= MAX_SECONDS:
+            raise UsageError(f"timeout is more than 0 and at most {MAX_SECONDS:g} seconds")
+        shell = shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin") or "/bin/sh"
+        program = await spawn([shell, "-c", command], self._confinement, kind=self._kind)
+        output = _Output(MAX_CHARS)
+        reading = asyncio.create_task(_read(program, output))
+        code: int | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                code = await program.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await program.kill()
+            await asyncio.wait([reading], timeout=_DRAIN_SECONDS)
+            reading.cancel()
+        return _shown(code, timeout, output.text())
+
+
+async def _read(program: Confined, output: _Output) -> None:
+    stream = program.process.stdout
+    while stream is not None and (chunk := await stream.read(_CHUNK)):
+        output.add(chunk)
+
+
+def _shown(code: int | None, seconds: float, text: str) -> ToolResult:
+    body = text if not text or text.endswith("\n") else f"{text}\n"
+    if code is None:
+        return ToolResult.error(f"{body}[ended after {seconds:g} s: the time limit of this call]")
+    if code == 0:
+        return ToolResult.of(f"{body}[exit code 0]")
+    return ToolResult.error(f"{body}[exit code {code}]")
+
+
+class _Output:
+    """The beginning and the end of what a program wrote; never more than the limit is held."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def add(self, chunk: bytes) -> None:
+        # A character has up to four bytes, so this many bytes are enough for half the limit in characters.
+        room = 4 * self._half
+        self._total += len(chunk)
+        taken = max(0, room - len(self._head))
+        self._head += chunk[:taken]
+        self._tail += chunk[taken:]
+        del self._tail[:-room]
+
+    def text(self) -> str:
+        if len(self._head) + len(self._tail) == self._total:
+            text = (self._head + self._tail).decode("utf-8", "replace")
+            if len(text) <= 2 * self._half:
+                return text
+            start, end, cut = text[: self._half], text[-self._half :], f"{len(text) - 2 * self._half:,} characters"
+        else:
+            start = self._head.decode("utf-8", "replace")[: self._half]
+            end = self._tail.decode("utf-8", "replace")[-self._half :]
+            shown = len(start.encode()) + len(end.encode())
+            cut = f"about {max(0, self._total - shown):,} bytes"
+        return f"{start}\n[... {cut} left out ...]\n{end}"

@@ -1,0 +1,334 @@
+"""WebFetch: a page of the public web as text.
+
+Every address is judged after the name was looked up and again on each redirect, and the connection goes to the very
+address that was judged, so that a name that changes its mind reaches nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import re
+import socket
+import ssl
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from guildhall.core.clock import Clock, SystemClock
+from guildhall.core.errors import GuildError, NotFound, Refused, TimedOut, UsageError
+from guildhall.tools.definition import tool
+from guildhall.tools.model import Handler, Tool, ToolResult
+
+_DROPPED = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object", "canvas"})
+_PARAGRAPHS = frozenset(
+    {"p", "div", "section", "article", "header", "footer", "main", "nav", "aside", "ul", "ol", "table", "blockquote",
+     "pre", "form", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "title", "dl", "hr", "details"}
+)  # fmt: skip
+_LINES = frozenset({"br", "li", "tr", "dt", "dd", "option", "summary"})
+_KEPT = "\0"  # a space that stays, while the text is put together
+_HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+
+
+def readable(html: str, base: str) -> str:
+    """The text of a page; `base` is its address, for links that are relative to it."""
+    parser = _Reader(base)
+    parser.feed(html)
+    parser.close()
+    return parser.text()
+
+
+class _Reader(HTMLParser):
+    def __init__(self, base: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self._base = base
+        self._parts: list[str] = []
+        self._dropping: list[str] = []
+        self._links: list[tuple[str, int]] = []
+        self._preformatted = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _DROPPED:
+            self._dropping.append(tag)
+        if self._dropping:
+            return
+        self._break(tag)
+        values = dict(attrs)
+        if tag in _HEADINGS:
+            self._parts.append(_HEADINGS[tag])
+        elif tag == "li":
+            self._parts.append("- ")
+        elif tag in {"td", "th"}:
+            self._parts.append(" | ")
+        elif tag == "pre":
+            self._preformatted += 1
+        elif tag == "img" and values.get("alt"):
+            self._parts.append(f"[image: {values['alt']}]")
+        elif tag == "a":
+            self._links.append((values.get("href") or "", len(self._parts)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._dropping:
+            if tag in self._dropping:
+                del self._dropping[self._dropping.index(tag) :]
+            return
+        if tag == "a" and self._links:
+            self._end_link(*self._links.pop())
+        elif tag == "pre":
+            self._preformatted = max(0, self._preformatted - 1)
+        if tag in _PARAGRAPHS:
+            self._parts.append("\n\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._dropping:
+            data = data.replace(_KEPT, "")
+            self._parts.append(data.replace(" ", _KEPT) if self._preformatted else re.sub(r"\s+", " ", data))
+
+    def _break(self, tag: str) -> None:
+        if tag in _PARAGRAPHS:
+            self._parts.append("\n\n")
+        elif tag in _LINES:
+            self._parts.append("\n")
+
+    def _end_link(self, href: str, start: int) -> None:
+        said = "".join(self._parts[start:]).strip()
+        try:
+            target = urljoin(self._base, href)
+        except ValueError:
+            target = ""
+        if said and href and not href.startswith("#") and target.startswith(("http://", "https://")):
+            self._parts[start:] = [f"[{said}]({target})"]
+
+    def text(self) -> str:
+        lines = (line.strip().rstrip(_KEPT) for line in "".join(self._parts).split("\n"))
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip().replace(_KEPT, " ")
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve = Callable[[str, int], Sequence[str]]
+Permitted = Callable[[Address], bool]
+
+MAX_BYTES = 2_000_000
+MAX_SECONDS = 30.0
+MAX_REDIRECTS = 5
+MAX_CHARS = 100_000
+_AGENT = "guildhall-webfetch"
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TEXT = re.compile(r"text/|application/(.*\+)?(json|xml|javascript|yaml|toml|x-ndjson)\b|^$")
+_EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
+
+
+def web_tools(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> tuple[Tool, ...]:
+    """WebFetch. `resolve` looks names up and `permitted` judges addresses; by default the system's, and public ones."""
+    handlers = web_handlers(resolve=resolve, permitted=permitted)
+    return (tool(name="WebFetch", capabilities={"net"}, repeatable=True)(handlers["WebFetch"]),)
+
+
+def web_handlers(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> dict[str, Handler]:
+    """What it does, by its name."""
+    return {"WebFetch": _Fetcher(resolve or resolved, permitted or is_public, SystemClock()).fetch}
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is one of the public internet: no loopback, no private or local network, no way around."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None or address.is_site_local or address.scope_id:
+            return False
+        if any(address in network for network in _EMBEDDING):  # they carry an IPv4 address that is not seen here
+            return False
+    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+
+
+def resolved(host: str, port: int) -> Sequence[str]:
+    """The addresses of a name, as the system knows them."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Page:
+    status: int
+    content_type: str
+    location: str | None
+    body: bytes
+    is_cut: bool
+
+
+class _Fetcher:
+    def __init__(self, resolve: Resolve, permitted: Permitted, clock: Clock) -> None:
+        self._resolve = resolve
+        self._permitted = permitted
+        self._clock = clock
+
+    def fetch(self, url: str, max_chars: int = 20_000) -> ToolResult:
+        """Fetches a page of the web by its address and gives it as text; links are kept.
+
+        Args:
+            url: The address, beginning with http:// or https://.
+            max_chars: How much of the text to give, at most 100000 characters.
+        """
+        if not 1 <= max_chars <= MAX_CHARS:
+            raise UsageError(f"max_chars is from 1 to {MAX_CHARS:,}")
+        deadline = self._clock.monotonic() + MAX_SECONDS
+        for _ in range(MAX_REDIRECTS + 1):
+            page = self._get(url, deadline)
+            if page.status not in _REDIRECTS or page.location is None:
+                return _shown(url, page, max_chars)
+            url = urljoin(url, page.location)
+        raise Refused(f"more than {MAX_REDIRECTS} redirects; the last one leads to {url}")
+
+    def _get(self, url: str, deadline: float) -> _Page:
+        parts, host, port = _judged(url)
+        connection = _Connection(parts.scheme, host, port, self._addresses(host, port))
+        try:
+            return self._exchanged(connection, parts, deadline)
+        except ssl.SSLError as error:
+            raise NotFound(f"{host}: no safe connection: {error.reason or error}") from None
+        except (OSError, http.client.HTTPException, zlib.error) as error:
+            if self._clock.monotonic() >= deadline:
+                raise TimedOut(f"{host} did not answer within {MAX_SECONDS:g} s") from None
+            raise NotFound(f"{host} could not be reached: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    def _exchanged(self, connection: _Connection, parts: SplitResult, deadline: float) -> _Page:
+        left = deadline - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.timeout = left
+        watch = threading.Timer(left, connection.cut_off)  # a server may also send forever, a little at a time
+        watch.daemon = True
+        watch.start()
+        try:
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            headers = {"User-Agent": _AGENT, "Accept": "text/html,text/*;q=0.9,*/*;q=0.5", "Accept-Encoding": "gzip"}
+            connection.request("GET", target, headers=headers)
+            page = _read(connection.getresponse())
+        finally:
+            watch.cancel()
+        if self._clock.monotonic() >= deadline:
+            raise TimeoutError
+        return page
+
+    def _addresses(self, host: str, port: int) -> list[str]:
+        try:
+            found = list(self._resolve(host, port))
+        except (OSError, UnicodeError):
+            found = []
+        if not found:
+            raise NotFound(f"there is no address for {host}", hint="Check the name.")
+        for text in found:
+            if not self._permitted(ipaddress.ip_address(text)):
+                hint = "Only the public web can be fetched, not this machine and not private networks."
+                raise Refused(f"{host} is at {text}, which is not a public address", hint=hint)
+        return found
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to addresses that are already known; the name is only for the server and its certificate."""
+
+    def __init__(self, scheme: str, host: str, port: int, addresses: Sequence[str]) -> None:
+        super().__init__(host, port, timeout=MAX_SECONDS)
+        self._scheme = scheme
+        self._addresses = addresses
+        self._opened: socket.socket | None = None  # `sock` is given up as soon as the answer begins
+        self.default_port = 443 if scheme == "https" else 80
+
+    def connect(self) -> None:
+        failure: OSError = OSError("no address")
+        for address in self._addresses:
+            try:
+                self.sock = socket.create_connection((address, self.port), self.timeout)
+                break
+            except OSError as error:
+                failure = error
+        else:
+            raise failure
+        if self._scheme == "https":
+            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+        self._opened = self.sock
+
+    def cut_off(self) -> None:
+        """Ends the exchange from another thread."""
+        if self._opened is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._opened, socket.SHUT_RDWR)  # of TLS too, without its farewell
+
+
+def _judged(url: str) -> tuple[SplitResult, str, int]:
+    """The parts of an address that may be fetched, its host as DNS takes it, and its port."""
+    if len(url) > 8_000 or re.search(r"[\x00-\x20\x7f]", url):
+        raise UsageError("the address has spaces or control characters in it, or is too long")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"{url!r} is not an address") from None
+    if parts.scheme not in {"http", "https"}:
+        raise Refused(f"only http and https are fetched, not {parts.scheme or url!r}")
+    if parts.username is not None or parts.password is not None:
+        raise Refused("an address with a user name or password in it is not fetched")
+    try:
+        host = _host(parts.hostname or "")
+        f"{parts.path}{parts.query}".encode("ascii")
+    except ValueError:
+        raise UsageError(f"{url!r} is not an address", hint="Letters outside ASCII are written as %XX.") from None
+    port = port if port is not None else 443 if parts.scheme == "https" else 80
+    if port < 1024 and port not in {80, 443}:
+        raise Refused(f"port {port} is not one of the web")
+    return parts, host, port
+
+
+def _host(name: str) -> str:
+    """The host as DNS takes it. Addresses are written in one way: 127.1 and 0x7f000001 are 127.0.0.1 too."""
+    if ":" in name:
+        return str(ipaddress.IPv6Address(name))
+    try:
+        return socket.inet_ntoa(socket.inet_aton(name))
+    except OSError:
+        if not (host := name.encode("idna").decode("ascii")):
+            raise ValueError("no host") from None
+        return host
+
+
+def _read(response: http.client.HTTPResponse) -> _Page:
+    body = response.read(MAX_BYTES + 1)
+    if (response.getheader("Content-Encoding") or "").lower() in {"gzip", "x-gzip"}:
+        body = zlib.decompressobj(wbits=31).decompress(body[:MAX_BYTES], MAX_BYTES + 1)
+    return _Page(
+        status=response.status,
+        content_type=response.getheader("Content-Type") or "",
+        location=response.getheader("Location"),
+        body=body[:MAX_BYTES],
+        is_cut=len(body) > MAX_BYTES,
+    )
+
+
+def _shown(url: str, page: _Page, max_chars: int) -> ToolResult:
+    kind = page.content_type.partition(";")[0].strip().lower()
+    if not _TEXT.match(kind) and kind != "application/xhtml+xml":
+        raise GuildError(f"{url} is {kind}, not text: it cannot be shown", hint="Look for a page or a text instead.")
+    text = _decoded(page)
+    if kind in {"text/html", "application/xhtml+xml"} or (not kind and text.lstrip()[:1] == "<"):
+        text = readable(text, url)
+    notes = ["the page was too large and ends early"] if page.is_cut else []
+    if len(text) > max_chars:
+        notes.append(f"{len(text) - max_chars:,} of {len(text):,} characters are left out")
+        text = text[:max_chars]
+    tail = f"\n[{'; '.join(notes)}]" if notes else ""
+    shown = f"URL: {url}\nContent-Type: {page.content_type or 'not said'}\nStatus: {page.status}\n\n{text}{tail}"
+    return ToolResult.error(shown) if page.status >= 400 else ToolResult.of(shown)
+
+
+def _decoded(page: _Page) -> str:
+    named = re.search(r"charset=[\"']?([\w.:-]+)", page.content_type)
+    charset = named[1] if named else "utf-8"
+    if named is None and (in_page := re.search(rb"<meta[^>]{0,200}charset=[\"']?([\w.:-]+)", page.body[:4096])):
+        charset = in_page[1].decode("ascii")
+    try:
+        return page.body.decode(charset, "replace")
+    except (LookupError, ValueError):  # no such encoding, or one that is not for text
+        return page.body.decode("utf-8", "replace")

@@ -1,0 +1,194 @@
+"""WebSearch: asks a search engine that the settings name. It runs in the hall, because the keys stay there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import GuildError, NotFound, TimedOut, ToolUnavailable, UsageError
+from guildhall.core.text import did_you_mean
+from guildhall.tools.definition import tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from guildhall.tools.model import Tool
+
+MAX_RESULTS = 20
+MAX_BYTES = 2_000_000
+MAX_SECONDS = 30.0
+_SNIPPET = 600
+_HOW = (
+    "Set `web_search: {searxng: URL}` in the settings, or `web_search: {provider: tavily}` or `{provider: brave}` "
+    "with TAVILY_API_KEY or BRAVE_API_KEY in the environment."
+)
+_KEYS = {"tavily": "TAVILY_API_KEY", "brave": "BRAVE_API_KEY"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    params: Mapping[str, str] | None = None
+    json: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Engine:
+    """How a search engine is asked, and where in its answer the results are."""
+
+    name: str
+    ask: Callable[[str, int], _Request]
+    results: tuple[str, ...]
+    snippet: str
+
+
+def search_tool(settings: Mapping[str, Any] | None, environ: Mapping[str, str], *, base_url: str | None = None) -> Tool:
+    """WebSearch as the settings' `web_search` says. `environ` is the hall's own; `base_url` replaces a provider's."""
+    if (settings or {}).get("provider") == "native" and not (settings or {}).get("searxng"):
+        return _native()
+    search = _Search(_engine(settings or {}, environ, base_url))
+    return tool(name="WebSearch", capabilities={"net"}, repeatable=True, runs_in="hall")(search.search)
+
+
+def _native() -> Tool:
+    """The search that the model's provider has: the model is told of it by the provider, in its own words."""
+
+    async def search() -> str:
+        """The web search of the model's provider."""
+        raise ToolUnavailable("WebSearch is made by the provider of the model, and not here")
+
+    made = tool(name="WebSearch", capabilities={"net"}, repeatable=True, runs_in="hall")(search)
+    return replace(made, native=True)
+
+
+class _Search:
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+
+    async def search(self, query: str, max_results: int = 8) -> str:
+        """Searches the web and gives titles, addresses and short extracts of the results.
+
+        Args:
+            query: What to look for, as typed into a search engine.
+            max_results: How many results to give, at most 20.
+        """
+        if not query.strip() or len(query) > 1_000:
+            raise UsageError("query: say what to look for, in at most 1,000 characters")
+        if not 1 <= max_results <= MAX_RESULTS:
+            raise UsageError(f"max_results is from 1 to {MAX_RESULTS}")
+        answer = await _answer(self._engine.name, self._engine.ask(query, max_results))
+        found = [shown for entry in _results(answer, self._engine) if (shown := _shown(entry, self._engine.snippet))]
+        if not found:
+            return f"No results for {query!r}."
+        return "\n\n".join(f"{number}. {text}" for number, text in enumerate(found[:max_results], 1))
+
+
+def _engine(settings: Mapping[str, Any], environ: Mapping[str, str], base_url: str | None) -> _Engine:
+    searxng, provider = settings.get("searxng"), settings.get("provider")
+    if searxng:
+        return _searxng(str(base_url or searxng))
+    if not provider:
+        raise ToolUnavailable("WebSearch has no search engine", hint=_HOW)
+    if provider not in _KEYS:
+        hint = did_you_mean(str(provider), _KEYS)
+        raise ToolUnavailable(f"WebSearch knows no provider {provider!r}", hint=hint)
+    key = environ.get(_KEYS[provider], "")
+    if not key:
+        hint = f"Set {_KEYS[provider]} in the environment of the hall."
+        raise ToolUnavailable(f"WebSearch has no key for {provider}", hint=hint)
+    return _tavily(key, base_url) if provider == "tavily" else _brave(key, base_url)
+
+
+def _searxng(base: str) -> _Engine:
+    if not base.startswith(("http://", "https://")):
+        raise ToolUnavailable(f"web_search.searxng is not an address: {base!r}", hint="It begins with http or https.")
+
+    def ask(query: str, _limit: int) -> _Request:
+        return _Request(
+            method="GET",
+            url=f"{base.rstrip('/')}/search",
+            headers={"Accept": "application/json"},
+            params={"q": query, "format": "json"},
+        )
+
+    return _Engine(name="SearXNG", ask=ask, results=("results",), snippet="content")
+
+
+def _tavily(key: str, base: str | None) -> _Engine:
+    def ask(query: str, limit: int) -> _Request:
+        return _Request(
+            method="POST",
+            url=f"{base or 'https://api.tavily.com'}/search",
+            headers={"Authorization": f"Bearer {key}"},
+            json={"query": query, "max_results": limit},
+        )
+
+    return _Engine(name="Tavily", ask=ask, results=("results",), snippet="content")
+
+
+def _brave(key: str, base: str | None) -> _Engine:
+    def ask(query: str, limit: int) -> _Request:
+        return _Request(
+            method="GET",
+            url=f"{base or 'https://api.search.brave.com'}/res/v1/web/search",
+            headers={"X-Subscription-Token": key, "Accept": "application/json"},
+            params={"q": query, "count": str(limit)},
+        )
+
+    return _Engine(name="Brave", ask=ask, results=("web", "results"), snippet="description")
+
+
+async def _answer(name: str, request: _Request) -> Any:
+    """What the engine says, as JSON. Nothing of the request is in an error: the key is in its headers."""
+    import httpx2
+
+    body = bytearray()
+    try:
+        async with (
+            asyncio.timeout(MAX_SECONDS),
+            httpx2.AsyncClient(timeout=MAX_SECONDS) as client,
+            client.stream(
+                request.method, request.url, headers=request.headers, params=request.params, json=request.json
+            ) as response,
+        ):
+            if response.status_code != 200:
+                raise _failed(name, response.status_code)
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > MAX_BYTES:
+                    raise NotFound(f"{name} answered with more than {MAX_BYTES:,} bytes")
+    except (TimeoutError, httpx2.TimeoutException):
+        raise TimedOut(f"{name} did not answer within {MAX_SECONDS:g} s") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise NotFound(f"{name} could not be reached: {type(error).__name__}") from None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise NotFound(f"{name} answered with something else than JSON") from None
+
+
+def _failed(name: str, status: int) -> GuildError:
+    hints = {401: "Check its key.", 403: "Check its key, or that it gives JSON.", 429: "Wait a while, then try again."}
+    return NotFound(f"{name} answered with status {status}", hint=hints.get(status))
+
+
+def _results(answer: Any, engine: _Engine) -> list[Any]:
+    for step in engine.results:
+        answer = cast("dict[str, Any]", answer).get(step) if isinstance(answer, dict) else None
+    return cast("list[Any]", answer) if isinstance(answer, list) else []
+
+
+def _shown(entry: Any, snippet: str) -> str | None:
+    if not isinstance(entry, dict):
+        return None
+    fields = cast("dict[str, Any]", entry)
+    url = fields.get("url")
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        return None
+    title = " ".join(str(fields.get("title") or "").split()) or url
+    text = " ".join(str(fields.get(snippet) or "").split())[:_SNIPPET]
+    return f"{title}\n{url}" + (f"\n{text}" if text else "")

@@ -1,0 +1,478 @@
+"""Makes tools from typed functions, and calls them: arguments are checked first, and whatever happens is a result.
+
+Not the gate: whether a call may happen is decided before it comes here."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast, overload
+
+from guildhall.core.errors import GuildError, ToolUnavailable, UsageError
+from guildhall.core.ids import canonical
+from guildhall.core.text import did_you_mean
+from guildhall.core.yaml import field_name
+from guildhall.policy.rules import CAPABILITIES
+from guildhall.tools.model import Blob, Block, Handler, Place, Text, Tool, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ErrorDetails
+
+
+_SHOWN_ERRORS = 5
+_SHOWN_VALUE = 200
+
+
+def checked(tool: Tool, arguments: Any, form: Form | None) -> dict[str, Any]:
+    """The arguments as the handler takes them; UsageError names what is wrong. Without a form the schema counts."""
+    if not isinstance(arguments, Mapping):
+        raise UsageError(f"{tool.name}: the arguments are not an object with names and values")
+    given = dict(cast("Mapping[str, Any]", arguments))
+    if form is None:
+        return _checked_by_schema(tool, given)
+    from pydantic import ValidationError
+
+    try:
+        return form.adapter.validate_python(given)
+    except ValidationError as error:
+        raise _explained(tool, error) from None
+    except Exception as error:  # noqa: BLE001 - endless nesting, or a validator of the tool's own that breaks
+        raise UsageError(f"{tool.name}: the arguments cannot be checked: {type(error).__name__}") from None
+
+
+def _explained(tool: Tool, error: ValidationError) -> UsageError:
+    details = error.errors(include_url=False, include_context=False)
+    lines = [_sentence(tool, detail) for detail in details[:_SHOWN_ERRORS]]
+    return UsageError("\n".join(f"{tool.name}: {line}" for line in lines), hint="Correct the arguments and call again.")
+
+
+def _sentence(tool: Tool, detail: ErrorDetails) -> str:
+    name = field_name(detail["loc"]) or "arguments"
+    if detail["type"] == "missing":
+        return f"{name}: this argument is required"
+    if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
+        known = cast("Mapping[str, Any]", tool.input_schema.get("properties", {}))
+        return f"{name}: there is no such argument. {did_you_mean(name, known) or 'It takes none.'}"
+    return f"{name}: {detail['msg']} (it is {_shortened(detail['input'])})"
+
+
+def _shortened(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_VALUE else f"{shown[:_SHOWN_VALUE]}..."
+
+
+def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+    from jsonschema import exceptions
+
+    best: Callable[[Iterable[exceptions.ValidationError]], exceptions.ValidationError | None]
+    best = cast("Any", exceptions).best_match
+    try:
+        found = best(_validator(canonical(tool.input_schema)).iter_errors(arguments))
+    except exceptions.SchemaError as error:
+        raise UsageError(f"{tool.name}: the tool's own input schema is wrong: {_cut(error.message)}") from None
+    except Exception as error:  # noqa: BLE001 - unresolvable references, endless nesting, patterns that do not compile
+        raise UsageError(f"{tool.name}: the arguments cannot be checked: {type(error).__name__}") from None
+    if found is None:
+        return arguments
+    name = field_name(tuple(found.absolute_path)) or "arguments"
+    raise UsageError(f"{tool.name}: {name}: {_cut(found.message)}", hint="Correct the arguments and call again.")
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= 2 * _SHOWN_VALUE else f"{message[: 2 * _SHOWN_VALUE]}..."
+
+
+@functools.lru_cache(maxsize=512)
+def _validator(schema: str) -> Validator:
+    """The compiled check of a hand-written schema. It looks nothing up elsewhere: the registry is empty."""
+    from jsonschema.validators import Draft202012Validator, validator_for
+    from referencing.jsonschema import EMPTY_REGISTRY
+
+    parsed = json.loads(schema)
+    kind: Any = validator_for(parsed, default=Draft202012Validator)
+    kind.check_schema(parsed)
+    return kind(parsed, registry=EMPTY_REGISTRY)
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_ARGUMENT = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The input of a typed function: what the model is shown, and the check that its arguments pass."""
+
+    schema: Mapping[str, Any]
+    adapter: TypeAdapter[dict[str, Any]]
+
+
+class TypedHandler:
+    """A typed function as a tool's handler."""
+
+    def __init__(self, function: Handler, form: Form) -> None:
+        self.function = function
+        self.form = form
+
+    def __call__(self, **arguments: Any) -> Any:
+        return self.function(**arguments)
+
+
+class KeyedHandler(TypedHandler):
+    """A handler of the hall's that needs to know which call it is: `at` gives the function for the call of a key."""
+
+    def __init__(self, at: Callable[[str], Handler], form: Form) -> None:
+        super().__init__(at(""), form)
+        self.at = at
+
+
+@overload
+def tool(function: Handler, /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    capabilities: Iterable[str] = (),
+    repeatable: bool = False,
+    runs_in: Place = "host",
+) -> Callable[[Handler], Tool]: ...
+
+
+def tool(
+    function: Handler | None = None,
+    /,
+    *,
+    name: str | None = None,
+    capabilities: Iterable[str] = (),
+    repeatable: bool = False,
+    runs_in: Place = "host",
+) -> Tool | Callable[[Handler], Tool]:
+    """Makes a tool from a typed function: `@tool`, or `@tool(capabilities={"net"}, repeatable=True)`.
+
+    The docstring's first paragraph is the description; parameters are described under `Args:` or by
+    `Annotated[int, Field(description=...)]`.
+    """
+
+    def make(function: Handler) -> Tool:
+        named = name or getattr(function, "__name__", "")
+        return _make(function, name=named, capabilities=capabilities, repeatable=repeatable, runs_in=runs_in)
+
+    return make if function is None else make(function)
+
+
+def bind_tools(
+    owner: object,
+    capabilities: Mapping[str, Iterable[str]],
+    *,
+    repeatable: bool = True,
+    runs_in: Place = "run",
+) -> tuple[Tool, ...]:
+    """Return a tool for each named method of a class or of an instance, with its docstring as the description.
+
+    The tools of an instance call it. The tools of a class describe calls, for which `call_method` or `with_call_keys`
+    makes an instance each.
+    """
+    return tuple(
+        tool(name=name, capabilities=needed, repeatable=repeatable, runs_in=runs_in)(_method(owner, name))
+        for name, needed in capabilities.items()
+    )
+
+
+def _method(owner: object, name: str) -> Handler:
+    method = getattr(owner, name)
+    return types.MethodType(method, owner) if isinstance(owner, type) else method
+
+
+def with_call_keys(tools: Iterable[Tool], make: Callable[[str], object]) -> tuple[Tool, ...]:
+    """Return the tools of a class, called on the instance that `make` returns for the key of a call."""
+    return tuple(replace(one, handler=_keyed(one, make)) for one in tools)
+
+
+def _keyed(tool: Tool, make: Callable[[str], object]) -> KeyedHandler:
+    form = cast("TypedHandler", tool.handler).form
+    return KeyedHandler(lambda key: getattr(make(key), tool.name), form)
+
+
+async def call_method(tools: object, tool: Tool, call: ToolCall) -> ToolResult:
+    """Return the result of the method of the tool's name. `tools` is the instance for this call."""
+    method = getattr(tools, tool.name)
+    # The form is reused: it takes longer to make one than to call the method.
+    handler = TypedHandler(method, tool.handler.form) if isinstance(tool.handler, TypedHandler) else method
+    return await invoke(replace(tool, handler=handler), call.arguments or {})
+
+
+def _make(function: Handler, *, name: str, capabilities: Iterable[str], repeatable: bool, runs_in: Place) -> Tool:
+    if not _NAME.fullmatch(name):
+        hint = "Use a letter, then letters, digits, '_' and '-', at most 64."
+        raise ToolUnavailable(f"{name!r} cannot name a tool", hint=hint)
+    description = _description(inspect.getdoc(function) or "")
+    if not description:
+        hint = "The first paragraph of its docstring tells the model what the tool does."
+        raise ToolUnavailable(f"the tool {name!r} has no docstring", hint=hint)
+    form = _form(getattr(function, "__func__", function), inspect.ismethod(function), name)
+    return Tool(
+        name=name,
+        description=description,
+        input_schema=form.schema,
+        handler=TypedHandler(function, form),
+        capabilities=_known_capabilities(name, capabilities),
+        repeatable=repeatable,
+        runs_in=runs_in,
+    )
+
+
+def _known_capabilities(name: str, capabilities: Iterable[str]) -> frozenset[str]:
+    if isinstance(capabilities, str):
+        hint = f'Write capabilities={{"{capabilities}"}}.'
+        raise ToolUnavailable(f"the tool {name!r}: capabilities are given as a set", hint=hint)
+    named = frozenset(capabilities)
+    for unknown in sorted(named - CAPABILITIES.keys()):
+        hint = did_you_mean(unknown, CAPABILITIES)
+        raise ToolUnavailable(f"the tool {name!r}: there is no capability {unknown!r}", hint=hint)
+    return named
+
+
+@functools.lru_cache(maxsize=256)
+def _form(function: Handler, bound: bool, name: str) -> Form:
+    """The form of a function. Kept, because the built-in tools are made anew for every run."""
+    from pydantic import ConfigDict, Field, TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    parameters = _parameters(function, bound, name)
+    hints = _hints(function, parameters, name)
+    described = _described_arguments(inspect.getdoc(function) or "")
+    fields: dict[str, Any] = {}
+    for key, parameter in parameters.items():
+        kind = hints[key]
+        if key in described and not _says_description(kind):
+            kind = Annotated[kind, Field(description=described[key])]
+        fields[key] = kind if parameter.default is parameter.empty else NotRequired[kind]
+    shape = _shape(fields)
+    shape.__pydantic_config__ = ConfigDict(extra="forbid")
+    try:
+        adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
+        schema = adapter.json_schema()
+    except PydanticUserError as error:
+        problem = next(iter(str(error).splitlines()), "")
+        raise ToolUnavailable(f"the tool {name!r}: its input cannot be described as JSON: {problem}") from None
+    return Form(_tidied(schema, parameters), adapter)
+
+
+def _shape(fields: dict[str, Any]) -> Any:
+    """A typed dictionary of these fields: unlike a model it takes any name, `copy` and `json` too."""
+    import typing_extensions
+
+    return cast("Any", typing_extensions).TypedDict("Arguments", fields)
+
+
+def _parameters(function: Handler, bound: bool, name: str) -> dict[str, inspect.Parameter]:
+    parameters = list(inspect.signature(function).parameters.values())[1 if bound else 0 :]
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            hint = "Give every parameter a name; no *args, no **kwargs, no positional-only ones."
+            raise ToolUnavailable(f"the tool {name!r}: the parameter {str(parameter)!r} cannot be shown", hint=hint)
+        if parameter.annotation is parameter.empty:
+            hint = f"Write `{parameter.name}: str`, or whatever it is."
+            raise ToolUnavailable(f"the tool {name!r}: the parameter {parameter.name!r} has no type", hint=hint)
+        if type(parameter.default).__name__ == "FieldInfo":
+            hint = f"Write `{parameter.name}: Annotated[..., Field(...)] = default`."
+            raise ToolUnavailable(f"the tool {name!r}: {parameter.name!r} has a Field as its default", hint=hint)
+    return {parameter.name: parameter for parameter in parameters}
+
+
+def _hints(function: Handler, parameters: Mapping[str, inspect.Parameter], name: str) -> dict[str, Any]:
+    """The parameters' types. The return type is left alone: it may name things that exist only for a type checker."""
+    written = types.SimpleNamespace(__annotations__={key: value.annotation for key, value in parameters.items()})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return typing.get_type_hints(written, names, include_extras=True)
+    except (NameError, TypeError, SyntaxError) as error:
+        hint = "Import it, or define it at the top of the module (not under TYPE_CHECKING)."
+        raise ToolUnavailable(f"the tool {name!r}: a parameter's type cannot be found: {error}", hint=hint) from None
+
+
+def _says_description(kind: Any) -> bool:
+    return any(getattr(extra, "description", None) for extra in getattr(kind, "__metadata__", ()))
+
+
+def _tidied(schema: dict[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """The schema without pydantic's titles, with the defaults."""
+    schema.pop("title", None)
+    properties: dict[str, dict[str, Any]] = schema.setdefault("properties", {})
+    for key, shape in properties.items():
+        shape.pop("title", None)
+        default = parameters[key].default
+        if isinstance(default, str | int | float | bool) and not isinstance(default, type):
+            shape["default"] = default
+    return schema
+
+
+def _description(doc: str) -> str:
+    return " ".join(doc.split("\n\n")[0].split()) if not doc.lstrip().startswith("Args:") else ""
+
+
+def _described_arguments(doc: str) -> dict[str, str]:
+    """What an `Args:` section says of each parameter."""
+    found: dict[str, str] = {}
+    inside, indent, current = False, 0, ""
+    for line in doc.splitlines():
+        text, depth = line.strip(), len(line) - len(line.lstrip())
+        if text == "Args:":
+            inside, indent = True, 0
+            continue
+        if not inside or not text:
+            continue
+        if depth == 0:
+            inside = False
+            continue
+        indent = indent or depth
+        if depth == indent and (match := _ARGUMENT.fullmatch(text)):
+            current = match[1]
+            found[current] = match[2]
+        elif current:
+            found[current] = f"{found[current]} {text}"
+    return found
+
+
+def clean(text: str) -> str:
+    """The text as something that every encoder takes: lone surrogates become U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def result_of(value: Any) -> ToolResult:
+    """What a handler returned, as a result: text, blocks, nothing, or anything that JSON can say."""
+    if isinstance(value, ToolResult):
+        return ToolResult(content=tuple(map(_clean_block, value.content)), is_error=value.is_error)
+    if isinstance(value, str):
+        return ToolResult.of(clean(value))
+    if isinstance(value, Text | Blob):
+        return ToolResult(content=(_clean_block(value),))
+    if value is None:
+        return ToolResult.of("done")
+    if isinstance(value, list | tuple) and value:
+        items = tuple(cast("Iterable[Any]", value))
+        if all(isinstance(item, Text | Blob) for item in items):
+            return ToolResult(content=tuple(map(_clean_block, items)))
+    return _as_json(value)
+
+
+def _clean_block(block: Block) -> Block:
+    return Text(clean(block.text)) if isinstance(block, Text) else block
+
+
+def _as_json(value: Any) -> ToolResult:
+    from pydantic_core import PydanticSerializationError, to_json
+
+    try:
+        return ToolResult.of(to_json(value).decode())
+    except (PydanticSerializationError, ValueError, RecursionError):
+        pass
+    try:  # the standard library escapes what pydantic refuses, such as lone surrogates
+        return ToolResult.of(json.dumps(value))
+    except (TypeError, ValueError, RecursionError):
+        kind = type(value).__name__
+        return ToolResult.error(f"The tool returned a {kind}, which is not text and cannot be turned into JSON.")
+
+
+async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
+    """Calls the tool's handler. Wrong arguments and failures of the handler are results that say what was wrong."""
+    import asyncio
+
+    given = accepted(tool, arguments)
+    if isinstance(given, ToolResult):
+        return given
+    handler = _function(tool)
+    call = functools.partial(handler, **given)
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+        return await _awaited(call())
+    outcome = await asyncio.to_thread(_called, call)
+    return await _awaited(outcome) if inspect.isawaitable(outcome) else outcome
+
+
+def invoke_here(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
+    """The same in a thread that has nothing else to do: there is an event loop only if the handler needs one."""
+    given = accepted(tool, arguments)
+    return given if isinstance(given, ToolResult) else perform(_function(tool), given)
+
+
+def perform(handler: Handler, arguments: Mapping[str, Any]) -> ToolResult:
+    """What comes of a handler with arguments that were accepted, in such a thread."""
+    outcome = _called(lambda: handler(**arguments))
+    if not inspect.isawaitable(outcome):
+        return outcome
+    import asyncio
+
+    return asyncio.run(_awaited(outcome))
+
+
+def accepted(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:
+    """The arguments as the tool's handler takes them, or what is wrong with them."""
+    try:
+        return _checked(tool, arguments)
+    except UsageError as error:
+        return ToolResult.error(clean(str(error)))
+
+
+def _function(tool: Tool) -> Handler:
+    return tool.handler.function if isinstance(tool.handler, TypedHandler) else tool.handler
+
+
+def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return checked(tool, arguments, tool.handler.form if isinstance(tool.handler, TypedHandler) else None)
+
+
+def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with the arguments, as `invoke` would say it; None: nothing."""
+    try:
+        _checked(tool, arguments)
+    except UsageError as error:
+        return clean(str(error))
+    return None
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    """The result of a plain function, or the awaitable it made. Nothing is raised: a thread's future takes not all."""
+    try:
+        value = call()
+        return value if inspect.isawaitable(value) else result_of(value)
+    except BaseException as error:  # noqa: BLE001 - whatever a handler does, the model is told
+        return _failed(error)
+
+
+async def _awaited(awaitable: Any) -> ToolResult:
+    import asyncio
+
+    try:
+        return result_of(await awaitable)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return _failed(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a handler does, the model is told
+        return _failed(error)
+
+
+def _failed(error: BaseException) -> ToolResult:
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - an exception's own __str__ may be broken
+        message = ""
+    if isinstance(error, GuildError):
+        return ToolResult.error(clean(message))
+    return ToolResult.error(clean(f"{type(error).__name__}: {message}" if message else type(error).__name__))

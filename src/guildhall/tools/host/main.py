@@ -1,0 +1,227 @@
+"""The tool host's own program: it runs confined, loads the tools it is told of, and answers calls.
+
+Started by host.py. It imports only what its tools need, because a run waits for it. A handler may do what it likes
+here, even end the process: the hall stands outside.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import linecache
+import os
+import socket
+import sys
+import threading
+import traceback
+import types
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.core.text import did_you_mean
+from guildhall.tools.definition import invoke_here, perform
+from guildhall.tools.host.process import LENGTH, MAX_FRAME, HostSpec, framed
+from guildhall.tools.model import Handler, Tool, Toolbox, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from guildhall.sandbox.view import View
+
+
+def main(fd: int) -> NoReturn:
+    """Serves on the inherited socket until the hall closes it."""
+    faulthandler.enable()
+    with socket.socket(fileno=fd) as connection:
+        Host(connection).serve()
+    os._exit(0)  # threads of handlers that still run are not waited for
+
+
+class Host:
+    """One connection to the hall, and the tools behind it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._tools: dict[str, Callable[[Mapping[str, Any]], ToolResult]] = {}
+
+    def serve(self) -> None:
+        """Reads what to load, then calls; each call has a thread of its own, so none waits for another."""
+        start = self._receive()
+        if start is None:
+            return
+        try:
+            spec = HostSpec.from_dict(start["spec"])
+            if (told := _told(spec, start["sources"])) is not None:
+                self._send(told)
+                return
+            built, found = built_in(spec.builtin, spec.view), loaded(spec, start["sources"])
+            _refuse_twice([*built, *(tool.name for _, tool in found)])
+        except GuildError as error:
+            self._send({"error": error.as_dict()})
+            return
+        self._tools = {name: partial(perform, handler) for name, handler in built.items()}
+        self._tools |= {tool.name: partial(invoke_here, tool) for _, tool in found}
+        self._send({"tools": [described(tool, toolbox) for toolbox, tool in found]})
+        while (request := self._receive()) is not None:
+            try:
+                threading.Thread(target=self._answer, args=(request,), daemon=True).start()
+            except RuntimeError as error:  # out of threads or memory
+                self._reply(request["id"], ToolResult.error(f"The call could not be started: {error}."))
+
+    def _answer(self, request: Mapping[str, Any]) -> None:
+        name = request["tool"]
+        tool = self._tools.get(name)
+        if tool is None:
+            result = ToolResult.error(f"There is no tool {name!r}. {did_you_mean(name, self._tools) or ''}".strip())
+        else:
+            result = tool(request["arguments"])
+        self._reply(request["id"], result)
+
+    def _reply(self, number: int, result: ToolResult) -> None:
+        try:
+            self._send({"id": number, "result": result.as_dict()})
+        except ValueError as error:
+            self._send({"id": number, "result": ToolResult.error(str(error)).as_dict()})
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        data = framed(message)
+        if len(data) > MAX_FRAME:
+            raise ValueError(f"The result is too large: {len(data):,} bytes of at most {MAX_FRAME:,}.")
+        with self._sending:
+            self._connection.sendall(data)
+
+    def _receive(self) -> dict[str, Any] | None:
+        head = self._exactly(LENGTH.size)
+        body = self._exactly(LENGTH.unpack(head)[0]) if head else None
+        return json.loads(body) if body else None
+
+    def _exactly(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                chunk = self._connection.recv(min(size - len(data), 1_048_576))
+            except ConnectionResetError:  # the hall died with something unread
+                return None
+            if not chunk:
+                return None
+            data += chunk
+        return bytes(data)
+
+
+def described(tool: Tool, toolbox: str) -> dict[str, Any]:
+    """A tool of a toolbox as the hall is told of it: everything but the handler."""
+    return {"toolbox": toolbox, **tool.as_described()}
+
+
+def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str, Tool]]:
+    """The tools of toolboxes, each with the name of its toolbox. `sources` has the text of each toolbox file."""
+    found: list[tuple[str, Tool]] = []
+    if spec.package is not None:
+        name, export = spec.package
+        found += [(name, tool) for tool in load_package(name, export, sources).tools]
+    for name, path in spec.toolboxes:
+        found += [(name, tool) for tool in load_toolbox(name, str(path), sources[name]).tools]
+    return found
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ToolUnavailable(f"two tools are named {twice[0]!r}", hint="Rename one of them.")
+
+
+def _told(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
+    """What is wanted of a host that is to say one thing; None: its tools are wanted."""
+    if spec.schema_of is not None:
+        from guildhall.tools.host.modules import json_schema
+
+        return {"schema": json_schema(spec.schema_of, sources)}
+    if spec.activate is not None:
+        from guildhall.tools.host.modules import activation
+
+        return {"activation": activation(spec.activate, sources, spec.context)}
+    return None
+
+
+def built_in(names: Iterable[str], view: View) -> dict[str, Handler]:
+    """What the named built-in tools do. Only that: what they take has been looked at in the hall."""
+    wanted = set(names)
+    found: dict[str, Handler] = {}
+    if wanted & {"Read", "Write", "Edit"}:
+        from guildhall.tools.builtin.files import file_handlers
+
+        found |= file_handlers(view)
+    if wanted & {"Grep", "Glob"}:
+        from guildhall.tools.builtin.search import search_handlers
+
+        found |= search_handlers(view)
+    if any(name.startswith("sandbox_") for name in wanted):
+        from guildhall.tools.builtin.files import sandbox_handlers
+
+        found |= sandbox_handlers(view)
+    if "WebFetch" in wanted:
+        from guildhall.tools.builtin.web_fetch import web_handlers
+
+        found |= web_handlers()
+    for name in sorted(wanted - found.keys()):
+        raise ToolUnavailable(f"a tool host has no built-in tool {name!r}", hint=did_you_mean(name, found))
+    return {name: found[name] for name in sorted(wanted)}
+
+
+def load_toolbox(name: str, path: str, source: str) -> Toolbox:
+    """The toolbox that a Python file defines: `toolbox = Toolbox(...)`, or functions decorated with `tool`."""
+    module = types.ModuleType(f"guildhall_toolbox_{name.replace('-', '_').replace('.', '_')}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    try:
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+        return _toolbox_in(module, name, path)
+    except BaseException as error:  # noqa: BLE001 - whatever the file does, it is the file that is wrong
+        raise _unusable(path, error) from None
+
+
+def load_package(name: str, export: str, sources: Mapping[str, str]) -> Toolbox:
+    """The toolbox that a package exports: a module with tools, or the `Toolbox` in a module."""
+    from guildhall.tools.host.modules import load, unusable
+
+    try:
+        found = load(export, sources)
+        if isinstance(found, types.ModuleType):
+            return _toolbox_in(found, name, None)
+        if isinstance(found, Toolbox):
+            return found
+        what = "there is no such name in the module" if found is None else f"it is a {type(found).__name__}"
+        raise ToolUnavailable(f"{export} is no toolbox: {what}", hint="It is made by Toolbox(name, ...).")
+    except BaseException as error:  # noqa: BLE001 - whatever the package does, it is the package that is wrong
+        raise unusable(export, error, sources) from None
+
+
+def _toolbox_in(module: types.ModuleType, name: str, path: str | None) -> Toolbox:
+    given: object = vars(module).get("toolbox")
+    if isinstance(given, Toolbox):
+        return given
+    tools = {id(value): value for value in vars(module).values() if isinstance(value, Tool)}
+    if not tools:
+        hint = "Decorate functions with `@tool`, or set `toolbox = Toolbox(name, ...)`."
+        raise ToolUnavailable("the file defines no tools", where=path, hint=hint)
+    return Toolbox(name, *tools.values())
+
+
+def _unusable(path: str, error: BaseException) -> ToolUnavailable:
+    """The error with the last line of the file that led to it."""
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == path and not isinstance(error, SyntaxError):
+            line = frame.lineno
+    where = f"{path}:{line}" if line else path
+    if isinstance(error, GuildError):
+        return ToolUnavailable(error.message, where=where, hint=error.hint)
+    said = str(error.msg if isinstance(error, SyntaxError) else error)
+    hint = "It may import the standard library and what is installed beside Guildhall; it cannot see your files here."
+    return ToolUnavailable(
+        f"the toolbox cannot be loaded: {type(error).__name__}: {said}",
+        where=where,
+        hint=hint if isinstance(error, ImportError | OSError) else None,
+    )

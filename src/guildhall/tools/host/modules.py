@@ -1,0 +1,146 @@
+"""Inside a tool host: the modules of a package as texts that the hall has read, compared and handed over.
+
+The package itself is not there to be seen; no other file of it can be imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import linecache
+import sys
+import traceback
+from dataclasses import is_dataclass
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from typing import TYPE_CHECKING, Any, cast, is_typeddict
+
+from pydantic import BaseModel, TypeAdapter
+from typing_extensions import is_typeddict as is_other_typeddict
+
+from guildhall.core.errors import ToolUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+_HINT = "It may import the standard library, what is installed beside Guildhall, and its own package."
+
+
+def load(reference: str, sources: Mapping[str, str]) -> Any:
+    """What `package.module:name` stands for, or the module where there is no name; `sources`: texts by path.
+
+    It raises whatever the module does.
+    """
+    module, _, name = reference.partition(":")
+    Modules(sources).install()
+    found = import_module(module)
+    return vars(found).get(name) if name else found
+
+
+def unusable(
+    reference: str, error: BaseException, sources: Mapping[str, str], what: str = "cannot be loaded"
+) -> ToolUnavailable:
+    """The error with the last line of the package's that led to it."""
+    if isinstance(error, ToolUnavailable):
+        return error
+    where = None
+    if isinstance(error, SyntaxError) and error.filename in sources:
+        where = f"{error.filename}:{error.lineno}"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename in sources:
+            where = f"{frame.filename}:{frame.lineno}"
+    said = str(error.msg if isinstance(error, SyntaxError) else error)
+    return ToolUnavailable(
+        f"{reference} {what}: {type(error).__name__}: {said}",
+        where=where,
+        hint=_HINT if isinstance(error, ImportError | OSError) else None,
+    )
+
+
+class Modules(MetaPathFinder, Loader):
+    """Finds the modules of a package among texts."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._files: dict[str, tuple[str, str]] = {}
+        self._packages: set[str] = set()
+        for path, text in sources.items():
+            *folders, file = path.split("/")
+            names = folders if file == "__init__.py" else [*folders, file.removesuffix(".py")]
+            self._files[".".join(names)] = (path, text)
+            self._packages.update(".".join(folders[:depth]) for depth in range(1, len(folders) + 1))
+
+    def install(self) -> None:
+        """Goes before every other finder. A name that is loaded already would not even be looked for."""
+        if taken := sorted({*self._files, *self._packages} & sys.modules.keys()):
+            raise ToolUnavailable(f"the module {taken[0]!r} has the name of one that is loaded already; rename it")
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._files and fullname not in self._packages:
+            return None
+        origin = self._files[fullname][0] if fullname in self._files else None
+        return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=fullname in self._packages)
+
+    def exec_module(self, module: ModuleType) -> None:
+        path, text = self._files.get(module.__name__, ("", ""))
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
+
+
+_MOST = 2_000_000  # characters
+
+
+def activation(reference: str, sources: Mapping[str, str], context: Mapping[str, Any] | None) -> Any:
+    """What the function says to the context. It need not make sense: that is looked at in the hall.
+
+    Without a context it is not called: it is only wanted to be there.
+    """
+    what = "cannot be loaded"
+    try:
+        function = load(reference, sources)
+        what = "failed"
+        if not callable(function):
+            found = "there is no such name in the module" if function is None else f"it is a {type(function).__name__}"
+            raise ToolUnavailable(f"{reference} is no function: {found}")
+        if context is None:
+            return None
+        text = json.dumps(function(dict(context)), allow_nan=False)
+    except BaseException as error:  # noqa: BLE001 - whatever the function does, it is the function that is wrong
+        raise unusable(reference, error, sources, what) from None
+    if len(text) > _MOST:
+        raise ToolUnavailable(f"{reference} said too much: {len(text):,} characters")
+    return json.loads(text)
+
+
+_MAX_SCHEMA = 1_000_000  # characters
+
+
+def json_schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON Schema of a model; `sources` has the text of each file of its package, by path."""
+    try:
+        schema = _schema(load(reference, sources), reference)
+        text = json.dumps(schema)
+    except BaseException as error:  # noqa: BLE001 - whatever the module does, it is the module that is wrong
+        raise unusable(reference, error, sources) from None
+    if len(text) > _MAX_SCHEMA:
+        raise ToolUnavailable(f"{reference}: the JSON Schema is too large: {len(text):,} characters")
+    return json.loads(text)
+
+
+def _schema(found: Any, reference: str) -> Any:
+    if not isinstance(found, type):
+        what = "there is no such name in the module" if found is None else f"it is a {type(found).__name__}"
+        raise ToolUnavailable(f"{reference} is no model: {what}", hint=_KINDS)
+    model = cast("type[Any]", found)
+    if issubclass(model, BaseModel):
+        return model.model_json_schema()
+    if is_dataclass(model) or is_typeddict(model) or is_other_typeddict(model):
+        return TypeAdapter[Any](model).json_schema()
+    raise ToolUnavailable(f"{reference} is no model: it is another kind of class", hint=_KINDS)
+
+
+_KINDS = "Name a pydantic model, a dataclass or a TypedDict."

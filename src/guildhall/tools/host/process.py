@@ -1,0 +1,491 @@
+"""The hall's side of a tool host: one confined Python that executes handlers, so that none can stall or read the hall.
+
+A host lives as long as it is well. When it ends, by its own fault or because a call took too long, the calls in
+flight are told and the next call starts a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
+from guildhall.core.ids import is_name
+from guildhall.policy.rules import CAPABILITIES
+from guildhall.sandbox.jail import Confined, Confinement, Kind, spawn
+from guildhall.sandbox.mounts import import_paths
+from guildhall.sandbox.view import Folder, View
+from guildhall.tools.model import ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+LENGTH = struct.Struct("!I")
+MAX_FRAME = 64 * 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSpec:
+    """The tools of one host, and what all of them may do: one host has one set of capabilities."""
+
+    view: View
+    builtin: tuple[str, ...] = ()
+    toolboxes: tuple[tuple[str, Path], ...] = ()  # a name and a Python file each
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    capabilities: frozenset[str] = frozenset()
+    memory_bytes: int = 2 * 1024**3
+    schema_of: str | None = None  # `package.module:Model`: its JSON Schema is wanted, and no tools
+    package: tuple[str, str] | None = None  # a toolbox of several modules: its name, and `module` or `module:toolbox`
+    activate: str | None = None  # `package.module:function`: what it says to `context` is wanted, and no tools
+    context: Mapping[str, Any] | None = None  # of `activate`; None: whether the function is there is wanted
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])  # by toolbox: what its file must be; the hall's
+
+    def as_dict(self) -> dict[str, Any]:
+        """The spec as JSON."""
+        return {
+            "view": _view_as_dict(self.view),
+            "builtin": list(self.builtin),
+            "toolboxes": [[name, str(path)] for name, path in self.toolboxes],
+            "env": dict(self.env),
+            "capabilities": sorted(self.capabilities),
+            "memory_bytes": self.memory_bytes,
+            "schema_of": self.schema_of,
+            "package": list(self.package) if self.package else None,
+            "activate": self.activate,
+            "context": dict(self.context) if self.context is not None else None,
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> HostSpec:
+        """The spec behind the JSON."""
+        return HostSpec(
+            view=_view_from(data["view"]),
+            builtin=tuple(data["builtin"]),
+            toolboxes=tuple((name, Path(path)) for name, path in data["toolboxes"]),
+            env=data["env"],
+            capabilities=frozenset(data["capabilities"]),
+            memory_bytes=data["memory_bytes"],
+            schema_of=data["schema_of"],
+            package=tuple(data["package"]) if data["package"] else None,
+            activate=data["activate"],
+            context=data["context"],
+        )
+
+
+def _view_as_dict(view: View) -> dict[str, Any]:
+    folders = [{**vars(folder), "path": str(folder.path)} for folder in view.folders]
+    named = {"hidden": view.hidden, "kept": view.kept, "shown": view.shown}
+    paths = {name: [str(path) for path in listed] for name, listed in named.items()}
+    return {"cwd": str(view.cwd), "folders": folders, **paths}
+
+
+def _view_from(data: Mapping[str, Any]) -> View:
+    def folder(fields: Mapping[str, Any]) -> Folder:
+        given: dict[str, Any] = {**fields, "path": Path(fields["path"])}
+        for name in ("allowed_suffixes", "text_suffixes", "attachment_suffixes"):
+            given[name] = tuple(fields[name])
+        return Folder(**given)
+
+    return View(
+        cwd=Path(data["cwd"]),
+        folders=tuple(map(folder, data["folders"])),
+        hidden=tuple(map(Path, data["hidden"])),
+        kept=tuple(map(Path, data["kept"])),
+        shown=tuple(map(Path, data["shown"])),
+    )
+
+
+def framed(message: Mapping[str, Any]) -> bytes:
+    """A message as it is written: its length, then JSON."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    return LENGTH.pack(len(body)) + body
+
+
+MAX_SOURCE = 2_000_000  # bytes
+
+
+def read_source(path: Path) -> bytes:
+    """The content of a file. A pipe or a device is not waited for, and what is too large is not read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ToolUnavailable("this is no plain file", where=str(path))
+            data = file.read(MAX_SOURCE + 1)
+    except OSError as error:
+        raise ToolUnavailable(f"the file cannot be read: {error.strerror or error}", where=str(path)) from None
+    if len(data) > MAX_SOURCE:
+        raise ToolUnavailable(f"the file is too large to be code: over {MAX_SOURCE:,} bytes", where=str(path))
+    return data
+
+
+def pin_of(data: bytes) -> str:
+    """What pins a content: its whole SHA-256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+__all__ = ["HostSpec", "ToolHost", "text_of"]
+
+CALL_SECONDS = 600.0
+_START_SECONDS = 60.0
+_LOG_BYTES = 65_536
+_LOG_LINES = 12
+_BOOT = (
+    "import json, sys; fd, paths = sys.argv[1:]; sys.path[:0] = json.loads(paths); "
+    "from guildhall.tools.host.main import main; main(int(fd))"
+)
+
+_BY_HAND = f"Make tools with `@tool`; their capabilities are among {', '.join(CAPABILITIES)}."
+
+
+class ToolHost:
+    """The host of one run for one set of capabilities. It starts with the first call."""
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        *,
+        kind: Kind | None = None,
+        call_seconds: float = CALL_SECONDS,
+        sources: Mapping[str, str] | None = None,
+    ) -> None:
+        """`sources` is the text to load, where it is known already; else the files of the toolboxes are read."""
+        self._spec = spec
+        self._kind: Kind | None = kind
+        self._seconds = call_seconds
+        self._starting = asyncio.Lock()
+        self._child: _Child | None = None
+        self._sources = sources
+        self._closed = False
+
+    @property
+    def log(self) -> str:
+        """The last of what handlers printed in the newest host."""
+        return self._child.log if self._child else ""
+
+    async def describe(self) -> list[dict[str, Any]]:
+        """The tools of the toolbox files; ToolUnavailable says which file and line cannot be loaded."""
+        return (await self._running()).tools
+
+    async def schema(self) -> Mapping[str, Any]:
+        """The JSON Schema that the spec asks for; ToolUnavailable says why there is none."""
+        schema = (await self._running()).schema
+        if schema is None:
+            raise ToolUnavailable("the tool host gave no JSON Schema")
+        return schema
+
+    async def activation(self) -> Any:
+        """What the activation function said; ToolUnavailable says why it said nothing."""
+        return (await self._running()).said
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, seconds: float | None = None) -> ToolResult:
+        """The result of a call. Whatever happens to the host is a result too."""
+        limit = self._seconds if seconds is None else seconds
+        try:
+            child = await self._running()
+        except GuildError as error:
+            return ToolResult.error(str(error))
+        try:
+            async with asyncio.timeout(limit):
+                return await child.call(tool, arguments)
+        except TimeoutError:
+            message = f"{tool} took longer than {limit:g} s and was ended."
+            await child.end(f"The tool host was ended, because {message}")
+            return ToolResult.error(message)
+        except asyncio.CancelledError:
+            await child.end(f"The tool host was ended, because the call of {tool} was cancelled.")
+            raise
+
+    async def close(self) -> None:
+        """Ends the host. Calls in flight are told so, and no further one is made."""
+        self._closed = True
+        async with self._starting:
+            if self._child is not None:
+                await self._child.end("The tool host was closed.")
+
+    async def _running(self) -> _Child:
+        async with self._starting:
+            if self._closed:
+                raise ToolUnavailable("the tool host is closed: its run has ended")
+            if self._child is None or self._child.ended:
+                if self._sources is None:
+                    self._sources = await asyncio.to_thread(_read_sources, self._spec)
+                self._child = await _Child.started(self._spec, self._sources, self._kind)
+            return self._child
+
+
+class _Child:
+    """One host process: the connection to it, the calls in flight, and the last of what it printed."""
+
+    def __init__(self, confined: Confined, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._confined = confined
+        self._reader = reader
+        self._writer = writer
+        self._calls: dict[int, asyncio.Future[ToolResult]] = {}
+        self._printed = bytearray()
+        self._number = 0
+        self._why: str | None = None
+        self._logging = asyncio.create_task(self._keep_log())
+        self._listening: asyncio.Task[None] | None = None
+        self.ended = False
+        self.tools: list[dict[str, Any]] = []
+        self.schema: Mapping[str, Any] | None = None
+        self.said: Any = None
+
+    @property
+    def log(self) -> str:
+        return self._printed.decode("utf-8", "replace")
+
+    @staticmethod
+    async def started(spec: HostSpec, sources: Mapping[str, str], kind: Kind | None) -> _Child:
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            confined = await spawn(_command(theirs.fileno()), _confinement(spec), kind=kind, pass_fds=[theirs.fileno()])
+            undo.pop_all()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        child = _Child(confined, reader, writer)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await child._load(spec, sources)
+        except TimeoutError:
+            await child.end("The tool host did not start.")
+            raise ToolUnavailable(f"the tool host was not ready after {_START_SECONDS:g} s and was ended") from None
+        except BaseException:
+            await child.end("The tool host did not start.")
+            raise
+        return child
+
+    async def _load(self, spec: HostSpec, sources: Mapping[str, str]) -> None:
+        """Tells the host what to load, and learns what it found."""
+        self._writer.write(framed({"spec": replace(spec, env={}).as_dict(), "sources": sources}))
+        answer: dict[str, Any] | None = None
+        with contextlib.suppress(OSError, EOFError, ValueError, RecursionError):
+            await self._writer.drain()
+            answer = await self._receive()
+        if answer is None:
+            await asyncio.wait([self._logging], timeout=1)
+            raise ToolUnavailable("the tool host ended before it was ready", hint=self._last_lines() or None)
+        if spec.schema_of is not None:
+            self.schema = _schema(answer)
+        elif spec.activate is not None:
+            _refuse_error(answer)
+            self.said = answer.get("activation")
+        else:
+            self.tools = _described(answer)
+        self._listening = asyncio.create_task(self._listen())
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        self._number += 1
+        number = self._number
+        future = self._calls[number] = asyncio.get_running_loop().create_future()
+        try:
+            if self.ended:
+                return ToolResult.error(self._why or "The tool host has ended.")
+            self._writer.write(framed({"id": number, "tool": tool, "arguments": dict(arguments)}))
+            with contextlib.suppress(ConnectionError):  # the listener says why
+                await self._writer.drain()
+            return await future
+        finally:
+            del self._calls[number]
+
+    async def _listen(self) -> None:
+        """Hands out the answers; when there are no more, says to those who wait what has happened."""
+        broken = False
+        try:
+            while True:
+                answer = await self._receive()
+                future = self._calls.get(answer["id"])
+                result = _result(answer["result"])
+                if future is not None and not future.done():
+                    future.set_result(result)
+        except (EOFError, OSError):
+            pass
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            broken = True  # a handler wrote into the connection
+        self.ended = True
+        if broken:
+            await self._confined.kill()
+        code = await self._confined.wait()
+        await asyncio.wait([self._logging], timeout=1)
+        self._tell(self._why or self._story("wrote what is no answer and was ended" if broken else _ending(code)))
+        self._writer.close()
+
+    def _story(self, ending: str) -> str:
+        lines = self._last_lines()
+        last = f"\nThe last that it printed:\n{lines}" if lines else ""
+        return f"The tool host {ending} while the call was running; what it did until then is not known.{last}"
+
+    def _tell(self, why: str) -> None:
+        for future in self._calls.values():
+            if not future.done():
+                future.set_result(ToolResult.error(why))
+
+    async def end(self, why: str) -> None:
+        """Ends the process; calls in flight get `why`."""
+        self.ended = True
+        self._why = self._why or why
+        await asyncio.shield(self._killed())
+
+    async def _killed(self) -> None:
+        await self._confined.kill()
+        if self._listening is not None:
+            await asyncio.wait([self._listening])
+        else:
+            await asyncio.wait([self._logging], timeout=1)
+            self._writer.close()
+        self._logging.cancel()
+
+    async def _receive(self) -> dict[str, Any]:
+        (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+        if size > MAX_FRAME:
+            raise ValueError("a message is too large")
+        message = json.loads(await self._reader.readexactly(size))
+        if not isinstance(message, dict):
+            raise ValueError("a message is no object")
+        return cast("dict[str, Any]", message)
+
+    async def _keep_log(self) -> None:
+        stream = self._confined.process.stdout
+        while stream is not None and (chunk := await stream.read(_LOG_BYTES)):
+            self._printed += chunk
+            del self._printed[:-_LOG_BYTES]
+
+    def _last_lines(self) -> str:
+        return "\n".join(self.log.splitlines()[-_LOG_LINES:])
+
+
+def _described(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tools that a host says it found, or the error it met. Foreign code has already run there: nothing is taken
+    on trust."""
+    _refuse_error(answer)
+    tools = answer.get("tools")
+    if isinstance(tools, list) and all(map(_is_description, cast("list[Any]", tools))):
+        return cast("list[dict[str, Any]]", tools)
+    raise ToolUnavailable("the tool host described its tools in a form that cannot be used", hint=_BY_HAND)
+
+
+def _schema(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The JSON Schema that a host gave. Whether it is one, is looked at by whoever uses it."""
+    _refuse_error(answer)
+    schema = answer.get("schema")
+    if not isinstance(schema, dict):
+        raise ToolUnavailable("the tool host gave something else than a JSON Schema")
+    return cast("dict[str, Any]", schema)
+
+
+def _refuse_error(answer: Mapping[str, Any]) -> None:
+    match answer:
+        case {"error": {"message": str(message), **more}}:
+            texts = {name: value for name, value in more.items() if isinstance(value, str)}
+            raise ToolUnavailable(message, hint=texts.get("hint"), where=texts.get("where"))
+        case _:
+            return
+
+
+def _is_description(tool: Any) -> bool:
+    match tool:
+        case {
+            "name": str(name),
+            "toolbox": str(),
+            "description": str(),
+            "input_schema": dict(),
+            "capabilities": list(),
+            "repeatable": bool(),
+        }:
+            given = cast("list[Any]", tool["capabilities"])
+            return is_name(name) and all(isinstance(one, str) and one in CAPABILITIES for one in given)
+        case _:
+            return False
+
+
+def _result(data: Any) -> ToolResult:
+    """A result as a host sent it, which may be anything: ValueError unless it is of the right form."""
+    match data:
+        case {"content": list(), "is_error": bool()}:
+            for block in cast("list[Any]", data["content"]):
+                match block:
+                    case {"type": "text", "text": str()} | {"type": "blob", "data": str(), "media_type": str()}:
+                        continue
+                    case _:
+                        raise ValueError("a block is neither text nor bytes")
+            return ToolResult.from_dict(cast("dict[str, Any]", data))
+        case _:
+            raise ValueError("a result is of another form")
+
+
+def _command(fd: int) -> list[str]:
+    """The real interpreter without its site module: quicker, and no link has to be seen inside."""
+    paths = json.dumps(import_paths())
+    return [os.path.realpath(sys.executable), "-I", "-S", "-B", "-u", "-c", _BOOT, str(fd), paths]
+
+
+def _ending(code: int) -> str:
+    if code <= 128:
+        return f"ended by itself (exit code {code})"
+    try:
+        name = signal.Signals(code - 128).name
+    except ValueError:
+        name = f"signal {code - 128}"
+    return f"was ended by {name}"
+
+
+def _confinement(spec: HostSpec) -> Confinement:
+    """What the host sees: folders only as its capabilities say, whatever the run as a whole may see."""
+    view = spec.view
+    if "fs.write" not in spec.capabilities:
+        folders = tuple(replace(folder, writable=False) for folder in view.folders)
+        view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
+    return Confinement(
+        # Built-in tools keep to what is kept by themselves; code of others is confined to it.
+        view=replace(view, kept=view.kept if spec.toolboxes or spec.package else ()),
+        network="net" in spec.capabilities,
+        env=spec.env,
+        memory_bytes=spec.memory_bytes,
+    )
+
+
+def _read_sources(spec: HostSpec) -> dict[str, str]:
+    """The text of each toolbox file. The hall reads it, once: the host cannot see it, and a restart runs the same.
+
+    What is pinned must be just that: the very bytes that were compared are the ones that run.
+    """
+    sources: dict[str, str] = {}
+    for name, path in spec.toolboxes:
+        data = read_source(path)
+        if spec.pins.get(name, pinned := pin_of(data)) != pinned:
+            hint = "Look at what changed, then: guild trust"
+            raise NotTrusted(f"the toolbox {name!r} has changed since it was trusted", where=str(path), hint=hint)
+        sources[name] = text_of(name, path, data)
+    return sources
+
+
+def text_of(name: str, path: Path, content: bytes) -> str:
+    """The text of a toolbox file."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ToolUnavailable(f"the toolbox {name!r} cannot be read: it is not UTF-8", where=str(path)) from None
+
+
+async def schema_of(reference: str, sources: Mapping[str, str], cwd: Path) -> Mapping[str, Any]:
+    """The schema of `package.module:Model`, as a host that can do nothing at all has found it.
+
+    `sources` is the text of every file of the package, by its path from the project: nothing else can be imported.
+    """
+    host = ToolHost(HostSpec(view=View(cwd=cwd), schema_of=reference), sources=sources)
+    try:
+        return await host.schema()
+    finally:
+        await host.close()

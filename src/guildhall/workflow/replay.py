@@ -1,0 +1,332 @@
+"""A workflow played again: its setup, its room and each run of its agents, on their records and the files of today.
+
+Runs of agents depend on one another through the room alone, and what it said to each is on record. So each is played
+by itself; the room is played from its log, in the order in which everything happened in it. Of all that is not as it
+was, the earliest is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import GuildError, NotFound, ReplayDiffers
+from guildhall.models.model import VOTER
+from guildhall.room.replay import Repeated, RoomReplay, mail_shown
+from guildhall.room.tools import room_tools
+from guildhall.runs.execution.prepare import frame_then
+from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.runs.record.entries import Ended, ToolEnded, ToolStarted
+from guildhall.runs.replay.replay import Difference, Over, Replayed, difference_of
+from guildhall.runtimes.model import Assignment, Doors, Outcome
+from guildhall.store.temporary import scratch
+from guildhall.tools.model import ToolCall, ToolResult
+from guildhall.workflow import election, records
+from guildhall.workflow.agent_steps import effects_before
+from guildhall.workflow.agent_turn import alone_message, first_message, outputs_of, result_of
+from guildhall.workflow.loader import load, thawed
+from guildhall.workflow.setup import TOOLS, run_steps
+from guildhall.workflow.start import after_setup, asked_of, conducting, furnished, kickoff, values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.room.model import LogEntry
+    from guildhall.runs.model import Run
+    from guildhall.runs.record.history import History
+    from guildhall.runs.record.journal import Journal
+    from guildhall.runs.replay.recordings import Recordings
+    from guildhall.store.engine import Store
+    from guildhall.workers.model import Worker
+    from guildhall.workflow.model import Agent, Values, Workflow
+    from guildhall.workflow.target import Instance
+
+
+KICKOFF = "kickoff"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Something that is not as it was, and when that was."""
+
+    at: str
+    run: str
+    difference: Difference
+
+
+class TeamAgain:
+    """In the place of the team that executed a workflow: its setup and its room, on their records."""
+
+    def __init__(
+        self,
+        *,
+        instance: Instance,
+        workflow: Workflow,
+        values: Values,
+        room: RoomReplay,
+        store: Store,
+        history: History,
+    ) -> None:
+        """`workflow` and `values` are those of today. `store` and `history` have the record."""
+        self.instance = instance
+        self.workflow = workflow
+        self.values = values
+        self.found: list[Found] = []
+        self._room = room
+        self._store = store
+        self._history = history
+        self._tree = {run.id: run for run in history.tree(instance.id)}
+        self._journals: dict[str, Journal] = {}
+
+    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        self.values = after_setup(self.workflow, self.values, outputs)
+        await self._play_room()
+        end = self._journal(self.instance.id).entries[-1].data
+        if self.found or not isinstance(end, Ended) or end.status != "completed":
+            raise Over
+        return Outcome(output=self._result(), messages=[])
+
+    def _result(self) -> str:
+        if not self.workflow.definition.context.enabled:
+            return self._store.read(lambda record: outputs_of(record, self.instance.id, self.workflow))
+        return result_of(self.workflow, self._room.room, since=self.instance.created_at)
+
+    # The agents
+
+    def seated(self, run: Run) -> tuple[Worker, Seat] | None:
+        """The worker of today in the seat of a run; None: it has none, or not any more."""
+        if run.parent != self.instance.id:
+            return None
+        voting = run.worker.startswith(VOTER)
+        agent = self._agent(run)
+        if agent is None:
+            return None
+        if voting:
+            return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
+        enabled = self.workflow.definition.context.enabled
+        tools = room_tools() if enabled else ()
+        return self.workflow.seated(agent, self.values), seat_on_record(tools)
+
+    def _agent(self, run: Run) -> Agent | None:
+        name = run.worker.removeprefix(VOTER)
+        return next((agent for agent in self.workflow.agents if agent.name == name), None)
+
+    # The room
+
+    async def _play_room(self) -> None:
+        """Does all that was done in the room up to the end of this workflow, until something is not as it was."""
+        operations = self._room.operations()
+        own = [one.place for one in operations if one.actor.run in self._tree]
+        until = max(own, default=0)
+        first = min(own, default=0)
+        opened = max((one.place for one in operations if one.op == "open" and one.place < first), default=None)
+        for then in operations:
+            if then.place > until:
+                break
+            try:
+                self._compare_beginning(then, opened)
+                made = await self._room.repeat(then, self._call(then))
+                self._compare(then, made)
+            except ReplayDiffers:
+                return
+            except GuildError as error:
+                self._differs(then, f"now it fails: {error}")
+                return
+
+    def _compare_beginning(self, then: LogEntry, opened: int | None) -> None:
+        """What comes of the file of today, and of the mail: what the room is opened with and is told."""
+        if then.place == opened:
+            now = furnished(self.workflow, self.values).as_opened([agent.name for agent in self.workflow.agents])
+            self._equal(then, "how the room is set up", then.arguments, now)
+        if then.actor.run == self.instance.id and then.actor.key == KICKOFF:
+            now = kickoff(self.workflow, self.values)
+            self._equal(then, "the kickoff", then.arguments["said"], now.as_list())
+        if then.op == "inbox_shown" and then.actor.run in self._tree:
+            self._compare_first_message(then, self._tree[then.actor.run])
+
+    def _compare_first_message(self, then: LogEntry, run: Run) -> None:
+        said: str = run.request.input
+        possible = list(self._room.read(lambda connection: self._first_messages(connection, then, run)))
+        if said not in possible:
+            self._equal(then, "the first message", said, possible[0])
+
+    def _first_messages(self, connection: Connection, then: LogEntry, run: Run) -> Iterator[str]:
+        """What the run would be told now. Whether it was told of an earlier attempt depends on how the agent stood."""
+        batch = mail_shown(connection, self._room.room.id, then)
+        names = [agent.name for agent in self.workflow.agents]
+        more = then.arguments.get("left", 0)
+        for before in ("", self._effects_before(run)):
+            if not self.workflow.definition.context.enabled:
+                yield alone_message(connection, self._room.room.id, batch, before=before)
+                continue
+            yield first_message(then.actor.name, names, batch, more=more, before=before)
+
+    def _effects_before(self, run: Run) -> str:
+        instance, number = self.instance.id, run.ordinal + 1
+        return self._store.read(lambda connection: effects_before(connection, instance, run.worker, number))
+
+    def _call(self, then: LogEntry) -> ToolCall | None:
+        """The call that made an operation, with the arguments that the model gave."""
+        started = self._started(then)
+        if started is None or then.actor.key is None:
+            return None
+        return ToolCall(key=then.actor.key, tool=started.tool, arguments=started.arguments)
+
+    def _started(self, then: LogEntry) -> ToolStarted | None:
+        run, key = then.actor.run, then.actor.key
+        if run is None or key is None or not self._is_run(run):
+            return None
+        entry = self._journal(run).last(key, ToolStarted)
+        return entry.data if entry and entry.data.tool == then.op else None
+
+    def _compare(self, then: LogEntry, made: Repeated) -> None:
+        self._equal(then, f"what {then.op} was asked", then.arguments, made.arguments)
+        self._equal(then, f"what came of {then.op}", then.result, made.result)
+        run, key = then.actor.run, then.actor.key
+        if made.given is not None and run is not None and key is not None:
+            ended = self._journal(run).last(key, ToolEnded)
+            if ended is not None:
+                given = ToolResult.from_dict(ended.data.result)
+                self._equal(then, f"the result of {then.op}", given.text, made.given.text)
+        if then.op == "elect":
+            self._compare_ballots(then, made)
+
+    def _compare_ballots(self, then: LogEntry, made: Repeated) -> None:
+        room = self._room.room
+        proposal = next(one for one in room.proposals() if one.id == made.result["id"])
+        for run in self._tree.values():
+            if run.worker.startswith(VOTER):
+                self._equal(then, "the ballot", run.request.input, election.ballot(self.workflow, proposal))
+
+    def _equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
+        if recorded != now:
+            raise self._differs(then, difference_of(label, recorded, now))
+
+    def _differs(self, then: LogEntry, text: str) -> ReplayDiffers:
+        run = then.actor.run if then.actor.run and self._is_run(then.actor.run) else self.instance.id
+        self.found.append(Found(at=then.at, run=run, difference=Difference(step=self._step(run, then), text=text)))
+        return ReplayDiffers(text)
+
+    def _step(self, run: str, then: LogEntry) -> int:
+        """Where in the journal of its run an operation stands: at its call, else behind what came before it."""
+        journal = self._journal(run)
+        if then.actor.key and (entries := journal.of(then.actor.key)):
+            return entries[-1].seq
+        return max((entry.seq for entry in journal.entries if entry.at <= then.at), default=0)
+
+    def _is_run(self, id: str) -> bool:
+        if id in self._tree:
+            return True
+        try:
+            self._history.get(id)  # of an earlier generation in the same room
+        except NotFound:
+            return False
+        return True
+
+    def _journal(self, run: str) -> Journal:
+        if run not in self._journals:
+            self._journals[run] = self._history.journal(run)
+        return self._journals[run]
+
+
+def earliest(run: str, steps: int, found: Sequence[Found], *, gone: bool) -> Replayed:
+    """What a replay found, all in all."""
+    if not found:
+        return Replayed(run=run, steps=steps, worker_gone=gone)
+    first = min(found, key=lambda one: one.at)
+    return Replayed(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowReplays:
+    """Plays the workflows of a hall again."""
+
+    store: Store
+    history: History
+    recordings: Recordings
+    find: Callable[[str, Frame], Worker]
+    settings: Callable[[Frame], Settings]
+
+    async def replay(self, run: str, frame: Frame) -> Replayed:
+        """Plays a workflow again, with all below it; of a run inside it shows only what is about that run."""
+        root = self.history.get(self.history.get(run).root)
+        instance = self.store.read(lambda connection: records.find(connection, root.id))
+        if instance is None:
+            raise NotFound(f"the run {root.id} is not a workflow")
+        tree = self.history.tree(root.id)
+        wanted = {one.id for one in self.history.tree(run)}
+        steps = sum(len(self.history.entries(one)) for one in wanted)
+        there = frame_then(root.frame, frame)
+        workflow, gone = self._of_today(instance, there)
+        try:
+            values = self._values(root, workflow, instance, there)
+        except GuildError as error:
+            difference = Difference(step=0, text=f"now it cannot start: {error}")
+            return Replayed(run=root.id, steps=steps, difference=difference, worker_gone=gone)
+        with scratch() as empty:
+            room = RoomReplay(instance.room, self.store, empty)
+            team = TeamAgain(
+                instance=instance,
+                workflow=workflow,
+                values=values,
+                room=room,
+                store=self.store,
+                history=self.history,
+            )
+            played = [await self._play_root(root, workflow, team, frame)]
+            if played[0].same:
+                played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
+        found = [*team.found, *(self._found(one) for one in played if not one.same)]
+        gone = gone or any(one.worker_gone for one in played if one.run in wanted)
+        return earliest(run, steps, [one for one in found if one.run in wanted], gone=gone)
+
+    async def _play_root(self, root: Run, workflow: Workflow, team: TeamAgain, frame: Frame) -> Replayed:
+        request = replace(root.request, input=asked_of(workflow))
+        seat = seat_on_record(TOOLS)
+        again = replace(root, request=request)
+        return await self.recordings.play(again, frame, worker=conducting(workflow), seat=seat, runtime=team)
+
+    async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> Replayed:
+        seated = team.seated(run)
+        if seated is None:
+            return await self.recordings.play(run, frame)
+        worker, seat = seated
+        return await self.recordings.play(run, frame, worker=worker, seat=seat)
+
+    def _found(self, played: Replayed) -> Found:
+        assert played.difference is not None
+        entries = self.history.entries(played.run)
+        step = min(played.difference.step, len(entries) - 1)
+        return Found(at=entries[step].at, run=played.run, difference=played.difference)
+
+    def _of_today(self, instance: Instance, frame: Frame) -> tuple[Workflow, bool]:
+        """The workflow as its file is today, with workers on record in the place of those that are gone."""
+        then = thawed(instance.source, instance.definition)
+        path = Path(instance.path)
+        if not path.exists():
+            return then, True
+        gone: list[str] = []
+        find = partial(self._find, then, replace(frame, cwd=path.parent), gone)
+        return load(path, find), bool(gone)
+
+    def _find(self, then: Workflow, frame: Frame, gone: list[str], name: str) -> Worker:
+        try:
+            return self.find(name, frame)
+        except NotFound:
+            for agent in then.agents:
+                if then.definition.agents[agent.name].worker == name:
+                    gone.append(name)
+                    return agent.worker
+            raise
+
+    def _values(self, root: Run, workflow: Workflow, instance: Instance, frame: Frame) -> Values:
+        params = self.history.purpose(root.id, WorkflowPurpose).params
+        allowed = self.settings(frame).env
+        return values_of(workflow, tag=instance.tag, params=params, frame=frame, allowed=allowed)

@@ -1,0 +1,386 @@
+"""The runtime of a workflow: setup, election, kickoff, then the agents work until nobody can move any more.
+
+A workflow is a run without a model. Its doors carry the setup; its agents are runs below it. What each of them does
+next is read from the database, so that a team which was killed goes on where it stood: a wake-up only says "look".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import Clock, stamp
+from guildhall.core.errors import GuildError, InvalidFile, NotFound
+from guildhall.core.events import TroubleData, WorkflowData
+from guildhall.room import mentions
+from guildhall.room import records as room_records
+from guildhall.room.model import Actor, RoomEventType
+from guildhall.room.tools import RoomTools, room_tools
+from guildhall.room.voting import closed_by
+from guildhall.runs.execution.segment import Stops
+from guildhall.runs.hooks import Seat
+from guildhall.runs.purpose import PLAIN
+from guildhall.runtimes.model import Assignment, Doors, Outcome
+from guildhall.workflow import election, records
+from guildhall.workflow.agent_steps import Step, grant_for, next_step, try_again
+from guildhall.workflow.agent_turn import AgentTurn, outputs_of, result_of
+from guildhall.workflow.loop_guard import POLL, Minder, seconds_until
+from guildhall.workflow.ordering import who
+from guildhall.workflow.quiescence import Standing, look, movable, who_waits_for
+from guildhall.workflow.schedules import Alarms
+from guildhall.workflow.setup import run_steps
+from guildhall.workflow.start import after_setup, kickoff, wakes_nobody
+from guildhall.workflow.target import OVER, Instance, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import tzinfo
+
+    from sqlalchemy import Connection
+
+    from guildhall.room.operation import Turn
+    from guildhall.room.room import Room
+    from guildhall.runs.execution.runs import Runs
+    from guildhall.runs.model import Ask, Run, RunRequest
+    from guildhall.store.engine import Store
+    from guildhall.tools.model import Execute, ToolCall
+    from guildhall.workflow.model import Agent, Values, Workflow
+    from guildhall.workflow.ordering import RecordedOrder, TakeTurn
+
+DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
+
+
+@dataclass(kw_only=True)
+class Team:
+    """Executes the run of one workflow."""
+
+    instance: Instance
+    workflow: Workflow
+    values: Values
+    room: Room
+    store: Store
+    clock: Clock
+    runs: Runs
+    request: RunRequest  # of the whole workflow: models and modes are handed down from it
+    zone: tzinfo
+    first_pause: float  # seconds before an agent is tried again that was disturbed
+    debounce: float
+    order: RecordedOrder | None = None  # of a test
+    granted: Mapping[str, Any] | None = None  # a person goes on with what has failed, and grants these bounds
+    _serving: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    _at: Phase = "setup"
+    _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+    _rests: asyncio.Event = field(default_factory=asyncio.Event)  # somebody has nothing to do
+    _looped: asyncio.Event = field(default_factory=asyncio.Event)  # something may have been held back
+    _proposed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._take_turn: TakeTurn = self._take if self.order is None else self.order.turns(self._take, self._step)
+        self.alarms = Alarms(
+            run=self.instance.id,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            zone=self.zone,
+            seats=lambda: (self.workflow, self.values),
+        )
+
+    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        if self.instance.status != "setup":  # it was cut off
+            await self.room.mend()
+        if not self._goes_on():
+            await self._phase("setup")
+        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        self.values = after_setup(self.workflow, self.values, outputs)
+        elected = self._election()
+        if election.is_needed(self.workflow, self.room.record()) or elected.cut_off():
+            await self._phase("election")
+            await elected.hold()
+        await self._phase("kickoff")
+        await self._kick_off()
+        if self.granted is not None:
+            await self._try_again()
+        await self._phase("live")
+        for agent in self.workflow.agents:
+            self._begin(agent)
+        beside = [*self._minding(), *map(asyncio.create_task, (self._mind_wakes(), self.alarms.keep()))]
+        try:
+            await self._until_quiet(beside)
+        finally:
+            tasks = [*self._serving.values(), *beside]
+            self._serving.clear()
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+        return Outcome(output=self._result(), messages=[])
+
+    # Hearing
+
+    def wake(self, agents: frozenset[str]) -> None:
+        """Agents have mail, or may go on: they look at once, or when their turn ends."""
+        for agent in agents:
+            if agent in self._wakes:
+                self._wakes[agent].set()
+
+    def answered(self, ask: Ask) -> None:
+        """Something that was asked is open no more: whoever waits for it goes on."""
+        self.wake(self.store.read(lambda connection: who_waits_for(connection, self.instance.id, ask)))
+
+    def happened(self, type: RoomEventType) -> None:
+        """Something has happened in the room."""
+        if type == "proposal":
+            self._proposed.set()
+        elif type == "held":
+            self._looped.set()
+
+    # Coming and going
+
+    def sit(self, workflow: Workflow, name: str) -> None:
+        """An agent has a seat now, or works again; `workflow` has all that are seated."""
+        self.workflow = workflow
+        if self._at in ("live", "quiet"):
+            self._begin(workflow.agent(name))
+
+    async def leave(self, name: str) -> None:
+        """An agent works no more: what it is at is cut off. The rest go on."""
+        if (task := self._serving.pop(name, None)) is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        self._rests.set()
+
+    def _begin(self, agent: Agent) -> None:
+        if agent.name not in self._serving:
+            self._serving[agent.name] = asyncio.create_task(self._serve(agent))
+
+    # Beginning
+
+    def _goes_on(self) -> bool:
+        """Whether it was past its beginning already, which is then gone through again but not done again."""
+        if not self.workflow.definition.kickoff:
+            return self.instance.status != "setup"
+        kicked = partial(room_records.recorded, room=self.room.id, run=self.instance.id, key="kickoff")
+        return self.store.read(kicked) is not None
+
+    def _election(self) -> election.Election:
+        return election.Election(
+            instance=self.instance.id,
+            workflow=self.workflow,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            runs=self.runs,
+            request=self.request,
+            order=self.order,
+        )
+
+    async def _kick_off(self) -> None:
+        if self.instance.mode == "run" and (doubt := wakes_nobody(self.workflow)):
+            self.runs.ledger(self.instance.id).publish(TroubleData, {"message": doubt})
+        said = kickoff(self.workflow, self.values)
+        if not said.text.strip():
+            return
+        names = [agent.name for agent in self.workflow.agents]
+        everyone = self.alone and not mentions.find(said, names).reached
+        actor = Actor.system(run=self.instance.id, key="kickoff")
+        try:
+            await self.room.send(said, actor, to=names if everyone else ())
+        except NotFound as error:  # going on would say the same again
+            path = self.workflow.place
+            hint = f"Correct the kickoff, then begin anew: guild run {shlex.quote(path)}"
+            raise InvalidFile(f"kickoff: {error.message}", where=path, hint=hint) from None
+
+    async def _try_again(self) -> None:
+        """A person goes on with a team of which somebody has failed: they get what they could not handle once more."""
+        at = stamp(self.clock.now())
+        await self.store.write(lambda connection: try_again(connection, self.instance, at))
+
+    async def _phase(self, phase: Phase, reason: str | None = None) -> None:
+        at = stamp(self.clock.now())
+        ended = at if phase in OVER else None
+        columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
+        await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
+        self._at = phase
+        steps = len(self.workflow.definition.setup)
+        self.runs.ledger(self.instance.id).publish(WorkflowData, {"phase": phase, "reason": reason, "steps": steps})
+
+    def _minding(self) -> list[asyncio.Task[None]]:
+        """What is minded beside the agents' work."""
+        minder = Minder(
+            instance=self.instance,
+            limits=self.workflow.definition.limits,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            ledger=self.runs.ledger(self.instance.id),
+            looped=self._looped,
+            proposed=self._proposed,
+            moved=self._rests,
+        )
+        return [asyncio.create_task(minder.mind_loops()), asyncio.create_task(minder.mind_proposals())]
+
+    # The agents
+
+    async def _serve(self, agent: Agent) -> None:
+        wake = self._wakes.setdefault(agent.name, asyncio.Event())
+        while True:
+            wake.clear()
+            step = self._step(agent.name)
+            if step.something:
+                if self._at == "quiet":
+                    await self._phase("live")
+                run = await self._take_turn(agent, step)
+                if run is not None and run.status == "parked":  # so is the whole team, in a moment
+                    await asyncio.get_running_loop().create_future()
+                self._looped.set()
+                continue
+            self._rests.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds_until(step.until, self.clock)):
+                    await wake.wait()
+
+    def _step(self, name: str, until: int | None = None) -> Step:
+        at, attended = stamp(self.clock.now()), self._attended
+        return self.store.read(
+            lambda connection: next_step(
+                connection, self.instance, self.workflow, name, at=at, attended=attended, until=until
+            )
+        )
+
+    async def _take(self, agent: Agent, step: Step) -> Run | None:
+        """A turn of an agent, to its end or until it stops for now; None: it could not be begun."""
+        told: list[Turn] = []
+        turn = AgentTurn(
+            instance=self.instance.id,
+            room=self.room.id,
+            agent=agent.name,
+            batch=step.batch,
+            more=step.more,
+            clock=self.clock,
+            most_rounds=self.workflow.definition.limits.max_rounds_without_progress,
+            first_pause=self.first_pause,
+            told=told,
+        )
+        seat = self._seat(agent, turn, step.number)
+        try:
+            if step.run is not None:
+                grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
+                return await self.runs.sit_down_again(self.instance.id, step.run, seat, grant)
+            worker = self.workflow.seated(agent, self.values)
+            request = replace(self.request, worker=agent.name, input=step.text, purpose=PLAIN, budget=None)
+            key = f"{agent.name}/{step.number}"
+            return await self.runs.take_seat(
+                self.instance.id, key, request, worker=worker, seat=seat, place=agent.place
+            )
+        except GuildError as error:
+            failure = error.as_dict()
+            await self.store.write(lambda connection: turn.could_not_begin(connection, failure, step.run))
+            return None
+        finally:
+            for one in told:
+                await self.room.follow(one)
+
+    def _seat(self, agent: Agent, turn: AgentTurn, number: int) -> Seat:
+        return Seat(
+            tools=() if self.alone else room_tools(),
+            execute=partial(self._executor, agent.name, number),
+            began=turn.began,
+            ended=turn.ended,
+            closed=None if self.alone else self._closed,
+            around=self.workflow.around(agent),
+        )
+
+    def _executor(self, agent: str, number: int, run: str) -> Execute:
+        """Return the function that executes the room tools of a run."""
+        call = RoomTools(self.room, agent, run).call
+        return call if self.order is None else self.order.calls(who(agent, number), call)
+
+    def _closed(self, call: ToolCall) -> str | None:
+        """Why the team keeps a tool closed for now."""
+        guard = self.room.guard_of(call.tool)
+        return None if guard is None else str(closed_by(guard, call.tool))
+
+    @property
+    def alone(self) -> bool:
+        """Whether the agents share nothing: each works by itself on what the kickoff says."""
+        return not self.workflow.definition.context.enabled
+
+    @property
+    def _attended(self) -> bool:
+        if self.order is not None and self.order.is_unattended:
+            return False
+        return self.runs.attended(self.instance.id)
+
+    # What is minded beside them
+
+    async def _mind_wakes(self) -> None:
+        """Makes good a wake-up that got lost all the same. One look for all of them: many agents cost no more."""
+        while True:
+            await self.clock.sleep(POLL)
+            self.wake(self.store.read(self._movable))
+            self._rests.set()
+
+    def _movable(self, connection: Connection) -> frozenset[str]:
+        return movable(connection, self.instance, stamp(self.clock.now()), attended=self._attended)
+
+    # The end
+
+    async def _until_quiet(self, beside: Sequence[asyncio.Task[None]]) -> None:
+        """Returns when nobody can move any more. What keeps it from being done is raised as how the run stands.
+
+        One that was started, and not only run, never is done: it is quiet until somebody says something.
+        """
+        while True:
+            resting = asyncio.ensure_future(self._rests.wait())
+            others = {*beside, *self._serving.values()}
+            done, _ = await asyncio.wait({resting, *others}, return_when=asyncio.FIRST_COMPLETED)
+            resting.cancel()
+            for task in done - {resting}:
+                if task.cancelled():
+                    continue  # the agent has left
+                task.result()  # an agent's own loop broke: that is not to be kept quiet
+            self._rests.clear()
+            if self._look().busy:
+                continue
+            await self.clock.sleep(self.debounce)
+            standing = await self.store.write(self._end_if_quiet)
+            if standing.turn is not None:
+                self._rests.set()  # it may have woken nobody
+                await self.room.follow(standing.turn)
+            if not standing.busy and self.instance.mode == "start":
+                await self._rest()
+            elif not standing.busy:
+                if standing.stretch is not None:
+                    raise Stops(standing.stretch)
+                return
+
+    async def _rest(self) -> None:
+        """Nobody has anything to do for now; whoever was woken meanwhile has."""
+        if self._at == "live":
+            await self._phase("quiet")
+            if self._look().busy:
+                await self._phase("live")
+
+    def _look(self) -> Standing:
+        at, attended = stamp(self.clock.now()), self._attended
+        return self.store.read(lambda connection: look(connection, self.instance, at, attended=attended))
+
+    def _end_if_quiet(self, connection: Connection) -> Standing:
+        at = stamp(self.clock.now())
+        standing = look(connection, self.instance, at, attended=self._attended, settle=True)
+        if not standing.busy and self.instance.mode == "run":
+            ended = at if standing.phase in OVER else None
+            columns: Mapping[str, Any] = {"status": standing.phase, "ended_at": ended}
+            records.change(connection, self.instance.id, **columns)
+        return standing
+
+    def _result(self) -> str:
+        """The last that an agent said to all; of agents that are alone, what each of them gave."""
+        if self.alone:
+            return self.store.read(lambda connection: outputs_of(connection, self.instance.id, self.workflow))
+        return result_of(self.workflow, self.room, since=self.instance.created_at)

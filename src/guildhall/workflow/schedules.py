@@ -1,0 +1,123 @@
+"""Schedules of a workflow that lives: agents wake every so often, or by a cron line, without being mentioned.
+
+When each is due stands in the database. One that is missed, because nothing lived here then, rings once. What it says
+is a message like any other, so that an agent which is busy finds it when its turn ends; while the last one of a
+schedule is unread, the agent gets no second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import Clock, moment, stamp
+from guildhall.core.errors import GuildError
+from guildhall.room import records as room_records
+from guildhall.room.model import SYSTEM, Actor, Said
+from guildhall.workflow import records
+from guildhall.workflow.start import wakeup_prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from guildhall.room.room import Room
+    from guildhall.store.engine import Store
+    from guildhall.workflow.model import Values, Workflow
+    from guildhall.workflow.target import Schedule
+
+_LONGEST = 3600.0  # seconds between two looks: the machine may have slept meanwhile
+_LOOKED_AT = 200  # unread messages of an agent
+
+
+@dataclass(kw_only=True)
+class Alarms:
+    """Rings for the agents of one workflow."""
+
+    run: str  # of the workflow
+    room: Room
+    store: Store
+    clock: Clock
+    zone: tzinfo  # cron lines are read in it
+    seats: Callable[[], tuple[Workflow, Values]]  # as they are now
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def look_again(self) -> None:
+        """A schedule was set or cleared."""
+        self._changed.set()
+
+    async def keep(self) -> None:
+        """Rings for as long as it is not cancelled."""
+        while True:
+            self._changed.clear()
+            due = [one for one in self._schedules() if one.due_at is not None]
+            first = min((one.due_at or "" for one in due), default=None)
+            wait = None if first is None else (moment(first) - self.clock.now()).total_seconds()
+            if wait is not None and wait <= 0:
+                for schedule in due:
+                    if moment(schedule.due_at or "") <= self.clock.now():
+                        await self._ring(schedule)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if wait is None else min(wait, _LONGEST)):
+                    await self._changed.wait()
+
+    def _schedules(self) -> list[Schedule]:
+        return self.store.read(lambda connection: records.schedules_of(connection, self.room.id))
+
+    async def _ring(self, schedule: Schedule) -> None:
+        """Tells the agents, once for each time that it is due, and sets the next time with the last of them."""
+        due = stamp(next_due(schedule, self.clock.now(), self.zone))
+        told = list(self.store.read(lambda connection: self._told(connection, schedule)).items())
+        if not told:
+            await self.store.write(lambda connection: self._advance(connection, schedule, due))
+        for number, (said, agents) in enumerate(told):
+            last = number == len(told) - 1
+            key = f"schedule/{schedule.agent or '*'}/{schedule.due_at}/{number}"
+
+            def advance(connection: Connection, last: bool = last) -> None:
+                if last:
+                    self._advance(connection, schedule, due)
+
+            actor = Actor.system(run=self.run, key=key)
+            try:
+                await self.room.perform("send", actor, also=advance, said=said.as_list(), to=agents)
+            except GuildError as error:  # one that cannot be told, such as a prompt too long, ends no team
+                if last:
+                    await self.store.write(lambda connection: self._advance(connection, schedule, due))
+                self.room.trouble(f"{', '.join(agents)} could not be woken: {error}")
+
+    def _advance(self, connection: Connection, schedule: Schedule, due: str) -> None:
+        """The next time; nothing, where another was set meanwhile."""
+        now = [one for one in records.schedules_of(connection, self.room.id) if one == schedule]
+        for one in now:
+            records.put_schedule(connection, self.room.id, replace(one, due_at=due), stamp(self.clock.now()))
+
+    def _told(self, connection: Connection, schedule: Schedule) -> dict[Said, list[str]]:
+        """Who is told what: those with a schedule of their own, and those who are stopped, not by that of all."""
+        workflow, values = self.seats()
+        own = {one.agent for one in records.schedules_of(connection, self.room.id)}
+        idle = {one.name for one in records.agents_of(connection, self.run) if one.status != "stopped"}
+        found: dict[Said, list[str]] = {}
+        for agent in workflow.agents:
+            mine = schedule.agent == agent.name or (schedule.agent is None and agent.name not in own)
+            if not mine or agent.name not in idle:
+                continue
+            said = Said.own(schedule.prompt) if schedule.prompt else wakeup_prompt(agent, values)
+            unread = room_records.unread(connection, self.room.id, agent.name, _LOOKED_AT)
+            if not any(mail.message.sender == SYSTEM and mail.message.content == said.text for mail in unread):
+                found.setdefault(said, []).append(agent.name)
+        return found
+
+
+def next_due(schedule: Schedule, now: datetime, zone: tzinfo) -> datetime:
+    """When it is due after now. An interval keeps its rhythm, unless it has fallen behind."""
+    if schedule.every is not None and schedule.due_at is not None:
+        following = moment(schedule.due_at) + timedelta(seconds=schedule.every)
+        if following > now:
+            return following
+    return schedule.wakeup.after(now.astimezone(zone))

@@ -1,0 +1,726 @@
+"""Nothing leaves: whatever path, link, name or swap is tried, only the run's folders are read and written."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import socket
+import stat
+import tempfile
+import threading
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from guildhall.core.errors import GuildError, NotFound, Refused
+from guildhall.sandbox.files import Rooted, settled, suits
+from guildhall.sandbox.path_walk import told
+from guildhall.sandbox.view import Folder, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+CANARY = b"CANARY: this lies outside"
+LURE = "canary-name"
+
+
+class Place:
+    """A folder `in` that a run may use, and things around it that it may not touch."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.root = base / "in"
+        self.ro = base / "ro"
+        self.outside = base / "outside"
+        self.private = self.root / "private"
+        for folder in (self.root / "a" / "b", self.ro, self.outside / "deep", self.private / "deep", base / "in2"):
+            folder.mkdir(parents=True)
+        self.canaries = [
+            base / "canary.txt",
+            self.outside / f"{LURE}.txt",
+            self.outside / "c.txt",
+            self.outside / "deep" / "c.txt",
+            self.private / "c.txt",
+            self.private / f"{LURE}.txt",
+            self.private / "deep" / "c.txt",
+            base / "in2" / "c.txt",
+        ]
+        for canary in self.canaries:
+            canary.write_bytes(CANARY)
+        (self.root / "a" / "b" / "c.txt").write_text("inside")
+        (self.ro / "c.txt").write_text("to be read")
+
+    @property
+    def view(self) -> View:
+        return View(
+            cwd=self.root,
+            folders=(Folder(path=self.root, writable=True), Folder(path=self.ro, name="ro")),
+            hidden=(self.private,),
+        )
+
+    def link(self, name: str, target: str | Path) -> None:
+        path = self.root / name
+        if not path.is_symlink():
+            path.symlink_to(target)
+
+    def untouched(self) -> None:
+        assert all(canary.read_bytes() == CANARY for canary in self.canaries)
+        assert (self.ro / "c.txt").read_text() == "to be read"
+        files = {path for path in self.base.rglob("*") if path.is_file() and not path.is_symlink()}
+        strays = {
+            path for path in files - set(self.canaries) - {self.ro / "c.txt"} if not path.is_relative_to(self.root)
+        }
+        assert not strays
+        assert {path for path in files if path.is_relative_to(self.private)} <= set(self.canaries)
+
+
+@contextmanager
+def new_place() -> Generator[Place]:
+    with tempfile.TemporaryDirectory(prefix="rooted-") as base:
+        yield Place(Path(base).resolve())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def tried(act: Callable[[], Any]) -> Any:
+    """What came of it; a refusal is None. Anything but an error of our own is a failure of the test."""
+    try:
+        return act()
+    except GuildError as error:
+        str(error).encode("utf-8", "surrogatepass")
+        return None
+
+
+# fmt: off
+PIECES = st.sampled_from([
+    "", ".", "..", "...", "a", "b", "A", "B", "c.txt", "C.TXT", "c.txt.", "c.txt ", "l0", "l1", "l2", "l3", "in", "in2",
+    "outside", "deep", "private", "PRIVATE", "ro", f"{LURE}.txt", "canary.txt", "new", "~", "proc", "self", "root",
+    "%2e%2e", "..%2f", "..\\", "\u2025", "\uff0e\uff0e", "\u2215", "a\u0301", "\u00e1", "\u202e", "\ud800", "\udcff",
+    "x" * 255, "y" * 256, "a\0b", "\n", "-rf", "*",
+])
+TARGETS = st.sampled_from([
+    "..", ".", "../outside", "../outside/c.txt", "../../../../../../../..", "OUTSIDE", "ROOT", "ROOT/private",
+    "private", "private/c.txt", "l0", "l1", "l2", "l3", "a", "a/b", "a/b/c.txt", "a/../../outside", "../in",
+    "../in/a", "/", "/proc/self/root", "../ro", "l1/../l2", "l2/deep", "l3/c.txt", "nowhere", "nowhere/../../outside",
+])
+# fmt: on
+ANY = st.text(alphabet=st.characters(exclude_categories=()), max_size=8)
+WAYS = st.lists(PIECES | ANY, max_size=8).map("/".join)
+HEADS = st.sampled_from(
+    ["", "", "", "/", "//", "BASE/", "ROOT/", "/ROOT/", "ROOT/../", "RO/", "/proc/self/cwd/", "/proc/self/root/"]
+)
+
+
+def spelt(place: Place, text: str) -> str:
+    names = {"BASE": place.base, "ROOT": place.root, "OUTSIDE": place.outside, "RO/": f"{place.ro}/"}
+    for name, path in names.items():
+        text = text.replace(name, str(path))
+    return text
+
+
+@pytest.mark.req("DO-4")
+@settings(max_examples=300, deadline=None)
+@given(head=HEADS, way=WAYS, targets=st.lists(TARGETS, min_size=4, max_size=4))
+@example(head="", way="l0/c.txt", targets=["l1", "l2", "l3", "../outside"])
+@example(head="", way="a/l0/../../outside/c.txt", targets=["..", "..", "..", ".."])
+@example(head="ROOT/../", way="outside/c.txt", targets=["..", "..", "..", ".."])
+@example(head="", way="private/c.txt", targets=["private", "..", "..", ".."])
+@example(head="", way="l0/deep/c.txt", targets=["private", "..", "..", ".."])
+@example(head="", way="new/../../outside/c.txt", targets=["private", "..", "..", ".."])
+def test_no_path_reads_or_writes_outside(head: str, way: str, targets: list[str]) -> None:
+    with new_place() as place:
+        for number, target in enumerate(targets):
+            place.link(f"l{number}", spelt(place, target))
+        rooted = Rooted(place.view)
+        path = spelt(place, head) + way
+        contents = tried(lambda: rooted.read(rooted.spot(path)).data)
+        assert contents is None or CANARY not in contents
+        listed = tried(lambda: [name for name, _ in rooted.files(rooted.spot(path))]) or []
+        assert not any(LURE in name for name in listed)
+        tried(lambda: rooted.write(rooted.spot(path), b"written"))
+        place.untouched()
+        folder = rooted.sandbox("ro")
+        contents = tried(lambda: rooted.read(rooted.within(folder, way)).data)
+        assert contents in (None, b"to be read")
+        assert tried(lambda: rooted.write(rooted.within(folder, way), b"written")) is None
+        place.untouched()
+
+
+@pytest.mark.parametrize("path", ["", "  ", "a\0b", "x" * 5000, "a/" * 3000 + "b", "\ud800", "y" * 300, "../" * 60])
+@pytest.mark.req("DO-4")
+def test_unsound_paths_are_refused(place: Place, path: str) -> None:
+    rooted = Rooted(place.view)
+    with pytest.raises(GuildError):
+        rooted.read(rooted.spot(path))
+    with pytest.raises(GuildError):
+        rooted.write(rooted.spot(path), b"x")
+    with pytest.raises(GuildError):
+        rooted.write(rooted.within(rooted.sandbox("ro"), path), b"x")
+    place.untouched()
+
+
+def test_what_is_inside_is_read_however_it_is_spelt(place: Place) -> None:
+    place.link("inside", "a/b")
+    place.link("round", "inside/../b/./c.txt")
+    (place.root / "a" / "up").symlink_to("../a/b/c.txt")
+    rooted = Rooted(place.view)
+    for path in [
+        "a/b/c.txt",
+        "./a//b/../b/c.txt",
+        "inside/c.txt",
+        "round",
+        "a/up",
+        "../in/a/b/c.txt",
+        "nowhere/../a/b/c.txt",
+    ]:
+        if path.startswith("nowhere"):
+            with pytest.raises(NotFound):
+                rooted.read(rooted.spot(path))
+            continue
+        assert rooted.read(rooted.spot(path)).data == b"inside", path
+        assert rooted.read(rooted.spot(f"{place.root}/{path}")).data == b"inside", path
+    assert rooted.read(rooted.spot("../ro/c.txt")).data == b"to be read"
+    assert rooted.read(rooted.spot(f"{place.root}/../ro/c.txt")).data == b"to be read"
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/etc/passwd", "outside the folders of this run: /etc/passwd\nStay inside: "),
+        ("../outside/c.txt", "outside the folders"),
+        ("out/c.txt", "is a link to an absolute path"),
+        ("up/outside/c.txt", "leads out of the folder"),
+        ("loop", "too many links"),
+        ("a", "is a folder, not a file"),
+        ("a/b/c.txt/d", "'c.txt' is not a folder"),
+        ("a/b/d.txt", "there is no a/b/d.txt\nDid you mean 'c.txt'?"),
+        ("private/c.txt", "hidden from this run"),
+        ("d/" * 110 + "x", "nested too deeply"),
+        ("y" * 300, "a name in it is too long"),
+    ],
+)
+def test_refusals_say_what_is_wrong(place: Place, path: str, says: str) -> None:
+    place.link("out", place.outside)
+    place.link("up", "..")
+    place.link("loop", "loop")
+    deep = place.root
+    for _ in range(101):
+        deep = deep / "d"
+        deep.mkdir()
+    with pytest.raises(GuildError) as caught:
+        Rooted(place.view).read(Rooted(place.view).spot(path))
+    assert says in str(caught.value)
+
+
+def test_a_run_without_folders_reads_nothing(place: Place) -> None:
+    rooted = Rooted(View(cwd=place.root))
+    with pytest.raises(Refused, match="has no folders"):
+        rooted.spot("a/b/c.txt")
+    with pytest.raises(NotFound, match="no sandbox 'x'"):
+        rooted.sandbox("x")
+    with pytest.raises(NotFound, match=r"Known: ro\."):
+        Rooted(place.view).sandbox("r0")
+    with pytest.raises(Refused, match="from the top of the sandbox"):
+        Rooted(place.view).within(place.view.folders[1], "/c.txt")
+
+
+# Swapping
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Swaps two names in one step, so that neither is ever missing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2):
+        raise OSError(ctypes.get_errno(), "renameat2")
+
+
+@contextmanager
+def swapping(place: Place, target: str | Path) -> Generator[None]:
+    """Meanwhile a thread keeps exchanging in/d for a link to the outside."""
+    done = threading.Event()
+    here, link = place.root / "d", place.root / "link"
+    here.mkdir()
+    (here / "c.txt").write_text("inside")
+    link.symlink_to(target)
+
+    def swap() -> None:
+        while not done.is_set():
+            exchange(here, link)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(5)
+
+
+@pytest.mark.req("DO-4")
+@pytest.mark.parametrize("target", ["../outside", "OUTSIDE", "private"])
+def test_a_link_swapped_in_between_check_and_use_leads_nowhere(place: Place, target: str) -> None:
+    rooted = Rooted(place.view)
+    read = written = 0
+    with swapping(place, spelt(place, target)):
+        for attempt in range(2000):
+            contents = tried(lambda: rooted.read(rooted.spot("d/c.txt")).data)
+            assert contents is None or CANARY not in contents
+            read += contents is not None
+            if attempt % 4 == 0:
+                written += tried(lambda: rooted.write(rooted.spot("d/c.txt"), b"inside")) is not None
+                names = tried(lambda: [name for name, _ in rooted.files(rooted.spot("."))]) or []
+                assert not any(LURE in name for name in names)
+    assert read
+    assert written
+    place.untouched()
+
+
+@pytest.mark.req("DO-4")
+def test_a_file_swapped_for_a_link_leads_nowhere(place: Place) -> None:
+    done = threading.Event()
+
+    def swap() -> None:
+        while not done.is_set():
+            other = place.root / "other"
+            other.symlink_to(place.outside / "c.txt")
+            other.replace(place.root / "f.txt")
+            other.write_text("inside")
+            other.replace(place.root / "f.txt")
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    rooted = Rooted(place.view)
+    try:
+        for _ in range(1000):
+            contents = tried(lambda: rooted.read(rooted.spot("f.txt")).data)
+            assert contents is None or CANARY not in contents
+            tried(lambda: rooted.write(rooted.spot("f.txt"), b"inside"))
+    finally:
+        done.set()
+        thread.join(5)
+    place.untouched()
+
+
+# Things that are no files
+
+
+@pytest.mark.req("DO-4")
+def test_pipes_sockets_devices_and_huge_files_are_left_alone(place: Place) -> None:
+    os.mkfifo(place.root / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        os.chdir(place.root)  # the path of a socket must be short
+        bound.bind("socket")
+    os.chdir("/")
+    with (place.root / "huge").open("wb") as huge:
+        huge.truncate(1 << 40)
+    names = ["pipe", "socket"]
+    if os.geteuid() == 0:
+        try:
+            os.mknod(place.root / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+            names.append("zero")
+        except PermissionError:
+            pass
+    rooted = Rooted(place.view)
+    for name in names:
+        for act in (lambda n=name: rooted.read(rooted.spot(n)), lambda n=name: rooted.write(rooted.spot(n), b"x")):
+            with pytest.raises(Refused, match="is not a regular file"):
+                act()
+    with pytest.raises(Refused, match="larger than the 10,000,000 bytes"):
+        rooted.read(rooted.spot("huge"))
+    assert [name for name, _ in rooted.files(rooted.spot("."))] == ["a/b/c.txt", "huge"]
+
+
+def test_device_folders_are_left_alone() -> None:
+    rooted = Rooted(View(cwd=Path("/dev"), folders=(Folder(path=Path("/dev"), writable=True),)))
+    for name in ("zero", "null", "tty"):
+        with pytest.raises(GuildError):
+            rooted.read(rooted.spot(name))
+        with pytest.raises(GuildError):
+            rooted.write(rooted.spot(name), b"x")
+
+
+def test_a_file_that_is_longer_than_it_says_is_still_bounded() -> None:
+    proc = Folder(path=Path("/proc/sys/kernel"), max_bytes=3)
+    rooted = Rooted(View(cwd=proc.path, folders=(proc,)))
+    with pytest.raises(Refused, match="larger than the 3 bytes"):
+        rooted.read(rooted.spot("ostype"))
+
+
+def as_nobody(act: Callable[[], None]) -> int:
+    """Does it in a child without root's rights; the child's exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_unreadable_files_are_refused_and_left_out() -> None:
+    base = Path(tempfile.mkdtemp(prefix="rooted-")).resolve()
+    base.chmod(0o755)
+    try:
+        (base / "open.txt").write_text("x")
+        (base / "closed.txt").write_text("x")
+        (base / "closed").mkdir()
+        (base / "closed" / "in.txt").write_text("x")
+        (base / "unlisted").mkdir()
+        (base / "unlisted" / "in.txt").write_text("x")
+        (base / "closed.txt").chmod(0)
+        (base / "closed").chmod(0)
+        (base / "unlisted").chmod(0o711)
+
+        def act() -> None:
+            rooted = Rooted(View(cwd=base, folders=(Folder(path=base, writable=True),)))
+            for path in ("closed.txt", "closed/in.txt"):
+                with pytest.raises(Refused, match="no permission"):
+                    rooted.read(rooted.spot(path))
+            assert rooted.read(rooted.spot("unlisted/in.txt")).data == b"x"
+            with pytest.raises(Refused, match="no permission"):
+                rooted.write(rooted.spot("new.txt"), b"x")
+            with pytest.raises(NotFound, match="there is no unlisted/on"):
+                rooted.read(rooted.spot("unlisted/on.txt"))
+            found = [name for name, _ in rooted.files(rooted.spot("."))]
+            assert found == ["closed.txt", "open.txt"]
+
+        assert as_nobody(act) == 0
+    finally:
+        (base / "closed").chmod(0o700)
+        shutil.rmtree(base)
+
+
+# Hidden
+
+
+@pytest.mark.req("DO-4")
+def test_what_is_hidden_is_hidden_whatever_way_leads_there(place: Place) -> None:
+    other = place.root / "other"
+    other.mkdir()
+    (other / "way").symlink_to("../private/deep")
+    place.link("p", "private")
+    view = View(
+        cwd=place.base,
+        folders=(
+            Folder(path=place.base, writable=True),
+            Folder(path=place.private / "deep", name="deep", writable=True),
+        ),
+        hidden=(place.root / "p", place.base / "later"),
+    )
+    rooted = Rooted(view)
+    for path in (
+        "in/private/c.txt",
+        "in/p/c.txt",
+        "in/private/deep/c.txt",
+        "in/other/way/c.txt",
+        f"{place.private}/c.txt",
+    ):
+        with pytest.raises(Refused, match="hidden"):
+            rooted.read(rooted.spot(path))
+        with pytest.raises(Refused, match="hidden"):
+            rooted.write(rooted.spot(path), b"x")
+    with pytest.raises(Refused, match="hidden"):
+        rooted.read(rooted.within(rooted.sandbox("deep"), "c.txt"))
+    for path in ("later", "later/x"):
+        with pytest.raises(Refused, match="hidden"):
+            rooted.write(rooted.spot(path), b"x")
+    (place.base / "later").mkdir()
+    (place.base / "later" / "x").write_text("came later")
+    (place.base / "by-link").symlink_to("later")
+    with pytest.raises(Refused, match="hidden"):
+        rooted.read(rooted.spot("by-link/x"))
+    names = [name for name, _ in rooted.files(rooted.spot("."))]
+    assert "in/a/b/c.txt" in names
+    assert not [name for name in names if "private" in name or "later" in name or "way" in name]
+
+
+def test_a_hidden_file_is_hidden_under_every_name(place: Place) -> None:
+    secret = place.root / "secret.txt"
+    secret.write_bytes(CANARY)
+    (place.root / "same.txt").hardlink_to(secret)
+    place.link("link.txt", "secret.txt")
+    rooted = Rooted(View(cwd=place.root, folders=place.view.folders, hidden=(secret,)))
+    for name in ("secret.txt", "same.txt", "link.txt"):
+        with pytest.raises(Refused, match="hidden"):
+            rooted.read(rooted.spot(name))
+    for name in ("secret.txt", "same.txt"):
+        with pytest.raises(Refused, match="hidden"):
+            rooted.write(rooted.spot(name), b"x")
+    names = [name for name, _ in rooted.files(rooted.spot("a/.."))]
+    assert not {"secret.txt", "same.txt", "link.txt"} & set(names)
+    assert list(rooted.files(rooted.spot("same.txt"))) == []
+
+
+# Folders
+
+
+def test_the_innermost_folder_rules_also_when_reached_by_a_link(place: Place) -> None:
+    (place.root / "way").symlink_to("a")
+    view = View(
+        cwd=place.root,
+        folders=(
+            Folder(path=place.root, writable=True),
+            Folder(path=place.root),
+            Folder(path=place.root / "a", name="a", allowed_suffixes=(".md",)),
+            Folder(path=place.root / "a" / "b", name="b", writable=True, max_bytes=8),
+            Folder(path=place.root / "unmade", name="unmade"),
+        ),
+    )
+    rooted = Rooted(view)
+    for path in ("a/x.md", "way/x.md"):
+        with pytest.raises(
+            Refused,
+            match=r"the sandbox 'a' is read-only: .* was not written\nWrite to the folder .* or the sandbox 'b'",
+        ):
+            rooted.write(rooted.spot(path), b"x")
+    with pytest.raises(NotFound, match="unmade does not exist"):
+        rooted.write(rooted.spot("unmade/x.md"), b"x")
+    (place.root / "dot").symlink_to(".")
+    with pytest.raises(Refused, match="the sandbox 'unmade' is read-only"):
+        rooted.write(rooted.spot("dot/unmade/x.md"), b"x")
+    assert not (place.root / "unmade").exists()
+    assert rooted.write(rooted.spot("way/b/x.txt"), b"12345678")
+    with pytest.raises(Refused, match="9 bytes are more than the 8 allowed"):
+        rooted.write(rooted.spot("way/b/x.txt"), b"123456789")
+    assert rooted.read(rooted.spot("a/b/x.txt")).folder.name == "b"
+    assert rooted.read(rooted.within(rooted.sandbox("a"), "b/x.txt")).folder.name == "b"
+
+
+def test_of_two_folders_at_one_place_the_named_one_rules(place: Place) -> None:
+    named = Folder(path=place.root, name="all", writable=True)
+    rooted = Rooted(View(cwd=place.root, folders=(Folder(path=place.root), named)))
+    assert rooted.spot("x").folder is named
+    rooted = Rooted(View(cwd=place.base, folders=(Folder(path=place.base), Folder(path=place.root), named)))
+    (place.base / "way").symlink_to("in/a")
+    assert rooted.write(rooted.spot("in/x"), b"x")
+
+
+def test_a_folder_reached_through_a_link_is_refused_until_settled(place: Place) -> None:
+    (place.base / "way").symlink_to("in")
+    view = View(
+        cwd=place.base / "way",
+        folders=(
+            Folder(path=place.base / "way" / "a"),
+            Folder(path=place.base / "gone"),
+            Folder(path=place.ro / "c.txt"),
+        ),
+        hidden=(place.base / "way" / "private",),
+    )
+    rooted = Rooted(view)
+    with pytest.raises(Refused, match=r"is reached through a link, .*/way"):
+        rooted.read(rooted.spot("a/b/c.txt"))
+    with pytest.raises(NotFound, match="gone does not exist"):
+        rooted.read(rooted.spot("../gone/x"))
+    with pytest.raises(Refused, match=r"c\.txt cannot be opened: Not a directory"):
+        rooted.read(rooted.spot(f"{place.ro}/c.txt/x"))
+    plain = settled(view)
+    assert plain.cwd == place.root
+    assert plain.hidden == (place.private,)
+    rooted = Rooted(plain)
+    assert rooted.read(rooted.spot("a/b/c.txt")).data == b"inside"
+
+
+def test_the_whole_disk_as_a_folder_still_hides(place: Place) -> None:
+    rooted = Rooted(View(cwd=Path("/"), folders=(Folder(path=Path("/")),), hidden=(place.private,)))
+    assert rooted.read(rooted.spot(f"{place.root}/a/b/c.txt")).data == b"inside"
+    with pytest.raises(Refused, match="hidden"):
+        rooted.read(rooted.spot(f"//{place.private}/c.txt"))
+    assert rooted.shown(rooted.spot("/a/b")) == "a/b"
+
+
+def test_paths_are_shown_as_the_tools_take_them(place: Place) -> None:
+    rooted = Rooted(place.view)
+    assert rooted.shown(rooted.spot("a/./b/../b/c.txt")) == "a/b/c.txt"
+    assert rooted.shown(rooted.spot(".")) == "."
+    assert rooted.shown(rooted.spot("../ro/c.txt")) == f"{place.ro}/c.txt"
+
+
+# Writing
+
+
+def test_writing_makes_replaces_and_keeps_the_rights(place: Place) -> None:
+    rooted = Rooted(place.view)
+    assert rooted.write(rooted.spot("new/deep/x.txt"), b"one") is True
+    file = place.root / "new" / "deep" / "x.txt"
+    file.chmod(0o4640)
+    assert rooted.write(rooted.spot("new/deep/x.txt"), b"two") is False
+    assert file.read_bytes() == b"two"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert list(file.parent.iterdir()) == [file]
+    file.chmod(0o444)
+    with pytest.raises(Refused, match="marked read-only"):
+        rooted.write(rooted.spot("new/deep/x.txt"), b"three")
+    assert file.read_bytes() == b"two"
+
+
+@pytest.mark.req("DO-4")
+def test_writing_never_follows_a_link_nor_another_name_of_a_file(place: Place) -> None:
+    place.link("s.txt", "../outside/c.txt")
+    place.link("i.txt", "a/b/c.txt")
+    (place.root / "h.txt").hardlink_to(place.outside / "c.txt")
+    rooted = Rooted(place.view)
+    for name in ("s.txt", "i.txt"):
+        with pytest.raises(Refused, match="not a regular file"):
+            rooted.write(rooted.spot(name), b"x")
+    assert rooted.write(rooted.spot("h.txt"), b"x") is False
+    assert (place.root / "h.txt").read_bytes() == b"x"
+    place.untouched()
+
+
+def test_nothing_is_made_when_the_write_is_refused(place: Place) -> None:
+    folder = Folder(path=place.root, name="notes", writable=True, text_suffixes=(".md",), max_bytes=3)
+    rooted = Rooted(View(cwd=place.root, folders=(folder,)))
+    with pytest.raises(Refused, match=r"permits text only in files ending in \.md"):
+        rooted.write(rooted.spot("n/x.txt"), b"x")
+    with pytest.raises(Refused, match="4 bytes"):
+        rooted.write(rooted.spot("n/x.md"), b"1234")
+    with pytest.raises(NotFound, match=r"Leave out the '\.\.'"):
+        rooted.write(rooted.within(folder, "n/../x.md"), b"x")
+    with pytest.raises(Refused, match="is a folder"):
+        rooted.write(rooted.spot("a"), b"x")
+    with pytest.raises(Refused, match="is a folder"):
+        rooted.write(rooted.within(folder, "q/.."), b"x")
+    assert not (place.root / "q").exists()
+    assert not (place.root / "n" / "x.md").exists()
+
+
+def test_a_write_that_fails_leaves_nothing_behind(place: Place) -> None:
+    rooted = Rooted(place.view)
+    with pytest.raises(Refused, match="too long"):
+        rooted.write(rooted.spot("a/" + "z" * 256), b"x")
+    assert {path.name for path in (place.root / "a").iterdir()} == {"b"}
+
+
+def test_a_failed_rename_leaves_nothing_behind(place: Place) -> None:
+    """The name becomes a folder while the file is being written."""
+    done = threading.Event()
+    target = place.root / "t"
+
+    def swap() -> None:
+        while not done.is_set():
+            with suppress(OSError):
+                target.mkdir()
+            with suppress(OSError):
+                target.rmdir()
+            target.is_dir() or target.unlink(missing_ok=True)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    rooted = Rooted(place.view)
+    try:
+        for _ in range(300):
+            tried(lambda: rooted.write(rooted.spot("t"), b"x"))
+    finally:
+        done.set()
+        thread.join(5)
+    assert not list(place.root.glob(".*.guild-tmp"))
+
+
+# Listing
+
+
+def test_listing_is_bounded_in_depth_and_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = place.root / "d"
+    for _ in range(60):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    (deep / "x").write_text("x")
+    rooted = Rooted(place.view)
+    survey = rooted.files(rooted.spot("d"))
+    assert list(survey) == []
+    assert survey.cut
+    monkeypatch.setattr("guildhall.sandbox.files._MAX_VISITED", 5)
+    many = place.root / "many"
+    many.mkdir()
+    for number in range(20):
+        (many / str(number)).write_text("x")
+    survey = rooted.files(rooted.spot("many"))
+    assert len(list(survey)) == 5
+    assert survey.cut
+
+
+def test_listing_follows_no_link_to_a_folder_and_only_inside_links_to_files(place: Place) -> None:
+    place.link("dir", "a")
+    place.link("file.txt", "a/b/c.txt")
+    place.link("bad.txt", "../outside/c.txt")
+    place.link("gone.txt", "nowhere")
+    (place.root / ".git").mkdir()
+    (place.root / ".git" / "x").write_text("x")
+    rooted = Rooted(place.view)
+    assert [name for name, _ in rooted.files(rooted.spot("."), skip=frozenset({".git"}))] == ["a/b/c.txt", "file.txt"]
+    assert [name for name, _ in rooted.files(rooted.spot("dir"))] == ["b/c.txt"]
+    assert [name for name, _ in rooted.files(rooted.spot("a/b/c.txt"))] == ["c.txt"]
+    for name, spot in rooted.files(rooted.spot("dir")):
+        assert name
+        assert rooted.read(spot).data == b"inside"
+    with pytest.raises(NotFound, match="Did you mean 'dir'"):
+        list(rooted.files(rooted.spot("dirr")))
+
+
+# Suffixes
+
+
+@pytest.mark.req("DO-4")
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("x.md", True),
+        ("X.MD", True),
+        ("x.tar.gz", True),
+        ("x.tar", False),
+        ("x.md.exe", False),
+        ("x.md.", False),
+        ("x.md ", False),
+        ("x.md\u200b", False),
+        ("x.\uff4dd", False),
+        ("x\u2024md", False),
+        ("x.\u212aey", False),
+        ("x.key", True),
+        (".md", False),
+        ("md", False),
+        ("x.\u00e1", True),
+        ("x.a\u0301", True),
+        ("x.\u00c1", True),
+    ],
+)
+def test_suffixes_ignore_case_and_nothing_else(name: str, fits: bool) -> None:
+    assert suits(name, (".md", "tar.gz", ".key", ".\u00e1")) is fits
+    assert suits(name, ())
+
+
+@pytest.mark.req("DO-4")
+def test_a_link_does_not_lend_its_suffix(place: Place) -> None:
+    place.link("looks.md", "a/b/c.txt")
+    (place.root / "n.md").write_text("note")
+    place.link("note.exe", "n.md")
+    folder = Folder(path=place.root, name="docs", allowed_suffixes=(".md",))
+    rooted = Rooted(View(cwd=place.root, folders=(folder,), hidden=(place.private,)))
+    for path in ("looks.md", "note.exe", "a/b/c.txt"):
+        with pytest.raises(Refused, match=r"permits only files ending in \.md"):
+            rooted.read(rooted.spot(path))
+    assert [name for name, _ in rooted.files(rooted.spot("."))] == ["n.md"]
+
+
+def test_what_the_system_refuses_is_told_plainly() -> None:
+    for number, says in [
+        (errno.ENOENT, "there is no x"),
+        (errno.EROFS, "x: read-only file system"),
+        (errno.EPERM, "no permission"),
+    ]:
+        with pytest.raises(GuildError, match=says), told("x"):
+            raise OSError(number, "")

@@ -1,0 +1,519 @@
+"""The plan of what a confined program sees, and the confinement itself, for real and as an ordinary user."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import guildhall
+from guildhall.core.errors import ToolUnavailable
+from guildhall.sandbox import jail
+from guildhall.sandbox import seccomp as jail_seccomp
+from guildhall.sandbox.jail import Confinement, available, spawn
+from guildhall.sandbox.mounts import planned, program_paths
+from guildhall.sandbox.view import Folder, View
+
+if TYPE_CHECKING:
+    from guildhall.sandbox.jail import Kind
+
+KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
+
+
+def confined(view: View, command: str, kind: Kind, **more: object) -> tuple[int, str]:
+    async def main() -> tuple[int, str]:
+        program = await spawn(["/bin/sh", "-c", command], Confinement(view=view, **more), kind=kind)  # type: ignore[arg-type]
+        assert program.process.stdout is not None
+        output = await program.process.stdout.read()
+        return await program.wait(), output.decode()
+
+    return asyncio.run(main())
+
+
+def places(view: View, **more: object) -> dict[str, str]:
+    plan = planned(Confinement(view=view, **more))  # type: ignore[arg-type]
+    return {str(place.path): "pin" if place.is_pin else place.access for place in plan.places}
+
+
+# The plan
+
+
+def test_shows_programs_but_no_keys_and_never_the_root(tmp_path):
+    seen = places(View(cwd=tmp_path))
+    assert seen["/usr"] == "read"
+    assert seen["/etc/passwd"] == "read"
+    assert not {"/", "/etc", "/etc/ssl", "/etc/shadow", "/home", "/run", "/var", "/tmp"} & seen.keys()
+    assert not any("private" in path for path in seen)
+    assert all(seen[str(path)] == "read" for path in program_paths() if path.exists())
+    assert set(seen.values()) == {"read"}
+
+
+def test_folders_are_as_the_view_says(tmp_path):
+    for name in ("a", "b", "b/inner", "gone"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "gone").rmdir()
+    folders = (
+        Folder(path=tmp_path / "a"),
+        Folder(path=tmp_path / "b", writable=True),
+        Folder(path=tmp_path / "b" / "inner"),
+        Folder(path=tmp_path / "gone", writable=True),
+    )
+    seen = places(View(cwd=tmp_path, folders=folders))
+    assert seen[f"{tmp_path}/a"] == "read"
+    assert seen[f"{tmp_path}/b"] == "write"
+    assert seen[f"{tmp_path}/b/inner"] == "read"
+    assert f"{tmp_path}/gone" not in seen
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_a_folder_declared_twice_is_writable_if_either_is(tmp_path, order):
+    folders = tuple(Folder(path=tmp_path, writable=writable) for writable in order)
+    assert places(View(cwd=tmp_path, folders=folders))[str(tmp_path)] == "write"
+
+
+@pytest.mark.parametrize("path", ["/", "/proc", "/proc/1", "/dev", "/sys/kernel", "/etc", "/run"])
+def test_folders_of_the_system_are_refused(path):
+    with pytest.raises(ToolUnavailable, match="cannot be given"):
+        planned(Confinement(view=View(cwd=Path("/tmp"), folders=(Folder(path=Path(path)),))))
+
+
+def test_what_is_hidden_wins(tmp_path):
+    home = tmp_path / "deep" / "home"
+    (home / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(home)
+    folders = (Folder(path=tmp_path, writable=True), Folder(path=home / "inner", writable=True))
+    seen = places(View(cwd=tmp_path, folders=folders, hidden=(tmp_path / "link",)), read_only=(home,))
+    assert seen[str(home)] == "hidden"
+    assert seen[str(home.parent)] == "pin"
+    assert f"{home}/inner" not in seen
+    assert "/usr" in seen
+
+
+def test_a_folder_that_was_replaced_by_a_link_is_not_given(tmp_path):
+    (tmp_path / "inner").symlink_to("/usr")
+    folders = (Folder(path=tmp_path, writable=True), Folder(path=tmp_path / "inner", writable=True))
+    assert f"{tmp_path}/inner" not in places(View(cwd=tmp_path, folders=folders))
+
+
+def test_a_folder_reached_through_a_link_is_shown_where_it_was_named(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "named").symlink_to("real")
+    plan = planned(Confinement(view=View(cwd=tmp_path / "named", folders=(Folder(path=tmp_path / "named"),))))
+    (place,) = [place for place in plan.places if place.path == tmp_path / "named"]
+    assert place.source == tmp_path / "real"
+    assert plan.cwd == tmp_path / "named"
+
+
+def test_the_working_folder_is_tmp_where_it_is_not_seen(tmp_path):
+    assert planned(Confinement(view=View(cwd=tmp_path))).cwd == Path("/tmp")
+
+
+def test_guildhall_inside_a_writable_folder_stays_read_only():
+    package = Path(guildhall.__file__).parent
+    folder = package.parent.parent
+    seen = places(View(cwd=folder, folders=(Folder(path=folder, writable=True),)))
+    assert seen[str(package.parent)] == "read"
+
+
+# Git
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    git("init", "-q", str(folder))
+    git("-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "--allow-empty", "-m", "first")
+    return folder
+
+
+def git(*arguments: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    subprocess.run(["git", *arguments], check=True, env=env, capture_output=True)
+
+
+def test_a_linked_worktree_sees_the_shared_git_directory_read_only(repository, tmp_path):
+    tree = tmp_path / "tree"
+    git("-C", str(repository), "worktree", "add", "-q", str(tree))
+    for writable in (True, False):
+        seen = places(View(cwd=tree, folders=(Folder(path=tree, writable=writable),)))
+        assert seen[str(repository / ".git")] == "read"
+        assert seen.get(str(tree / ".git")) == ("read" if writable else None)
+        assert str(repository) not in seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_git_works_in_a_linked_worktree(repository, tmp_path, kind):
+    tree = tmp_path / "tree"
+    git("-C", str(repository), "worktree", "add", "-q", str(tree))
+    view = View(cwd=tree, folders=(Folder(path=tree, writable=True),))
+    code, output = confined(view, "git -c safe.directory='*' log --oneline; echo x > .git", kind)
+    assert "first" in output
+    assert code != 0
+    assert (tree / ".git").read_text().startswith("gitdir:")
+
+
+def test_the_word_of_a_git_file_alone_gives_nothing(repository, tmp_path):
+    """A run may write such a file, to be shown a folder that it should not see."""
+    secret = tmp_path / "secret"
+    (secret / "worktrees" / "x").mkdir(parents=True)
+    (secret / "objects").mkdir()
+    (secret / "HEAD").touch()
+    work = tmp_path / "work"
+    forged = work / "worktrees" / "x"
+    forged.mkdir(parents=True)
+    (forged / "gitdir").write_text(str(work / ".git"))
+    (forged / "commondir").write_text(str(secret))
+    view = View(cwd=work, folders=(Folder(path=work, writable=True),))
+    for text in (
+        f"gitdir: {secret}/worktrees/x",
+        f"gitdir: {forged}",
+        "nonsense",
+        "\udcff",
+        f"gitdir: {repository}/.git",
+    ):
+        (work / ".git").write_bytes(text.encode("utf-8", "surrogateescape"))
+        seen = places(view)
+        assert not any(path.startswith((str(secret), str(repository))) for path in seen), text
+    (work / ".git").unlink()
+    (work / ".git").symlink_to(secret)
+    assert not any(path.startswith(str(secret)) for path in places(view))
+
+
+def test_looks_for_repositories_only_so_far(tmp_path):
+    for name in (".git", "a/.git", "a/b/c/.git", "a/b/c/d/.git", "node_modules/x/.git"):
+        (tmp_path / name).mkdir(parents=True)
+    seen = places(View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),)))
+    found = {path.removeprefix(f"{tmp_path}/") for path in seen if path.startswith(str(tmp_path)) and ".git" in path}
+    assert found == {".git", "a/.git", "a/b/c/.git"}
+
+
+# Landlock can only give: what is less open inside something is left out by giving what is beside it
+
+
+def rules(view: View, tmp_path: Path, **more: bool) -> dict[str, str]:
+    confinement = Confinement(view=view)
+    spec = jail.specification(
+        confinement, planned(confinement), ["x"], namespaces=more.get("namespaces", False), scratch=tmp_path
+    )
+    return dict(json.loads(spec)["rules"])
+
+
+def test_gives_everything_beside_what_is_kept(tmp_path):
+    work = tmp_path / "work"
+    for name in (".git", "src/deep", "deep/home"):
+        (work / name).mkdir(parents=True)
+    (work / "deep" / "beside").touch()
+    (work / "out").symlink_to("/etc")
+    view = View(cwd=work, folders=(Folder(path=work, writable=True),))
+    given = rules(view, tmp_path)
+    assert given[str(work)] == "read"
+    assert given[f"{work}/src"] == "write"
+    assert given[f"{work}/.git"] == "read"
+    assert f"{work}/out" not in given
+    hiding = rules(View(cwd=work, folders=view.folders, hidden=(work / "deep" / "home",)), tmp_path)
+    assert str(work) not in hiding
+    assert f"{work}/deep" not in hiding
+    assert hiding[f"{work}/deep/beside"] == "write"
+    assert not any(path.startswith(f"{work}/deep/home") for path in hiding)
+    assert rules(view, tmp_path, namespaces=True)[str(work)] == "write"
+
+
+def test_a_huge_folder_does_not_make_endless_rules(tmp_path, monkeypatch):
+    monkeypatch.setattr(jail, "_ENTRIES", 3)
+    work = tmp_path / "work"
+    for name in (".git", "a", "b", "c", "d"):
+        (work / name).mkdir(parents=True)
+    given = rules(View(cwd=work, folders=(Folder(path=work, writable=True),)), tmp_path)
+    assert f"{work}/b" in given
+    assert f"{work}/d" not in given
+
+
+# The filter
+
+
+def test_the_filter_is_for_known_machines_only():
+    closed = jail_seccomp.Filter(families=frozenset())
+    x86, arm = (jail_seccomp.compiled(closed, machine) for machine in ("x86_64", "aarch64"))
+    assert x86
+    assert arm
+    assert x86 != arm
+    assert len(x86) % 8 == 0
+    assert jail_seccomp.compiled(closed, "pdp11") is None
+    assert len(jail_seccomp.compiled(jail_seccomp.Filter(families=frozenset(), modes=False), "x86_64") or b"") > len(
+        x86
+    )
+    assert jail_seccomp.families(network=True, loopback=False) == jail_seccomp.families(network=False, loopback=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_that_lead_out_are_refused(kind, tmp_path):
+    program = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(*arguments):
+    return os.strerror(ctypes.get_errno()) if libc.syscall(*arguments) < 0 else "done"
+print("unshare", tried(272, 0x10000000))
+print("keyctl", tried(250, 0, -3, 1))
+print("io_uring", tried(425, 1, None))
+print("clone3", tried(435, None, 0))
+print("clone", tried(56, 0x10000011, None, None, None, None))
+for family in (socket.AF_UNIX, socket.AF_PACKET, 40):
+    try:
+        socket.socket(family, socket.SOCK_STREAM)
+        print("socket", family, "done")
+    except OSError as error:
+        print("socket", family, error.strerror)
+print("fork", os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)[1]))
+import threading
+thread = threading.Thread(target=print, args=("thread",))
+thread.start(); thread.join()
+"""
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    view = View(cwd=tmp_path, folders=(Folder(path=tmp_path),))
+    _, output = confined(view, "python3 script.py", kind)
+    refused = "Operation not permitted"
+    assert output.splitlines() == [
+        f"unshare {refused}", f"keyctl {refused}", f"io_uring {refused}", "clone3 Function not implemented",
+        f"clone {refused}", "socket 1 Permission denied", "socket 17 Permission denied", "socket 40 Permission denied",
+        "fork 0", "thread",
+    ]  # fmt: skip
+
+
+# Which kind
+
+
+def test_the_strongest_that_works_is_used(tmp_path):
+    assert available() == "bubblewrap"
+    assert available("/nowhere") == "namespaces"
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    assert available(str(tmp_path)) == "namespaces"
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "bwrap").write_text("not a program")
+    (slow / "bwrap").chmod(0o755)
+    assert available(str(slow)) == "namespaces"
+
+
+def test_without_any_nothing_is_started(monkeypatch, tmp_path):
+    monkeypatch.setattr(jail, "supported", lambda: False)
+    assert available(str(tmp_path)) is None
+    view = View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),))
+
+    async def main() -> None:
+        await spawn(["/bin/sh", "-c", "touch made"], Confinement(view=view), path=str(tmp_path))
+
+    with pytest.raises(ToolUnavailable, match="Install bubblewrap"):
+        asyncio.run(main())
+    assert not (tmp_path / "made").exists()
+
+
+def test_landlock_is_asked_of_the_kernel(monkeypatch):
+    assert jail.supported()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not jail.supported()
+
+
+def test_an_older_bubblewrap_gets_no_size(tmp_path):
+    old = tmp_path / "bwrap"
+    old.write_text("#!/bin/sh\necho bubblewrap 0.6.1\n")
+    old.chmod(0o755)
+    confinement = Confinement(view=View(cwd=tmp_path), network=True)
+    argv = jail.arguments(confinement, planned(confinement), str(tmp_path), None)
+    assert "--size" not in argv
+    assert "--share-net" in argv
+    assert "--seccomp" not in argv
+    assert argv[0] == str(old)
+
+
+def test_no_file_is_left_open_or_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for kind in KINDS:
+        confined(View(cwd=tmp_path), "echo x > $HOME/file; mkdir -p $TMPDIR/a/b", kind)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_is_cancelled_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    async def main() -> None:
+        for turns in (1, 3, 10, 100):
+            task = asyncio.create_task(
+                spawn(
+                    ["/bin/true"],
+                    Confinement(view=View(cwd=tmp_path)),
+                    kind="landlock",
+                    stdout=asyncio.subprocess.DEVNULL,
+                )
+            )
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await task).wait()
+
+    asyncio.run(main())
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_ignores_the_polite_signal_is_ended_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(jail, "_END_SECONDS", 0.2)
+
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done", stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        await process.stdout.readline()
+        await jail.Confined(process=process, kind="landlock", _opened=contextlib.ExitStack()).kill()
+        assert process.returncode == -9
+        await process.stdout.read()
+
+    asyncio.run(main())
+
+
+# The keeper, run as it is but for Python's own start-up flags
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("exit 3", 3), ("kill -9 $$", 137), ("(setsid sleep 300 &) >/dev/null 2>&1; setsid sleep 300 & exit 0", 0)],
+)
+def test_the_keeper_passes_the_exit_code_on_and_leaves_nobody(namespaces, command, code, tmp_path):
+    (tmp_path / "held").touch()
+    done = kept(f"exec 9<{tmp_path}/held; {command}", namespaces, tmp_path)
+    assert done.returncode == code
+    open_files = [link for process in Path("/proc").glob("[0-9]*") for link in _links(process)]
+    assert str(tmp_path / "held") not in open_files
+
+
+def test_the_keeper_starts_nothing_for_another_parent(tmp_path):
+    assert kept("echo started", False, tmp_path, parent=1).stdout == ""
+
+
+def test_the_keeper_says_why_it_cannot_confine(tmp_path):
+    done = kept("echo started", True, tmp_path, mounts=[["/not/there", "write"]])
+    assert done.returncode == 126
+    assert "could not be confined" in done.stderr
+    assert "started" not in done.stdout
+    done = kept("echo started", False, tmp_path, seccomp="00")
+    assert (done.returncode, done.stdout) == (126, "")
+
+
+def test_the_keeper_takes_the_program_with_it(tmp_path):
+    process = subprocess.Popen(**_keeping("echo ready; sleep 300", False, tmp_path), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.terminate()
+    assert process.stdout.read() == b""  # nobody holds the other end any more
+    assert process.wait(5) == 143
+    process.stdout.close()
+
+
+def kept(command: str, namespaces: bool, tmp_path: Path, **changes: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        **_keeping(command, namespaces, tmp_path, **changes), capture_output=True, text=True, timeout=30
+    )
+
+
+def _keeping(command: str, namespaces: bool, tmp_path: Path, **changes: object) -> dict[str, object]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(exist_ok=True)
+    confinement = Confinement(view=View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),)))
+    argv = ["/bin/sh", "-c", command]
+    spec = jail.specification(confinement, planned(confinement), argv, namespaces=namespaces, scratch=scratch)
+    held = os.memfd_create("spec", 0)
+    os.write(held, json.dumps({**json.loads(spec), **changes}).encode())
+    os.lseek(held, 0, os.SEEK_SET)
+    launcher = [sys.executable, "-m", "guildhall.sandbox.launcher", str(held)]
+    return {"args": launcher, "pass_fds": [held], "stdin": subprocess.DEVNULL}
+
+
+def _links(process: Path) -> list[str]:
+    try:
+        return [str(link.readlink()) for link in (process / "fd").iterdir()]
+    except OSError:
+        return []
+
+
+# As an ordinary user
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests already run as an ordinary user")
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_an_ordinary_user(kind, tmp_path_factory):
+    """The same confinement without root's rights: everything is copied to where such a user can read it."""
+    python = shutil.which("python3", path="/usr/bin")
+    if python is None or subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]).returncode:
+        pytest.skip("no Python of the system's that an ordinary user can start")
+    base = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    try:
+        base.chmod(0o755)
+        shutil.copytree(
+            Path(guildhall.__file__).parent, base / "guildhall", ignore=shutil.ignore_patterns("__pycache__")
+        )
+        for name in ("work", "home", "out"):
+            (base / name).mkdir()
+            os.chown(base / name, 65534, 65534)
+        (base / "home" / "token").write_text("the person's token")
+        (base / "home" / "token").chmod(0o644)
+        done = subprocess.run(
+            [python, "-I", "-c", _ORDINARY, str(base), kind],
+            user=65534, group=65534, extra_groups=[], env={"PATH": "/usr/bin:/bin"}, cwd="/", 
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.stderr == ""
+        assert json.loads(done.stdout) == {
+            "uid": "65534", "write inside": 0, "write outside": True, "mode outside": True, "read home": True,
+            "signal hall": True, "network": True, "memory of hall": True,
+        }  # fmt: skip
+        assert (base / "work" / "made").read_text() == "x\n"
+        assert list((base / "out").iterdir()) == []
+        assert (base / "out").stat().st_mode & 0o777 == 0o755
+    finally:
+        shutil.rmtree(base)
+
+
+_ORDINARY = """
+import asyncio, json, os, signal, socket, sys
+from pathlib import Path
+base, kind = Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, str(base))
+from guildhall.sandbox.jail import Confinement, spawn
+from guildhall.sandbox.view import Folder, View
+view = View(cwd=base / "work", folders=(Folder(path=base / "work", writable=True),), hidden=(base / "home",))
+server = socket.create_server(("127.0.0.1", 0))
+async def ran(command):
+    program = await spawn(["/bin/bash", "-c", command], Confinement(view=view), kind=kind)
+    output = (await program.process.stdout.read()).decode()
+    return await program.wait(), output
+async def main():
+    me = os.getpid()
+    print(json.dumps({
+        "uid": (await ran("id -u"))[1].strip(),
+        "write inside": (await ran("echo x > made"))[0],
+        "write outside": (await ran(f"echo x > {base}/out/made"))[0] != 0,
+        "mode outside": (await ran(f"chmod 777 {base}/out"))[0] != 0,
+        "read home": (await ran(f"cat {base}/home/token"))[0] != 0,
+        "signal hall": (await ran(f"kill -USR1 {me}"))[0] != 0,
+        "network": (await ran(f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]}"))[0] != 0,
+        "memory of hall": (await ran(f"cat /proc/{me}/environ"))[0] != 0,
+    }))
+asyncio.run(main())
+"""

@@ -1,0 +1,150 @@
+"""The one way out of a jail without a network: for real, in each kind, and nothing else is reached."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import ToolUnavailable
+from guildhall.sandbox.jail import Confinement, doorway, spawn
+from guildhall.sandbox.view import Folder, View
+
+if TYPE_CHECKING:
+    from guildhall.sandbox.jail import Confined, Kind
+
+KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
+
+TRIES = """
+import os, socket, sys, urllib.request
+door, other, udp = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+print("door", urllib.request.build_opener(urllib.request.ProxyHandler({})).open(door).read().decode())
+def tried(name, do):
+    try:
+        do()
+        print(name, "reached")
+    except OSError as error:
+        print(name, "not reached")
+def send(place):
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", place)
+tried("other", lambda: socket.create_connection(("127.0.0.1", other), 2))
+tried("far", lambda: socket.create_connection(("192.0.2.1", 80), 0.2))
+tried("udp", lambda: send(("127.0.0.1", udp)))
+tried("dns", lambda: send(("192.0.2.53", 53)))
+tried("name", lambda: socket.getaddrinfo("example.org", 80))
+tried("unix", lambda: socket.socket(socket.AF_UNIX))
+print("files", sorted(int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2)[1:])
+"""
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello")
+    await writer.drain()
+    writer.close()
+
+
+async def ended(program: Confined) -> tuple[int, str]:
+    assert program.process.stdout is not None
+    output = await program.process.stdout.read()
+    return await program.wait(), output.decode()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_confined_program_reaches_us_and_nobody_else(kind: Kind) -> None:
+    async def main() -> None:
+        door = await doorway(kind)
+        with (
+            socket.create_server(("127.0.0.1", 0)) as other,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard,
+        ):
+            heard.bind(("127.0.0.1", 0))
+            heard.setblocking(False)
+            words = [door.url, str(other.getsockname()[1]), str(heard.getsockname()[1])]
+            program = await spawn(
+                [sys.executable, "-I", "-S", "-c", TRIES, *words],
+                Confinement(view=View(cwd=Path("/"))),
+                kind=kind,
+                door=door,
+            )
+            listening = await door.opened()
+            door.close()
+            server = await asyncio.start_server(answer, sock=listening)
+            code, said = await ended(program)
+            server.close()
+            assert said.splitlines()[0] == "door hello"
+            tries = dict(line.split(" ", 1) for line in said.splitlines()[1:])
+            assert tries.pop("files") == "[]"  # nothing of how it was opened is left to the program
+            del tries["udp"]  # into a network of its own it can be sent; whether it came is seen below
+            assert set(tries.values()) == {"not reached"}, said
+            assert len(tries) == 5
+            assert code == 0
+            with pytest.raises(BlockingIOError):
+                heard.recv(1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_with_the_network_comes_to_a_port_of_the_machine(kind: Kind) -> None:
+    async def main() -> None:
+        door = await doorway(kind, network=True)
+        code = "import socket,sys; print(socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(9))"
+        confinement = Confinement(view=View(cwd=Path("/")), network=True)
+        argv = [sys.executable, "-I", "-S", "-c", code, str(door.port)]
+        program = await spawn(argv, confinement, kind=kind, door=door)
+        listening = await door.opened()
+        listening.setblocking(False)
+        connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+        connection.sendall(b"hello")
+        connection.close()
+        listening.close()
+        assert await ended(program) == (0, "b'hello'\n")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_a_program_that_is_not_there_is_told_of_after_the_door(kind: Kind, tmp_path: Path) -> None:
+    async def main() -> tuple[int, str]:
+        door = await doorway(kind)
+        program = await spawn(["/not/there"], Confinement(view=View(cwd=tmp_path)), kind=kind, door=door)
+        (await door.opened()).close()
+        door.close()
+        return await ended(program)
+
+    code, said = asyncio.run(main())
+    assert code == 126
+    assert "could not be started" in said
+
+
+def test_a_jail_that_does_not_come_up_opens_no_door(tmp_path: Path) -> None:
+    """Its launcher dies before it has anything to hand out."""
+
+    async def main() -> None:
+        door = await doorway("bubblewrap")
+        view = View(cwd=tmp_path, folders=(Folder(path=tmp_path),))
+        program = await spawn(["/bin/true"], Confinement(view=view, memory_bytes=4096), kind="bubblewrap", door=door)
+        with pytest.raises(ToolUnavailable, match="before it was confined"):
+            await door.opened()
+        await program.kill()
+        door.close()
+
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    asyncio.run(main())
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
+
+
+def test_a_home_of_its_own_is_where_it_writes(tmp_path: Path) -> None:
+    async def main() -> tuple[int, str]:
+        view = View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),))
+        confinement = Confinement(view=view, home=tmp_path)
+        return await ended(await spawn(["/bin/sh", "-c", "echo $HOME $TMPDIR; touch ~/made"], confinement))
+
+    assert asyncio.run(main()) == (0, f"{tmp_path} {tmp_path}\n")
+    assert (tmp_path / "made").exists()
