@@ -1,5 +1,6 @@
-"""What every floor may stand on: errors (their hints in nearest), clock, ids, config, paths, events, frame, yaml.
+"""Core: the errors, events, settings, paths and file helpers that every package uses.
 
-Above: everything. Below: nothing but the standard library, pydantic and ruamel.yaml (imported late).
-Not a place for helpers: the list is closed, and adding to it takes a decision record.
+Above: all other packages.
+Below: nothing but the standard library, pydantic and ruamel.yaml (imported late).
+Not a place for general helpers. The list of modules is closed, and an addition needs a decision record.
 """

@@ -1,7 +1,7 @@
-"""Atomic replacement of files: readers see the old content or the new one, never a part of it.
+"""Atomic file replacement: readers see the old content or the new content, never a part of it.
 
-The content is written to a draft in the same folder, which is then renamed. Does not lock: of two writers at once, the
-last one wins.
+The content is written to a draft in the target's folder, which is then renamed. Does not lock. The last of two
+concurrent writers wins.
 
 Invariant: a link in the place of the draft is never followed, and a failed write leaves the old file and no draft.
 """

@@ -1,4 +1,9 @@
-"""Time as an object. Nothing else in the package asks the operating system what time it is."""
+"""Clock: provides time as an object that tests can replace, and converts timestamps to text and back.
+
+A timestamp is stored and shown in UTC with milliseconds, so that its text sorts by time.
+
+Invariant: no other module asks the operating system for the time.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
-"""Settings: what the user allows in `config.yaml` of the home, and what a project's `guildhall.yaml` takes away.
+"""Settings: reads `config.yaml` of the home and lets a project's `guildhall.yaml` tighten it.
 
-A project may only tighten: it comes from whoever wrote the folder, not from the person who runs things in it.
+Does not resolve the model of a run (see `workers.registry`). Sizes such as `512MB` and durations such as `1.5h` are
+parsed here.
+
+Invariant: a project can only tighten the user's permissions and limits. Its author may be a stranger to the user that
+runs workers in it. The project may name the default model.
 """
 
 from __future__ import annotations

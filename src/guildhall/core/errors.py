@@ -1,54 +1,55 @@
-"""Every error that Guildhall raises on purpose, in one place.
+"""Errors: defines every exception that Guildhall raises on purpose.
 
     GuildError
-    ├── UsageError            the command or call itself is wrong
-    ├── InvalidFile           a file of the user's is wrong; says file, line and field
-    ├── NotFound              no such worker, run, ask, file
-    │   └── UnknownJob        no such job
-    ├── Refused               policy says no
-    │   ├── NotTrusted        code of a folder that no person has trusted as it is
+    ├── UsageError            invalid command or call
+    ├── InvalidFile           invalid file of the user, with file, line and field
+    ├── NotFound              unknown worker, run, ask or file
+    │   └── UnknownJob        unknown job
+    ├── Refused               policy refuses the action
+    │   ├── NotTrusted        code of a folder that the user has not trusted, or that has changed since
     │   ├── WorkerLocked      the worker is locked
     │   └── WorkerRetired     the worker is retired
-    ├── Conflict              the thing is not in a state that permits this
-    │   ├── NotFinished       a job has no result: it is running, or has failed or was cancelled
+    ├── Conflict              the state of the object does not permit the action
+    │   ├── NotFinished       a job has no result: it is running, has failed or was cancelled
     │   ├── NotDeletable      a job is running, or has failed
-    │   └── MergeConflict     two lines of work have changed the same places
-    ├── NotFulfilled          a job ended without what it had to give
+    │   └── MergeConflict     two branches have changed identical places
+    ├── NotFulfilled          a job ended without its required artifact or result
     ├── LimitReached          max_turns, max_budget_usd or timeout
-    ├── TimedOut              something outside did not answer in time
+    ├── TimedOut              no answer from outside in time
     ├── HallUnavailable       the home cannot be used: foreign, damaged, or of another version
     │   ├── HallInUse         another process holds the lock of the home or database
     │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
-    │   ├── KeyRefused        it does not accept the key or the login
+    │   ├── KeyRefused        the provider does not accept the key or the login
     │   ├── NoCredit          the account has no credit or quota left
-    │   ├── UnknownModel      it has no such model, or not for this account
-    │   ├── ContextTooLong    the conversation is longer than the model takes
+    │   ├── UnknownModel      the provider does not have the model, or not for this account
+    │   ├── ContextTooLong    the conversation exceeds the context of the model
     │   ├── RateLimited       too many requests or tokens in too short a time
-    │   ├── Overloaded        it has too much to do
+    │   ├── Overloaded        the provider is overloaded
     │   ├── NotReachable      no connection, or no answer in time
-    │   ├── ScriptMismatch    the scripted model was asked something else than the script expects
+    │   ├── ScriptMismatch    the request to the scripted model differs from the script's expectation
     │   └── ScriptExhausted   the script has no answer for this call
     ├── ModelUnusable         no model, no key, no price
-    │   └── NoModel           nobody names a model for the worker
+    │   └── NoModel           no model set for the worker
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
-    │   └── ServerGone        a server of tools is there no more, and it is needed
-    ├── MemberFailed          a guild member did not do what it was asked
+    │   └── ServerGone        an MCP server that the run has used is gone
+    ├── MemberFailed          a guild member did not carry out a request
     │   ├── MemberTimedOut    no answer in time
     │   ├── MemberUnreachable no answer over HTTP
-    │   └── MemberRefused     its answer says no, or is none
-    ├── GitFailed             git did not do what it was asked
+    │   └── MemberRefused     the answer is an error, or invalid
+    ├── GitFailed             a git command failed
     ├── RuntimeFailed         the runtime broke between the doors
     │   ├── RuntimeCrashed    the process of a run ended before the run did
     │   ├── RuntimeMissing    the program of a runtime is not installed
-    │   ├── RuntimeOutdated   it is older than what works
-    │   ├── RuntimeUnusable   it is there and cannot be started
-    │   └── RuntimeToolless   it did not reach the run's tools
-    ├── ReplayDiffers         a replay met something else than the record
-    └── Interrupted           the person pressed Ctrl-C
+    │   ├── RuntimeOutdated   the program is older than the oldest version that works
+    │   ├── RuntimeUnusable   the program is installed and cannot be started
+    │   └── RuntimeToolless   the program did not reach the run's tools
+    ├── ReplayDiffers         a replay differs from the record
+    └── Interrupted           the user pressed Ctrl-C
 
-Each class has a stable `code` of its own, and an `exit_code` and an `http_status` that subclasses inherit.
-`hint` says what to do next; `where` is `file:line` or a field.
+`hint` names the next action of the user. `where` is `file:line` or a field.
+
+Invariant: each class has a stable `code` of its own. Subclasses inherit `exit_code` and `http_status`.
 """
 
 from __future__ import annotations

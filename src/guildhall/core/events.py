@@ -1,8 +1,12 @@
-"""What happens in a run, told as it happens.
+"""Events: define the types of live notifications about a run, and a bus that delivers them to listeners.
 
-Events are for eyes: the terminal, the page, a stream of JSON lines. They are published after the fact they tell is
-committed, carry nothing that the journal does not also know (but for the pieces of a text that is still being
-written), and nobody may build state on them.
+Events are for display: the terminal, a web page, a stream of JSON lines. A listener hears all runs of a tree. A
+listener with a limit loses pieces of text first and is disconnected if it falls further behind.
+
+Does not store events (see `runs.record.journal`).
+
+Invariant: an event is published after its fact is committed. Except for pieces of unfinished text, an event has no
+fact that the journal lacks. No code may build state on events.
 """
 
 from __future__ import annotations

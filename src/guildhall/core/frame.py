@@ -1,7 +1,9 @@
-"""The frame of a request: who asks, from where, with which environment.
+"""Frame: describes the origin of a request, with the caller's folder, project and allowed environment variables.
 
-It travels with every request, so that work done in the hall is done as the caller would: in the caller's folder, with
-the caller's allowed variables, never with the hall's own.
+A frame travels with every request. The hall therefore works in the caller's folder with the caller's allowed
+variables, never with its own.
+
+Invariant: the stored frame has only the names of the variables, because their values may be secrets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Ids that people can read out, and fingerprints of what was said."""
+"""Ids and hashes: makes readable ids such as `r-7k2m9x4qpw`, checks names, and hashes JSON values and bytes.
+
+Does not look up an id. The first letter of an id is its kind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where things are kept below the home."""
+"""Paths: names the files and folders of a home, and finds the home of the environment and the root of a project.
+
+The home is `~/.guild-hall` unless GUILDHALL_HOME names another folder. Does not create folders.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Redaction: replaces the values of secrets by their names in brackets, wherever text is shown or recorded.
 
 Secrets are either known, such as the key of a provider, or variables of an environment that look like a secret. Known
-values are replaced from 4 characters on. Guessed ones need 8, because a variable such as `TOKENIZERS_PARALLELISM=false`
-looks like a secret too.
+values are replaced from 4 characters on. Guessed values need 8, because a variable such as
+`TOKENIZERS_PARALLELISM=false` looks like a secret too.
 
-Invariant: where one secret contains another, the longer one is replaced, so that no part of it is left.
+Invariant: where a secret contains another secret, the longer value is replaced, so that no part of it is left.
 """
 
 from __future__ import annotations

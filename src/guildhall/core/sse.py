@@ -1,6 +1,6 @@
-"""Server-sent events: cuts a stream that arrives in pieces of any size into events.
+"""Server-sent events: splits a stream that arrives in pieces of any size into events.
 
-Does not read what an event says. Invariant: an incomplete event takes at most `max_bytes` of memory.
+Does not interpret the data of an event. Invariant: an incomplete event takes at most `max_bytes` of memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Checks of text from people, models and programs: can it be stored, is it empty, is it too long.
+"""Text checks: validate text from users, models and programs, and suggest the nearest name for a typo.
 
-Does not change a text. Invariant: what passes `is_text` can be stored in SQLite, written to a file as UTF-8 and sent to
-a model."""
+Does not change a text. Invariant: a text that passes `is_text` can be stored in SQLite, written to a file as UTF-8 and
+sent to a model.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""YAML and JSON files of the user's: read with the line of every field, checked against a pydantic model.
+"""YAML and JSON reader: reads the user's files with the line of every field and validates them by models.
 
-Not a general YAML library: it reads what people wrote for Guildhall, and says where it is wrong.
+Does not write YAML from plain data (see `core.yaml_writer`). `keeping` returns a round-trip editor that preserves
+comments, order and quotes. Not a general YAML library.
+
+Invariant: every error names the file, the line and the field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Plain data as YAML that people read: short lines, in the order in which it is given.
+"""YAML writer: formats plain data as readable YAML with short lines, in the given order.
 
-Not a general YAML writer: it knows text, numbers, truth, nothing, lists and mappings with names of text. Whatever it
-writes, `guildhall.core.yaml` reads back as the same data.
+Accepts text, numbers, booleans, null, lists and mappings with text keys. Not a general YAML writer.
+
+Invariant: `core.yaml` reads the output back as equal data.
 """
 
 from __future__ import annotations
