@@ -1,5 +1,6 @@
-"""The database of a home: tables, transactions, creation.
+"""Store: the SQLite database of a home, with its tables, its transactions and its creation.
 
-Above: every floor that remembers something; its SQL is in its own `records.py`. Below: core.
-Not aware of any domain: it knows tables, not what a run or an ask means.
+Above: hall, workflow, projects, jobs, activities, runs, memory, room and workers, each with its SQL in `records.py`.
+Below: core.
+Does not interpret rows. The meaning of a run or an ask is not known here.
 """

@@ -1,11 +1,13 @@
-"""One SQLite file, one writer thread, group commit.
+"""Store: reads an SQLite file in snapshots and writes it through a single thread with group commit.
 
-`write(fn)` hands a function to the writer thread. The thread takes all that wait, runs each in a savepoint of one
-transaction, commits, and only then settles their futures: what a caller saw succeed is on disk. `durable=True` makes
-that commit survive a power cut too, not only the death of the process.
+`write(fn)` passes a function to the writer thread. The thread takes all waiting functions, runs each in a savepoint of
+a single transaction, commits, and then resolves their futures. `durable=True` makes that commit survive a power cut
+too, not only the death of the process.
 
-The functions get a SQLAlchemy connection and run statements on it, nothing else: they neither commit nor wait for
-anything outside, because every other writer waits for them. What they return is plain data, not an open result.
+A function gets a SQLAlchemy connection and only runs statements. It must not commit or wait for anything outside,
+because every other writer waits for it. It returns plain data, not an open result.
+
+Invariant: a write that succeeded for its caller is on disk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""The tables that every hall has: runs with their journals and asks, and what is known of workers.
+"""Tables: declare every table and index of the database.
 
-Others are in room_tables.py and guild_tables.py, all of them in schema.py."""
+The tables are for runs with their journals and asks, workers (locks, trust, memory), rooms, workflows, and projects
+(commissions, meetings, redactions). Does not create the database (see `store.schema`) or query it (see the
+`records.py` of each package).
+"""
 
 from __future__ import annotations
 
