@@ -1,5 +1,6 @@
-"""May this happen? Capabilities, rules, limits: judged, never done.
+"""Policy: decides by capabilities and rules if a tool call is allowed, refused or needs approval.
 
-Above: tools, which ask for every call. Below: core. Pure: it looks at a plain Action and answers with a Verdict;
-it opens no file, asks no person and remembers nothing.
+Above: cli, hall, runs, workers and tools, whose gate asks for every call.
+Below: nothing.
+Pure functions on plain values. Policy never opens a file, asks a user or stores state.
 """

@@ -1,8 +1,10 @@
-"""The three together: reads private files, takes in untrusted text, can act outward.
+"""Exfiltration risk: detects workers that read private files, take in untrusted text and can act outward.
 
-Any two are fine. All three mean that a text from outside can make the worker carry private files out, so the third,
-the outward act, needs approval unless the worker's file accepts the risk. Workers that call each other count as one:
-what the one has read, the other can be told.
+Any two of the three capabilities are accepted. With all three, a text from outside can make the worker send private
+files out. The outward tools then need approval, unless the worker's file accepts the risk. Workers that call each other
+count together, because a worker can pass on the content that it has read.
+
+Does not apply the rules that it returns (see `policy.rules`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The nouns of policy: what a call can do, what the rules say, what follows."""
+"""Rules: name the capabilities of tools and return the verdict of a worker's rules on a tool call.
+
+A verdict is allow, refuse or ask. Every rule that names the tool or a capability of the call counts, and a refusal
+wins. Does not ask for approval (see `tools.gate`).
+"""
 
 from __future__ import annotations
 
