@@ -1,5 +1,6 @@
-"""Remote procedure calls: HTTP, JSON-RPC 2.0 and the messages of MCP, as servers in this package read and answer them.
+"""Remote procedure calls: the server side of HTTP, JSON-RPC 2.0 and MCP messages.
 
-Above: workers, runs, members and the hall, which say what a request does. Below: tools, whose types are shown over MCP.
-It does not know who a caller is beyond a token, and not what a method does. The client side of MCP is in tools.
+Above: cli, hall and members, which carry out the requests.
+Below: tools, whose types are shown over MCP, and core.
+Does not know callers beyond a token, and does not implement methods. The client side of MCP is in `tools.mcp`.
 """

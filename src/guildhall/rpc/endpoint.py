@@ -1,7 +1,9 @@
-"""The endpoint of a member: MCP and `worker/*` by POST, for callers that show the secret. An ASGI application.
+"""Member endpoint: an ASGI application that serves MCP and `worker/*` by POST to callers with the secret.
 
-Does not carry out `worker/*`; its owner passes in the tools, a way to call them, and the operations of a worker.
-Invariant: it keeps no session, so any number of clients can share it.
+Does not carry out `worker/*`. Its owner passes in the tools, a function that calls them, and the operations of a
+worker.
+
+Invariant: the endpoint keeps no session, so any number of clients can share it.
 """
 
 from __future__ import annotations

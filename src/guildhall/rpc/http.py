@@ -1,9 +1,10 @@
-"""HTTP requests as an ASGI application reads them: headers, callers that are refused, bodies, JSON responses.
+"""HTTP requests of an ASGI application: reads headers and bodies, refuses callers, and sends JSON responses.
 
-Does not know what a body says. Invariant: a body is read only up to a size and only for a time.
+Does not interpret a body. The token alone identifies a caller. Any web page can make a browser send requests to
+loopback, also under a name that resolves to it (DNS rebinding). The headers Host and Origin show both cases, and such
+requests are refused.
 
-A browser can be made to send requests to loopback by any page, also under a name that resolves to it (DNS rebinding).
-Both show in the headers Host and Origin. The token alone identifies a caller.
+Invariant: a body is read only up to a size limit and a time limit.
 """
 
 from __future__ import annotations

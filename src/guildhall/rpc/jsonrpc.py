@@ -1,7 +1,9 @@
-"""JSON-RPC 2.0: bytes in, requests and errors out, and the reply to a body put together. Pure.
+"""JSON-RPC 2.0: parses bytes into requests and errors, and builds the reply to a body. Pure.
 
-Does not know methods. Invariant: nothing is accepted that two readers could read in two ways, and every number that is
-accepted can be sent back.
+Does not know methods (see `rpc.mcp_messages` and `rpc.endpoint`).
+
+Invariant: ambiguous input, which two parsers could read differently, is rejected. Every accepted number can be sent
+back.
 """
 
 from __future__ import annotations

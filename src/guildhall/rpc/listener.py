@@ -1,6 +1,8 @@
-"""The listening end of a hall: uvicorn's protocol on a socket of our own, and time limits for those who dawdle.
+"""HTTP listener: serves an ASGI application on loopback and limits the time and size of request heads.
 
-Not uvicorn's server: that looks ten times a second whether it is to end, and takes the signals of the process.
+It uses uvicorn's protocol on a socket of its own. It does not use uvicorn's server, which polls ten times a second for
+its shutdown and takes over the signals of the process. Without a given port it tries the ports from 7420 on.
+Does not check tokens (see `rpc.http`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The messages of MCP that servers of tools speak, for clients of three eras. Pure: bytes in, values out.
+"""MCP messages: parses requests to a tool server and builds the replies, for three protocol versions. Pure.
 
-2025-06-18 and 2025-11-25 begin with `initialize`; 2026-07-28 has no handshake: each request names its version and what
-its client can do. None of them has batches. Does not keep a session: each request shows its token.
+Versions 2025-06-18 and 2025-11-25 begin with `initialize`. Version 2026-07-28 has no handshake. Each of its requests
+names its version and the capabilities of its client. None of the versions has batches.
+
+Does not keep a session, because each request shows its token. Does not call tools. The client side is in `tools.mcp`.
 """
 
 from __future__ import annotations

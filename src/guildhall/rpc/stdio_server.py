@@ -1,6 +1,7 @@
-"""MCP over standard input and output: a message on each line, a response on each line.
+"""MCP stdio server: answers a client over standard input and output, with a message on each line.
 
-Does not call tools by a gate: its tools are those of a program that the user has started.
+Requests run concurrently until the input ends. Does not pass calls through a gate, because its tools belong to a
+program that the user has started.
 """
 
 from __future__ import annotations
