@@ -1,6 +1,8 @@
-"""Confinement: programs that see only the folders of a run, and file access that no link can lead astray.
+"""Sandbox: confines programs to the folders of a run, and gives tools file access that no link can redirect.
 
-Above: tools, which start programs and read files through it. Below: policy, store, core.
-Does not decide what is permitted: callers pass in the folders and the rules.
+Above: tools, workers, runtimes, room, runs, projects and hall, which start programs and read files through it.
+Below: core.
+Does not decide permissions. Callers pass in the folders and the rules.
 
-Invariant: a program or a path never reaches more than the view that it was given."""
+Invariant: a program or a path never reaches more than its view.
+"""

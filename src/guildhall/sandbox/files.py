@@ -1,8 +1,9 @@
-"""All file access of a run's tools: beneath the folders of its view, by their rules, and nowhere else.
+"""Sandboxed file access: reads, writes and lists files in the folders of a view, by the rules of each folder.
 
-A path that the model gives becomes a Spot (a folder and the way in it); every reading, writing and listing walks that
-way by descriptor (trail.py), so that no name, link or swap leads out. Not a file library: there is no deleting, no
-renaming and no changing of rights.
+A path from the model becomes a `Spot`: a folder and the names below it. Every operation walks these names by
+descriptor (see `sandbox.path_walk`). Does not delete or rename files, or change their permissions.
+
+Invariant: no name, link or concurrent replacement leads out of the folders of the view.
 """
 
 from __future__ import annotations

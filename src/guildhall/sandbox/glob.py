@@ -1,4 +1,7 @@
-"""Patterns for paths, such as `src/**/*.{ts,tsx}`: matched name by name, in time that no pattern can blow up."""
+"""Glob patterns: match paths such as `src/**/*.{ts,tsx}` name by name.
+
+Does not list files (see `sandbox.files`). Invariant: no pattern causes exponential matching time.
+"""
 
 from __future__ import annotations
 

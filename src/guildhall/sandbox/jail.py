@@ -1,7 +1,11 @@
-"""Starts programs confined: they see the run's folders and the system's programs, and nothing of the hall.
+"""Jail: starts programs that see only the run's folders and the system's programs, and nothing of the hall.
 
-Three kinds, the strongest that works here is used: bubblewrap; namespaces (with Landlock), the same with the kernel's
-own means; landlock, where namespaces are forbidden. docs/tools-exec.md says what each leaves open."""
+`spawn` uses the strongest kind of confinement that works on the machine. `bubblewrap` uses the program of that name.
+`namespaces` (with Landlock) uses the kernel directly through `sandbox.launcher`. `landlock` serves machines that forbid
+namespaces. docs/tools-exec.md lists the gaps of each kind.
+
+Does not choose the visible paths (see `sandbox.mounts`) or the permitted system calls (see `sandbox.seccomp`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The program that confines itself and then becomes another: `python -I -S jail_launch.py FD`.
+"""Launcher: a program that confines itself and then executes another program: `python -I -S launcher.py FD`.
 
-It stands alone and imports nothing of Guildhall, so that it starts at once. One process stays outside as the
-keeper: it ends when its parent does, and takes everything that the program started with it.
+FD is a descriptor with the specification from `sandbox.jail`. A keeper process stays outside. It ends with its parent
+and kills every process that the program started.
+
+Does not decide the confinement. Invariant: the launcher imports nothing of Guildhall, so that it starts at once.
 """
 
 from __future__ import annotations

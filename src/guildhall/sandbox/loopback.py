@@ -1,8 +1,8 @@
-"""How a confined program comes to whoever has started it: a port of loopback, and nothing else of the network.
+"""Loopback door: gives a confined program a loopback port to its parent, and no other access to the network.
 
-Where the program has a network of its own, the listening socket is made inside it (jail_door.py) and handed out here:
-what the program can reach is then only that, by the word of the kernel. Where it has none, it is an ordinary socket of
-this machine.
+If the program has a network namespace of its own, `sandbox.loopback_main` creates the listening socket inside it and
+sends the socket here. The kernel then guarantees that the program reaches nothing else. Otherwise the door is an
+ordinary socket of this machine. Does not answer requests. The caller serves the socket and closes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""The program that leaves a door open and then becomes another: `python -I -S jail_door.py FD PORT PROGRAM ...`.
+"""Loopback opener: a program that opens a loopback port inside a jail and then executes another program.
 
-It stands alone and runs inside the jail, where the network is nobody else's: it listens on loopback there, hands the
-listening socket out through FD, and is gone. Whoever has it answers what the program asks; nobody else is there to ask.
+Usage: `python -I -S loopback_main.py FD PORT PROGRAM ...`.
+It runs inside the jail in a private network namespace. It listens on loopback there, sends the listening socket out
+through FD, and is replaced by PROGRAM. Does not accept connections (see `sandbox.loopback`).
+
+Invariant: it imports nothing of Guildhall.
 """
 
 from __future__ import annotations

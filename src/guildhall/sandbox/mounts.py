@@ -1,7 +1,11 @@
-"""What a confined program sees of the disk: an ordered list of places, of which the most particular one counts.
+"""Mount plan: computes the ordered list of paths that a confined program can read, write or not see.
 
-Only a plan: jail_bwrap.py and jail_landlock.py make it so. It is drawn up anew for every start, because what lies in
-a folder changes between two."""
+The innermost path decides. The plan is computed for every start, because the content of folders changes between
+starts. `held` keeps protected paths in place while programs run. Does not mount anything (see `sandbox.jail`).
+
+Invariant: a program cannot change Guildhall itself, a path that the view keeps, or a git directory. Git directories are
+searched down to three levels of a folder.
+"""
 
 from __future__ import annotations
 

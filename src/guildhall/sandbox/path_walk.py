@@ -1,8 +1,9 @@
-"""Walking along a path without ever leaving the folder that it starts in.
+"""Path walk: follows a path by directory descriptors without leaving the folder in which it starts.
 
-Each step is taken by descriptor from the directory before it, and no step follows a link: a link inside the folder is
-read, and its target walked like any other path. Whatever is swapped in between two steps leads nowhere else.
-Not a judge of files: what may be read or written is decided in rooted.py.
+No step lets the kernel follow a link. The target of a link inside the folder is walked as a path. Does not decide which
+files may be read or written (see `sandbox.files`).
+
+Invariant: a file or link that is replaced between two steps cannot redirect the walk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The system-call filter of confined programs, as the bytes that the kernel takes.
+"""System-call filter: compiles the seccomp filter of confined programs into the bytes that the kernel accepts.
 
-Both kinds of confinement use it. It closes what folders and namespaces leave open: sockets that reach programs of the
-same machine, kernel key rings, new namespaces, and io_uring, which would pass by the other rules.
+All kinds of confinement use it. It closes the gaps of folders and namespaces: sockets to programs of this machine,
+kernel key rings, new namespaces, and io_uring, which would bypass the other rules.
+
+Does not install the filter (see `sandbox.jail` and `sandbox.launcher`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The view of a run: the folders that it sees, and which of them it may write.
+"""View: lists the folders that a run sees, the folders that it may write, and the hidden and protected paths.
 
-Does not read or write files; see `files` and `mounts`.
+Does not read or write files (see `sandbox.files` and `sandbox.mounts`).
 """
 
 from __future__ import annotations
