@@ -1,4 +1,12 @@
-"""What an agent does next, read from the database: a team that was killed goes on where it stood."""
+"""Next steps of agents: derives from the database which run an agent starts or resumes, or when to check again.
+
+A step resumes an unfinished run, or starts a run on the unread mail. The first message of a run after failed runs
+lists the tool calls that these runs made. Also grants more of an exhausted limit and reactivates failed agents when the
+user resumes a workflow.
+Does not execute steps (`scheduler.py`) and does not record how a run ends (`agent_turn.py`).
+
+Invariant: a step depends on the database alone, so a killed team continues at its last recorded state.
+"""
 
 from __future__ import annotations
 

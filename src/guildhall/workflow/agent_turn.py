@@ -1,7 +1,12 @@
-"""One agent's turn: what its run is told first, what it is given, and what its end means for its mail.
+"""Turns of agents: builds the first message of an agent's run, and records the run's start, end and failures.
 
-The end of a run and the fate of the mail that it was shown are one transaction: a message is handled exactly when the
-run that handled it is on record as completed."""
+A run that failed for a transient reason is resumed after a pause, up to 5 times. Other failures start a new run, up to
+3 attempts. After that, the mail becomes dead letters. Also reads the result of a team from the room or from the runs.
+Does not decide when a turn starts (`agent_steps.py`, `scheduler.py`).
+
+Invariant: the end of a run and the status of the mail that it was shown change in one transaction. Mail that the agent
+has not acknowledged itself is handled exactly when the run is recorded as completed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a person does with workflows that live: speaks to them, stops them or one of their agents, sets schedules."""
+"""User operations on running workflows: send messages, stop and start agents, set schedules, and build listings.
+
+Also finds the workflow and the agent that a target names.
+Does not start or resume workflows (`service.py`) and does not deliver scheduled messages (`schedules.py`).
+"""
 
 from __future__ import annotations
 

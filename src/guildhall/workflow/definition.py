@@ -1,4 +1,9 @@
-"""The workflow file as a type: every field, its default and what may stand in it. The JSON Schema is made from this."""
+"""The schema of workflow files: pydantic models with every field, its default and its allowed values.
+
+The JSON Schema of workflow files is generated from these models. Also parses wake-up times: an interval such as `5m`,
+or a cron line with five fields.
+Does not read files or resolve agents to workers (`loader.py`), and does not fill in placeholders (`model.py`).
+"""
 
 from __future__ import annotations
 

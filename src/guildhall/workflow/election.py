@@ -1,7 +1,10 @@
-"""The election of the one who alone writes the documents, before the work begins.
+"""The election of the document owner: asks every agent for its vote before the work begins.
 
-Each agent is asked in a run of its own that can do nothing but vote. Votes are on record in the room, each under the
-call that cast it: a team that was killed here neither repeats nor loses one.
+The document owner is the only agent that writes the documents. Each agent votes in a separate run whose only tool is
+`proposal_vote`. An agent that cannot be asked, or does not answer within 300 seconds, has no vote.
+Does not count votes (`room/voting.py`).
+
+Invariant: the room records each vote under the call that cast it. A killed team neither repeats nor loses a vote.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""Loads a workflow: reads its file, checks it, resolves its agents to workers. Errors name file, line and field.
+"""The loader of workflow files: parses and checks a file, resolves its agents to workers, and checks its trust.
 
-Nothing is run and nothing is filled in: what placeholders name is checked here, their values come with the start."""
+Errors name file, line and field. Also converts a workflow to and from its record, which is sufficient to resume the
+workflow after its files have changed. The commands of a setup require trust in the file.
+Does not execute commands (`setup.py`). Does not fill in placeholders: it checks their names, and the values come with
+the start (`start.py`).
+"""
 
 from __future__ import annotations
 

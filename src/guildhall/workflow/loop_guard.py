@@ -1,8 +1,11 @@
-"""Loops: agents that only talk to one another. What they say is held back, and a person is asked.
+"""The loop guard: holds the messages of agents that only talk to each other, and asks the user about them.
 
-Three things tell a loop: messages that follow from one another without a person (`max_hops`) and an agent that says the
-same again (`max_repeats`), both seen by the room when it is said; and turns in which nothing but talk happens
-(`max_rounds_without_progress`), counted here with the end of each."""
+Three limits detect a loop. The room checks two of them when a message is posted: messages that follow from each other
+without the user (`max_hops`), and repeated messages of an agent (`max_repeats`). This module counts the third at the
+end of each turn: rounds of turns without progress (`max_rounds_without_progress`). The answer `yes` delivers the held
+messages, and `no` drops them. Also ends proposals whose time is up.
+Does not hold or deliver messages itself: the operations are in `room/inbox.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The nouns of this floor: a workflow as its file says, and the seats in it."""
+"""Workflows as data: the workflow with its agents and paths, and the placeholders in its texts.
+
+A placeholder is `${{ name }}` (the output of a setup step), `${{ params.x }}`, `${{ env.X }}` or `${{ workflow.tag }}`.
+`$${{` is the escape. A command receives values only as environment variables, never as shell text.
+Does not read files (`loader.py`) and does not compute the values of a start (`start.py`).
+
+Invariant: the value of a placeholder does not put a secret into a text for a model. `refuse_secrets` raises Refused.
+"""
 
 from __future__ import annotations
 

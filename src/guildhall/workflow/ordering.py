@@ -1,10 +1,10 @@
-"""The recorded order of a team: a test of a workflow makes its agents move in the order of the recording.
+"""The recorded order of a team: delays agents in a test until their turn in the recording comes.
 
-Agents that work side by side act in another order each time. A place in the order is a line of text, the same in the
-recording and in a test of it: `coder/2 begins 7` (its second run, whose inbox ends with message 7), `coder/2 m1.1
+Agents that work in parallel act in a different order each time. A place in the order is a line of text, which is equal
+in the recording and in the test: `coder/2 begins 7` (its second run, whose inbox ends with message 7), `coder/2 m1.1
 channel_send` (the first call of the first answer of that run), `coder/2 ends`.
-
-Production has no order: a team without a `RecordedOrder` does not call this module.
+Does not delay agents in production: a team without a `RecordedOrder` does not use the class.
+Does not read the order from a recording (`script_export.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The plan of a workflow: what could happen if it were started, before anything does.
+"""The plan of a workflow: describes the commands, agents, capabilities and costs of a start, before the start.
 
-A pure function of the workflow, the frame and the plans of its agents. Nothing is run, nothing is written."""
+Computes the plan from the workflow, the frame and the plans of its agents, and prints it as a line, a text or JSON.
+Does not execute or write anything. Does not plan the runs of single agents (`runs/plan`).
+"""
 
 from __future__ import annotations
 

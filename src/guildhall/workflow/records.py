@@ -1,4 +1,9 @@
-"""The SQL of workflows that live, their agents and their schedules. Nothing else in the package knows their columns."""
+"""The SQL of workflow instances, their agents, their schedules and their databases.
+
+Does not read rooms (`room/records.py`) or journals (`runs/record`).
+
+Invariant: only this module of the package knows the columns of these tables.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""A workflow played again: its setup, its room and each run of its agents, on their records and the files of today.
+"""Replay of workflows: repeats the setup, the room and each agent's run against the record, with today's files.
 
-Runs of agents depend on one another through the room alone, and what it said to each is on record. So each is played
-by itself; the room is played from its log, in the order in which everything happened in it. Of all that is not as it
-was, the earliest is shown."""
+Runs of agents depend on each other only through the room, and the record has everything that the room returned to each
+run. Therefore each run is replayed separately, and the room is replayed from its log in recorded order. The replay
+reports the earliest difference.
+Does not replay a single run (`runs/replay`) or repeat a room operation (`room/replay.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""The runtime of a workflow: setup, election, kickoff, then the agents work until nobody can move any more.
+"""The scheduler: executes a workflow: setup, election, kickoff, then turns of agents until the team is quiet.
 
-A workflow is a run without a model. Its doors carry the setup; its agents are runs below it. What each of them does
-next is read from the database, so that a team which was killed goes on where it stood: a wake-up only says "look".
+`Team` is the runtime of the workflow's run. The doors of that run execute the setup, and the agents are runs below it.
+A loop for each agent reads the next step from the database and takes a turn. A workflow in mode `run` ends when it is
+quiet. A workflow in mode `start` waits for the next message.
+Does not decide the next step (`agent_steps.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
+
+Invariant: a wake-up only makes an agent read the database. A lost wake-up costs at most 30 seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Schedules of a workflow that lives: agents wake every so often, or by a cron line, without being mentioned.
+"""Schedules: post wake-up messages to agents of a running workflow at an interval or by a cron line.
 
-When each is due stands in the database. One that is missed, because nothing lived here then, rings once. What it says
-is a message like any other, so that an agent which is busy finds it when its turn ends; while the last one of a
-schedule is unread, the agent gets no second.
+The database has the next due time of each schedule. A schedule that was missed while no hall was running fires once.
+The wake-up is an ordinary message, so a busy agent reads it after its turn. While the last wake-up of a schedule is
+unread, the agent gets no further message from it.
+Does not set or clear schedules (`control.py`) and does not parse wake-up times (`definition.py`).
 """
 
 from __future__ import annotations

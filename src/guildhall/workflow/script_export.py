@@ -1,4 +1,9 @@
-"""A recorded workflow as a test: its file, what its setup gave, and the order in which things happened in its room."""
+"""Script export of workflows: writes the file, setup outputs and order of a recorded workflow as a test.
+
+Reads the order from the room's log, in the notation of `ordering.py`. Notes list the events that a test cannot
+reproduce.
+Does not export the runs of the agents (`runs/replay/script_export.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The workflows of a hall: started, gone on with, stopped, spoken to."""
+"""The workflow service of a hall: starts, resumes and launches workflows, and routes events to their teams.
+
+A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file gets
+a seat in the workflow `global:main`.
+Does not perform the user's operations on running workflows (`control.py`). Does not execute the team (`scheduler.py`).
+
+Invariant: at most one generation of a workflow and tag is alive.
+"""
 
 from __future__ import annotations
 

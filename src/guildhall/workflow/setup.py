@@ -1,8 +1,12 @@
-"""Setup: the commands of a workflow file, one after another, before the agents begin.
+"""The setup of a workflow: executes the commands of its file in order, before the agents begin.
 
-Each is a tool call of the run, through the gate: on record before and after. One that has ended is not made again when
-the run goes on after a crash; one that was caught in between is asked about. The commands are the person's own and run
-unconfined, which is why the file has to be trusted first (`trust.py`)."""
+Each command is a tool call of the workflow's run and passes the gate, which records it before and after. A command that
+has ended is not repeated when the run resumes after a crash. The user is asked about a command that was interrupted.
+The commands belong to the user and run without a sandbox, so the file must be trusted first.
+Does not check trust (`loader.py`, `demand_trust`).
+
+Invariant: no process of a command survives the end of the command.
+"""
 
 from __future__ import annotations
 

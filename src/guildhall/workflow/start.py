@@ -1,4 +1,9 @@
-"""What a start brings to a workflow: params, the tag, variables. All of it is checked before anything runs."""
+"""Start of a workflow: binds params, tag and variables to a file, and checks them before anything is executed.
+
+Also derives the kickoff message, the room settings, the budget and the recorded request of a start. Moves the documents
+of a room aside for a fresh start, and builds the workflow of workers that run without a file.
+Does not create the run (`service.py`) or parse the file (`loader.py`).
+"""
 
 from __future__ import annotations
 

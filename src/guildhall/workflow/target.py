@@ -1,4 +1,9 @@
-"""Targets: `agent@workflow:tag`, as people write them and as they are shown. `global` and `main` may be left out."""
+"""Targets and listings: parses `agent@workflow:tag`, and defines the types of instances, agents and schedules.
+
+`global` and `main` may be left out of a target. Also parses params of a command line and finds the workflow files of a
+project.
+Does not look up the instance that a target names (`control.py`).
+"""
 
 from __future__ import annotations
 
