@@ -1,6 +1,9 @@
-"""What a team shares: a channel with inboxes, documents, proposals, resources. One room is one `workflow:tag`.
+"""Rooms: the state that the agents of a team share: channel, inboxes, documents, proposals and resources.
 
-Above: the workflow, which seats agents, wakes them when there is mail and ends their runs; the hall, for the person's
-commands. Below: tools (the room tools), store, core. Beside it, and never imported: memory, models and runtimes. Not
-aware of runs or workflows: a run is a text here, and who is woken, when and how is not its business.
+A room belongs to a workflow and a tag. Every change is an operation with a name, a transaction and a log entry.
+
+Above: workflow, which starts the runs of agents when they have mail; hall and cli, for the commands of the user.
+Below: tools (the room tools), sandbox (the files of documents), store, core.
+Does not know runs or workflows: a run is only an id here. Does not start agents; it only announces new mail. Never
+imports its siblings memory, models and runtimes.
 """

@@ -1,6 +1,11 @@
-"""The channel and the team: messages, which are delivered to the agents that they mention, and the status of agents.
+"""The channel: posts messages, delivers them to the mentioned agents, and keeps agents' status and resources.
 
-Invariant: a message is never changed."""
+A message longer than 4,000 characters becomes a resource, and its beginning stays in the channel. A message that
+exceeds `max_hops` or `max_repeats` is held.
+Does not parse mentions (`mentions.py`), acknowledge mail (`inbox.py`) or start agents (`workflow/scheduler.py`).
+
+Invariant: the text of a message never changes.
+"""
 
 from __future__ import annotations
 

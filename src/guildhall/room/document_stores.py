@@ -1,7 +1,9 @@
-"""Where the documents of a room lie: as files in a folder, or in the database.
+"""Document stores: hold the documents of a room by path, as files in a folder or as rows in the database.
 
-Both hold texts by their path and know nothing of who may write. As files they can be read and edited by people and by
-other programs meanwhile; nothing but a regular file of text beneath the folder is ever read or replaced.
+People and other programs can read and edit the files at any time.
+Does not check permissions and does not log changes (`documents.py`).
+
+Invariant: a store reads and replaces only regular text files below its folder, and follows no links. A write is atomic.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The documents of a room: who may change them, and how a change is made exactly once.
+"""The documents of a room: checks permissions, and makes each change exactly once.
 
-A change is recorded as intended, then made, then recorded as done in the transaction of its operation. If a crash
-interrupts it, the same call continues: the content of the document shows whether the change was made.
+A change is recorded as intended, then made, then recorded as done in the transaction of its operation. After a crash,
+a repeated call continues: the content of the document shows whether the change was made. Decided proposals are
+appended to `decisions.md`.
+Does not store the content (`document_stores.py`) or the SQL of the document log (`shared_records.py`).
 
-One operation on the documents of a room at a time. It excludes the operations that change who may write a document
-(`Room.access`): the log must not have such an operation between the permission check of a change and its entry.
+Invariant: one document operation at a time in a room (`Room.access`). The lock excludes operations that change the
+permissions of documents, so the log has no such operation between the permission check of a change and its entry.
 """
 
 from __future__ import annotations

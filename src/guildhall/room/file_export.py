@@ -1,7 +1,10 @@
-"""The room as files, for `provider: file`: channel.md, _state/inbox-state.json, _state/proposals.json.
+"""The file export of a room: writes channel.md, _state/inbox-state.json and _state/proposals.json.
 
-For eyes and other programs only. Written after the commit, never read back; made anew when the room is opened, or when
-somebody else has changed the channel's file.
+Serves `provider: file`, for people and other programs. The files are updated after each commit. channel.md is rebuilt
+when the room is opened, or when another program has changed the size of the file.
+Does not export documents (`document_stores.py`).
+
+Invariant: the hall never reads the exported files back. The database is the room.
 """
 
 from __future__ import annotations

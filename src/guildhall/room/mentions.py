@@ -1,8 +1,9 @@
-"""Who is mentioned in what is said. Read once, when it is written; readers find it stored.
+"""Mention parsing: finds the `@name` mentions in a message, once, when the message is posted.
 
-A mention is an `@name` in the speaker's own words. None are: what stands in a code fence, in inline code or in a block
-quote, addresses (`a@b`), decorators, scopes of packages (`@scope/name`), and anything in text that comes from
-elsewhere. Such text is blanked out before anything is read, so it can neither open nor close a fence either.
+A mention is an `@name` in the speaker's own words. The parser ignores code fences, inline code, block quotes, addresses
+(`a@b`), decorators, package scopes (`@scope/name`) and quoted text from other sources. Quoted text is blanked out
+before parsing, so it can neither open nor close a fence.
+Does not deliver messages (`channel.py`). Readers use the mentions that are stored with a message.
 """
 
 from __future__ import annotations

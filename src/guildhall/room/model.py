@@ -1,4 +1,10 @@
-"""The nouns of a room: who sits in it, what is said, how it is delivered. And what a text in it may be."""
+"""Rooms as data: the types of actors, messages, mail, proposals, votes and events, and the checks of texts.
+
+Does not have I/O: the SQL is in `records.py` and `shared_records.py`.
+
+Invariant: an actor is derived from the connection, never from an argument. The run and the key of an actor identify a
+call, and a repeated call has no second effect.
+"""
 
 from __future__ import annotations
 

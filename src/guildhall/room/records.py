@@ -1,4 +1,9 @@
-"""The SQL of rooms, seats, the channel, inboxes and the log. Messages and log entries are added and never removed."""
+"""The SQL of rooms, seats, messages, deliveries, proposals, votes and the log.
+
+Does not have the SQL of documents and resources (`shared_records.py`).
+
+Invariant: messages and log entries are added and never removed.
+"""
 
 from __future__ import annotations
 

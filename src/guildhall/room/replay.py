@@ -1,8 +1,8 @@
-"""Replay of a room: every operation of its log is performed once more, in order, in an empty room.
+"""Replay of a room: performs every operation of its log once more, in order, in an empty room.
 
-The empty room is in a database of its own, which has its documents, too; the real room is not touched. Its clock shows
-the times of the log. The log does not say who changed a document by hand: such a version is put in place where a
-result shows that it existed.
+The empty room and its documents are in a separate database, and its clock shows the times of the log. The log does not
+have the edits that people make by hand: the replay inserts such a version where a result shows that it existed.
+Does not change the real room. Does not compare the results (`workflow/replay.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""A room: performs operations by name, announces them after their commit, and answers queries.
+"""The room: performs operations by name, announces them after their commit, and answers queries.
 
-Does not know what an operation does; the table in operation.py does.
+After a commit it wakes agents with new mail, publishes events, archives decided proposals and exports files. Opening a
+room repeats the steps that a crash has prevented.
+Does not know the effect of an operation (`operation.py` has the table). Does not create or close rooms (`service.py`).
+
+Invariant: a committed operation is announced even if its caller is cancelled.
 """
 
 from __future__ import annotations

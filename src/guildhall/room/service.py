@@ -1,4 +1,9 @@
-"""The rooms of a hall: open, find and close them, by workflow and tag. Closing a room deletes nothing."""
+"""The rooms of a hall: opens, finds and closes rooms by workflow and tag.
+
+Opening an existing room changes its agents and settings. An elected document owner stays while it is an agent of the
+room and the workflow's file does not name another.
+Does not delete anything: closing a room only makes the next `open` create a new room.
+"""
 
 from __future__ import annotations
 

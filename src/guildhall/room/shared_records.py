@@ -1,4 +1,9 @@
-"""The SQL of what a team works on: resources, documents, and the record of what was done to them."""
+"""The SQL of resources, documents and the document log.
+
+The document log has every recorded read, change and edit by hand, with the hashes before and after. A change has an
+entry before it is made, so that an interrupted call can continue.
+Does not check permissions (`documents.py`) and does not access files (`document_stores.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The room tools of an agent: the operations that agents may perform, as a model sees them.
+"""The room tools of an agent: present the operations for agents as tools, and find operations by name.
 
-The actor of a call is the agent of the run, never an argument. Does not declare tools: an operation with capabilities
-is one, and its docstring is the description."""
+The actor of a call is the agent of the run, never an argument.
+Does not declare tools: an operation with capabilities is a tool, and its docstring is the description.
+"""
 
 from __future__ import annotations
 

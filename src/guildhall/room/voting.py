@@ -1,8 +1,10 @@
-"""Votes: proposals, how they are decided, and what follows from a result.
+"""Voting: creates proposals, counts votes, decides results and carries them out.
 
-The room carries out the result of a binding proposal: an election gives a role, an assignment is posted to the agent
-that it names, an approval opens the tools and documents that it guards, a decision cannot be proposed again. The result
-of an advisory proposal is only recorded.
+A vote decides a proposal as soon as the quorum and the rule (plurality, majority or unanimous) are met. A proposal
+also ends at its timeout, or when the team is quiet. The room carries out the result of a binding proposal. An election
+gives a role. An assignment is posted to the agent that it names. An approval opens the tools and documents that it
+guards. A decision cannot be proposed again. The result of an advisory proposal is only recorded.
+Does not ask agents for votes (`workflow/election.py`) and does not watch timeouts (`workflow/loop_guard.py`).
 """
 
 from __future__ import annotations
