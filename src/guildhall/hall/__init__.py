@@ -1,5 +1,8 @@
-"""The hall: the composition root, its operations, and how a caller reaches it.
+"""The hall: composes all packages into the process that owns a home, and defines the interface that callers use.
 
-Above: the command line and the library, which are its clients. Below: everything it wires together. Not a place for
-domain logic: a verb that needs more than a few lines belongs to the floor whose noun it is about.
+Above: the command line (`cli`) and the Python library (`guildhall`), which are clients of the interface.
+Below: every other package. The hall passes each package the objects that it needs.
+Does not contain domain logic: an operation of more than a few lines belongs to the package of its noun.
+
+Flow of a call: `client` -> `server` (in another process) -> `services` -> `composition` -> the packages below.
 """

@@ -1,8 +1,18 @@
-"""The tool door over MCP: `POST /mcp/<server>/` with a run's token shows that run's tools, and calls them.
+"""Doors of live runs over HTTP: serve the tool door as MCP and the model door in the providers' formats.
 
-An ASGI application of its own for the few messages that a client of tools needs (ADR 014). It keeps no session: the
-token of each request says which run is speaking, and a call has the identity that the client gives it, so that a
-request sent twice is one call."""
+    POST /mcp/<server>/                                        lists and calls the tools of a run
+    POST /llm/anthropic/v1/messages, .../count_tokens          asks the model of a run
+    POST /llm/openai/v1/chat/completions, /llm/openai/v1/responses
+    GET  /llm/anthropic/v1/models, /llm/openai/v1/models
+
+The MCP endpoint implements the few messages that a client of tools needs (ADR 014). It keeps no session: the token of
+each request selects the run. The client's call id identifies a call, so that a repeated request is a single call.
+A call continues if its client disconnects, and ends with its run.
+Does not decide if a call is allowed: `tools.gate` and `models.door` do. Does not parse model requests:
+`models.passthrough` and `models.dialects` do.
+
+Invariant: a request reaches only the run whose token it carries, and only while that run is live.
+"""
 
 from __future__ import annotations
 

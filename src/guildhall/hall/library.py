@@ -1,9 +1,13 @@
-"""Workers as Python objects: the library's face of a hall.
+"""Python API: loads workers as objects, runs them, and returns typed results.
 
 from guildhall import Worker
 
 result = Worker.load("reviewer").run("Look at the last change")
 print(result.output, result.cost_usd)
+
+A worker runs in the home's hall process if that is running, else in a hall inside this process. Toolboxes that are
+Python objects require a hall inside this process.
+Does not implement operations: it calls the interface in `hall.client.interface`.
 """
 
 from __future__ import annotations

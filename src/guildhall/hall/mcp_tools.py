@@ -1,7 +1,8 @@
-"""What a model outside of the hall is given by `guild mcp`: who there is, work to hand over, how it stands, its result.
+"""Tools of `guild mcp`: let a model outside of the hall list workers, dispatch jobs and read their results.
 
-It works for a person and is none: it may pass on what the person has said to a question, which is kept marked as such.
-It approves nothing, raises no limit and trusts nothing; there is no tool for that (SECURITY 14).
+The model acts for a user. It may pass on the user's answer to a question, and the hall marks that answer as passed on.
+Does not approve calls, raise limits or trust code: no tool exists for that (SECURITY 14).
+Does not speak MCP: `rpc.mcp_messages` does.
 """
 
 from __future__ import annotations

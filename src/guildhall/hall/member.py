@@ -1,4 +1,4 @@
-"""A guild member in a few lines: what the program of a plug-in is made of.
+"""Member library: turns a Python program into a guild member that serves tools and accepts jobs.
 
     from guildhall import Member
 
@@ -12,8 +12,11 @@
     if __name__ == "__main__":
         member.main()
 
-It serves at the port that it is given, to whoever knows the secret that it was started with. With the capability
-`worker` it is a small hall: its state in `.guild/`, its jobs and its memory beside that in its own folder."""
+The program listens on the port that it is given (`server.py --port N`). It accepts requests with the secret that it was
+started with. A member with the capability `worker` opens a small hall: its state is in `.guild/`, its jobs and its
+memory are beside that folder.
+Does not start or supervise members: `guildhall.members` does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The client side of a hall: the interface, and the hall of another process behind it.
+"""The client side of a hall: the interface, its wire format, and the client of a hall in another process.
 
-The command line imports nothing else of the hall. Does not import SQLAlchemy, pydantic or anything else that is slow.
+The command line imports this package in every command.
+Does not import SQLAlchemy, pydantic or any other slow module.
+Does not implement operations: `hall.services` does.
 """

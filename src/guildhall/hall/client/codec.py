@@ -1,7 +1,9 @@
-"""Converts typed values to JSON and back.
+"""Codec of the hall's interface: encodes typed values as JSON, and decodes JSON by the annotations of the verbs.
 
-The types are the annotations of the services in `interface` and of the dataclasses that they name. A value of the wrong
-type is an error that names its place. Does not import anything slow: every command imports this module.
+The types are the annotations of the services in `interface` and of the dataclasses that these annotations name.
+A value of the wrong type raises UsageError with the place of the value.
+Errors of a hall are decoded to the class that the hall raised.
+Does not import slow modules, because every command imports this module.
 """
 
 from __future__ import annotations

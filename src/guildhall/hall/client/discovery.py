@@ -1,8 +1,12 @@
-"""Finding the hall of a home, starting one where there is none, and ending it. Light: every command comes here.
+"""Discovery of the hall of a home: finds the live process, starts a process if there is none, and stops it.
 
-A hall is alive as long as its process holds the home's lock; `hall.json` says where it listens and with which token.
-A file that was left behind says another boot than the lock, or nobody holds the lock: it is not believed, and nothing
-is sent to its address.
+A hall is alive while its process holds the home's lock. `hall.json` contains its address and the user's token.
+Concurrent commands start a single hall together.
+Does not serve requests: `hall.server.process` is the process that this module starts.
+Does not import slow modules, because every command imports this module.
+
+Invariant: nothing is sent to the address of a stale `hall.json`. A file is stale if no process holds the lock, or if
+its boot id differs from the boot id in the lock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The interface of a hall: fourteen services, each verb declared once.
+"""Interface of a hall: declares fourteen services and their verbs, each verb once.
 
-`EmbeddedHall` carries the verbs out in this process, `RemoteHall` calls them over HTTP; a caller cannot tell which. The
-signature of a verb is its route, the form of its request and of its response, and its entry in the OpenAPI document.
-Does not import the types that it names: the codec does when a verb is called.
+`EmbeddedHall` implements the verbs in this process. `RemoteHall` calls them over HTTP. Callers see no difference.
+The signature of a verb defines its route, its request, its response and its entry in the OpenAPI document.
+Does not import the types that it names: `codec` imports them when a verb is called.
+Does not implement verbs: `hall.services` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Values that verbs return and that belong to no other package."""
+"""Types that the verbs of a hall return and that no other package owns: reports, test results, run details.
+
+Does not contain the types of runs, jobs or projects: the `model` module of each package does.
+"""
 
 from __future__ import annotations
 

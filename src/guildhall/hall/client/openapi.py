@@ -1,6 +1,7 @@
-"""Builds the OpenAPI 3.1 document of the HTTP API from the interface.
+"""OpenAPI 3.1 document of the HTTP API: generates routes and JSON schemas from the interface.
 
-Nothing imports this module until the document is requested: it imports every type that a verb names.
+Does not validate requests: `hall.server.api` does, with `codec`.
+Imported only when the document is requested, because it imports every type that a verb names.
 """
 
 from __future__ import annotations

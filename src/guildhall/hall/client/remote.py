@@ -1,4 +1,9 @@
-"""A hall in another process, behind the same interface as one in this process."""
+"""Client of a hall in another process: calls each verb of the interface over HTTP.
+
+A caller that leaves the stream of `runs.run`, `runs.resume` or `workflows.run` early parks the run. A lost connection
+does not park it.
+Does not find or start the process: `discovery` does. Does not write HTTP: `transport` does.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""HTTP/1.1 from a client to a hall: as much of it as the verbs need.
+"""HTTP/1.1 transport from a client to a hall: sends JSON requests, and reads JSON responses or lines of JSON.
 
-Does not use an HTTP library: importing one takes longer than most commands. `BlockingTransport` does not even import
-asyncio.
+`BlockingTransport` sends a single request without importing asyncio. `AsyncTransport` sends several requests at once.
+Does not use an HTTP library: importing such a library takes longer than most commands.
+Does not know verbs: `remote` maps verbs to paths.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of a hall and how they fit together. `Hall` is the only class that creates all of them.
+"""The parts of a hall and their connections. `Hall` is the only class that creates all of them.
 
-Does not contain operations: services ask the parts for what they need.
+Does not contain operations: `hall.services` implements these with the parts.
 """

@@ -1,4 +1,11 @@
-"""One database of a hall: its lock, its store, and access to the runs and asks in it."""
+"""A database of a hall: takes its lock, opens its store, and gives access to its runs and asks.
+
+Opening a database for writing marks the runs of a dead hall as lost. Any number of halls may read a database.
+The module also contains the locks of a home and of a database outside of the home.
+Does not run anything on a database: `run_services` does.
+
+Invariant: only the holder of the lock writes to a database, and a lock has at most a single holder.
+"""
 
 from __future__ import annotations
 

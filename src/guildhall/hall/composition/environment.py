@@ -1,4 +1,8 @@
-"""What a hall finds around it: its home, its variables, the time, the settings of a folder."""
+"""Environment of a hall: holds home, variables, clock and settings, and the run policy of tests and members.
+
+`RunPolicy` contains the replacements for parts of production, such as the scripted models of `guild test`.
+Does not start or close anything. Does not parse settings: `core.config` does.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""The composition root: `Hall` creates the parts of a hall and passes each part what it needs.
+"""Composition root: `Hall` creates the parts of a hall and passes each part the objects that it needs.
 
     Environment         home, variables, clock, settings, run policy
     Database            the home's own: store, lock, asks, history
-    RuntimeRegistry     what executes runs
-    WorkerServices      workers, and what they declare
-    RunServices         runs, workflows, rooms of one database: `main` is the home's own
+    RuntimeRegistry     the runtimes that execute runs
+    WorkerServices      workers and the things that they declare
+    RunServices         runs, workflows, rooms of a database: `main` is the home's own
     WorkflowDatabases   the databases that workflows name, each with RunServices
     ProjectServices     projects, commissions, meetings
 
-Building a part costs next to nothing: what needs imports or files is built on first use (`lazy`).
+A part that needs imports or files is built on first use (`lazy`), so that creating a `Hall` is cheap.
+Does not implement the interface: `hall.services` does. Does not serve HTTP: `hall.server` does.
 """
 
 from __future__ import annotations

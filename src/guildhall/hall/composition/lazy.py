@@ -1,16 +1,16 @@
-"""Parts that are built on first use.
+"""Lazy attributes: build a part of a hall on first use, once.
 
     class Hall:
         @lazy
         def members(self) -> Members:
             return Members(...)
 
-    hall.members                        the members, built when first asked for
-    Hall.members.of(hall)               a `Lazy[Members]`, to pass to an object that may need them later
+    hall.members                        the members, built on first access
+    Hall.members.of(hall)               a `Lazy[Members]`, for an object that may need the members later
     Hall.members.of(hall).peek()        the members if they were built, else None
 
-Building a part can import modules and read files. `peek` is for callers that have nothing to do with a part that
-nobody has used, such as shutdown.
+Building a part can import modules and read files. `peek` is for callers such as shutdown, which have nothing to do
+with an unused part.
 """
 
 from __future__ import annotations

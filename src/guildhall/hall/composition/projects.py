@@ -1,4 +1,11 @@
-"""The projects of a home: their registration, branches and worktrees, commissions and meetings."""
+"""Project services of a hall: connect registration, git, commissions, meetings and the manager's tools.
+
+The module creates the commission and meeting services of all projects. It also decides which project tools a worker
+gets without declaring them.
+Does not contain the rules of commissions, meetings or branches: `guildhall.projects` does.
+
+Invariant: a hall that may write ties a project's name to its repository before it uses that repository.
+"""
 
 from __future__ import annotations
 

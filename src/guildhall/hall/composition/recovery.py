@@ -1,7 +1,9 @@
-"""What a new hall does with what an earlier one has left behind: runs that were lost, and those it parked as it left.
+"""Recovery: resumes the runs that an earlier hall lost or parked at its shutdown.
 
-Both go on by themselves; what a person parked does not. A run that was lost three times without getting any further
-is given up: it fails, and says so. A person may still resume it.
+Runs that a user parked stay parked. A run that was lost three times without progress fails (`MOST_CRASHES`). A user may
+still resume it. A quiet workflow is exempt from this limit.
+Trust is checked again before a run is resumed.
+Does not mark runs as lost: `database` does when it is opened.
 """
 
 from __future__ import annotations

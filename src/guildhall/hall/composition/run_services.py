@@ -1,7 +1,7 @@
-"""What runs on one database: runs and workflows, their rooms, their recordings and forks.
+"""Run services of a database: execute runs and workflows, with their rooms, recordings and forks.
 
-The home's own database and each database of a workflow have these services. Jobs, commissions, meetings and projects
-exist once in a hall, in the home's own database.
+The home's own database and each database of a workflow have these services.
+Does not contain jobs, commissions, meetings or projects: these exist once in a hall, in the home's own database.
 """
 
 from __future__ import annotations

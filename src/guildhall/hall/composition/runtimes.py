@@ -1,6 +1,8 @@
-"""The runtimes that execute the runs of a hall, and the doors through which programs reach their runs.
+"""Runtime registry of a hall: selects the runtime of a run, and owns the fork server, the doors and the tokens.
 
+A runtime is a forked process, a program of another vendor, or the pydantic runtime in this process.
 Nothing is imported or started before a run needs it.
+Does not implement runtimes: `guildhall.runtimes` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The workers of a hall: found by name, checked for trust, and given what they declare."""
+"""Worker services of a hall: find workers, check trust, and resolve the things that workers declare.
+
+A worker declares code, members, models and tools.
+Trust is checked for a worker and for all workers that it may call by name. Untrusted workers that it may call only by
+`*` are left out.
+Does not read worker files: `guildhall.workers` does. Does not start runs: `run_services` does.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The databases outside of the home that workflows name: `context.config.db` (ADR 018).
+"""Workflow databases: open and list the databases that workflows name in `context.config.db` (ADR 018).
 
-Such a database has the runs, journals, asks, rooms and schedules of workflows. Everything else (settings, workers,
-trust, memory, keys, processes) is the hall's. The home's own database lists the known ones.
+Such a database is outside of the home. It contains the runs, journals, asks, rooms and schedules of workflows. The
+home's own database lists the known databases.
+Does not contain settings, workers, trust, memory, keys or processes: these belong to the hall.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
-"""The process of a hall: its HTTP API, its start and end, and the methods that it serves to other programs.
+"""The process of a hall: starts and stops it, and serves its HTTP API and the `worker/*` methods.
 
-Does not contain operations; see `guildhall.hall.services`."""
+Does not implement operations: `hall.services` does.
+"""

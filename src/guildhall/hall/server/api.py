@@ -1,7 +1,9 @@
-"""The HTTP face of a hall: one route for each verb, JSON in and out, streams as lines of JSON.
+"""HTTP API of a hall: serves a route for each verb, with JSON bodies and streams as lines of JSON.
 
-Who asks is checked before anything is read: the Host and the Origin, then the token. `/api/` takes the person's token
-only. A run's token opens what is mounted for runs, such as `/mcp/`, and there only that run's part.
+Host, Origin and token are checked before the body is read. `/api/` accepts the user's token only. A run's token opens
+the applications that are mounted for runs, such as `/mcp/`, and there only the part of that run.
+While the hall recovers, all verbs except read-only verbs wait. While it leaves, they are refused.
+Does not implement verbs: `hall.services` does. Does not define routes: `hall.client.interface` does.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The process of a hall: `python -m guildhall.hall.server.process HOME FD`.
+"""Process of a hall: `python -m guildhall.hall.server.process HOME FD` serves a home until stopped or idle.
 
     recovering -> serving -> leaving -> gone
 
-It holds the home's lock, says in `hall.json` where it can be reached, lets the runs of an earlier hall go on, and
-serves until it is told to leave or nothing has lived in it for a while. When it is ready, or cannot be, it says so on
-the file descriptor and closes it. Its standard error is the log."""
+The process holds the home's lock and writes its address and token to `hall.json`. It resumes the runs of an earlier
+hall. When it leaves, it parks all runs. It reports success or an error on the file descriptor and closes that.
+Standard error is the log. Secrets are redacted in the log.
+Does not define routes: `api` does. Does not start the process: `hall.client.discovery` does.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
-"""`worker/*` of one worker of a hall: checks the parameters, calls WorkerJobs, returns results in their wire shape.
+"""Methods `worker/*`: check the parameters, call the jobs of a worker, and return results in their wire format.
 
-Used by a member's own hall, by the user's hall for its workers, and by `guild serve`, which calls a hall elsewhere."""
+A member's own hall, the user's hall (`/workers/NAME/mcp`) and `guild serve` use them. `guild serve` calls a hall in
+another process.
+Does not give approvals: an answer only passes on the user's reply to a question.
+Does not execute jobs: `guildhall.jobs` does.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The services of a hall, carried out in this process: one module for each service of `hall.client.interface`.
+"""The services of a hall: implement the interface of `hall.client.interface` in this process.
 
-Above: the HTTP API, the library, and commands that are the hall themselves. Below: the hall's parts. Not a place for
-domain logic: a verb that needs more than a few lines belongs to the package of its noun.
+Above: the HTTP API, the library, members, and commands that open a hall inside their own process.
+Below: `hall.composition`, the parts of the hall.
+Does not contain domain logic: an operation of more than a few lines belongs to the package of its noun.
 """

@@ -1,4 +1,8 @@
-"""A hall in this process, behind the same interface as one in another process."""
+"""Embedded hall: opens a hall in this process and offers its services behind the interface.
+
+The HTTP API serves an embedded hall that keeps runs alive when their streams are closed (`stays`).
+Does not call a hall in another process: `hall.client.remote` does.
+"""
 
 from __future__ import annotations
 

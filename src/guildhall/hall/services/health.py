@@ -1,4 +1,8 @@
-"""The service of the hall itself."""
+"""Service of the hall itself: reports its status, and checks the installation (`guild doctor`) and workers.
+
+The check of a worker compares its declarations with the keys, programs, code and schemas that exist here.
+Does not repair anything. Does not find missing declarations: `runs.assembly.preflight` does.
+"""
 
 from __future__ import annotations
 

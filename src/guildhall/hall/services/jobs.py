@@ -1,4 +1,8 @@
-"""The service of jobs: those of the hall's own workers and those of members."""
+"""Service of jobs: dispatches, lists, answers and cancels jobs of the hall's workers and of members.
+
+The id `MEMBER/JOB` selects a job of a member. Any other id selects a job of the hall's workers.
+Does not execute jobs: `guildhall.jobs` and `guildhall.members` do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The service of memory."""
+"""Service of memory: lists, reads, writes, removes and reverts memory entries for the user.
+
+Does not compact memory: `runs.execution.memory_compaction` does.
+"""
 
 from __future__ import annotations
 

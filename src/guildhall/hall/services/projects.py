@@ -1,4 +1,7 @@
-"""The service of projects."""
+"""Services of projects, commissions and meetings: call the project packages in the name of the user.
+
+Does not contain state transitions: `projects.commissions.states` and `projects.meetings.states` do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The service of runs."""
+"""Services of runs and asks: start, resume, follow, stop, replay and test runs, and answer asks.
+
+An answer notifies the job, commission, meeting or workflow of the run, and resumes the run if it waits for the answer.
+Does not execute runs: `runs.execution` does. Does not compare tests: `hall.testrun` does.
+"""
 
 from __future__ import annotations
 

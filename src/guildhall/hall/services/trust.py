@@ -1,4 +1,10 @@
-"""The service of trust."""
+"""Service of trust: lists the code that workers and tests would execute, and grants or revokes trust in it.
+
+The code can be that of a folder, a worker, a workflow or a test.
+The module also finds test files, and refuses tests that would execute programs from an untrusted file.
+Does not check trust at the start of a run: `hall.composition.workers` does. Does not compute digests: `workers.trust`
+does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The service of workers."""
+"""Services of workers, packages and members: list, create, check and change them for the user.
+
+A package is inspected without executing its code. The tools of an installed package are read in a confined process.
+Does not load worker files: `guildhall.workers` does. Does not start members: `guildhall.members` does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The service of workflows, their agents and schedules."""
+"""Services of workflows and rooms: plan, start, stop and schedule workflows, and post to and read their rooms.
+
+Before a workflow starts, its setup and the code of its agents must be trusted and each agent must be able to run.
+The check applies to the loaded workflow, not to a later version of its file.
+Does not schedule agents: `workflow.scheduler` does. Does not store messages: `guildhall.room` does.
+"""
 
 from __future__ import annotations
 

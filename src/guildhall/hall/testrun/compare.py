@@ -1,4 +1,10 @@
-"""A run of a test held against its script: what the model was shown and told, and how it ended."""
+"""Comparison of a test: finds the deviations of a run from its script, and updates the test file.
+
+It compares the system prompts, the tools, the messages to the model, the setup commands and the end of the run.
+An update replaces single values and keeps comments. If that is impossible, the whole file is written anew and only the
+comments at its top are kept.
+Does not execute the run: `runner` does.
+"""
 
 from __future__ import annotations
 

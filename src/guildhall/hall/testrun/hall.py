@@ -1,6 +1,12 @@
-"""A hall for one test: a home of its own, a script in place of every model, recorded results for the network.
+"""Hall of a test: runs on copies of project and home, with scripted models and recorded network results.
 
-Everything else is production: assembly, the doors, the tools, the journal."""
+Assembly, doors, tools and journal are the parts of production.
+The copy leaves out version control, package folders and links that lead out of the project. It has at most 10,000 files
+and 200 MB.
+Does not start tool servers or members, does not execute setup commands, and has no keys.
+
+Invariant: a test writes nothing outside of its copies.
+"""
 
 from __future__ import annotations
 

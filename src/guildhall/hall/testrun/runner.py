@@ -1,4 +1,9 @@
-"""`guild test`: one recorded run done again, on copies, and held against what was recorded."""
+"""Test runner: executes a test file in temporary copies, answers asks as recorded, and returns deviations.
+
+An error of a test is a deviation too, so that the other tests continue.
+The database of a test is in memory (`/dev/shm`) where that is possible.
+Does not compare: `compare` does. Does not copy or replace parts: `hall` does.
+"""
 
 from __future__ import annotations
 
