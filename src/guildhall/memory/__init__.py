@@ -1,8 +1,9 @@
-"""Memory: notes that workers keep between runs, as plain files in three scopes, with a log of every change.
+"""Memory: stores notes that workers keep between runs, as plain files in three scopes, and logs every change.
 
-Above: runs, which adds memory to prompts and runs compactions; the hall, for the `guild memory` commands.
-Below: workers (whose memory it is), tools (the memory tools), store (the log), core.
-Does not call models: the model call of a compaction is passed in, so the siblings models and runtimes are not imported.
+Above: runs (adds memory to prompts and starts compactions), hall and cli (the `guild memory` commands).
+Below: workers (own the folders), tools (definitions of the memory tools), store (the log), core.
+Does not call models: the caller passes in the model call of a compaction. Does not import the sibling packages room,
+models and runtimes.
 
-Invariant: the files are the memory. The log only explains how they came about, and runs never read it.
+Invariant: the files are the memory. The log only explains how the files came about, and runs never read it.
 """

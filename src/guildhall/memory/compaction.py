@@ -1,11 +1,12 @@
-"""Compaction: replaces the entries of a folder that exceeds twice the limit by one shorter entry, `compacted`.
+"""Compaction: replaces the entries of a folder that exceeds twice the limit by a shorter entry, `compacted`.
 
-Does not choose the model or pay for it; the caller passes in the model call. One compaction per folder at a time, and
-writers are not blocked while the model answers.
+Compactions of a folder never overlap. Writers are not blocked while the model answers.
 
-Invariant: no content is lost. Sources are moved to `archive/<time>/`, and only those that did not change since they
-were read. If a step fails, all earlier steps are undone. If the process is killed, every content is still in the folder
-or in its archive.
+Does not choose the model or pay for it: the caller passes in the model call (`runs.execution.memory_compaction`).
+
+Invariant: no content is lost. Only sources that did not change since they were read are moved to `archive/<time>/`. If
+a step fails, all earlier steps are undone. If the process is killed, every content is still in the folder or in its
+archive.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The folder of one memory scope, with one file `<key>.md` per entry. Knows nothing of the log.
+"""Memory folder: reads and writes the files of a memory scope, with a file `<key>.md` for each entry.
 
 People edit these files, so a folder can contain anything. Only regular files with a valid name and size are entries.
-Other files are reported and left alone: symbolic links are never followed, pipes never opened. Names that begin with a
-dot are internal, `archive/` holds what compaction replaced.
+Other files are reported and left alone: symbolic links are never followed, and pipes are never opened. Names that begin
+with a dot are internal. `archive/` holds the entries that a compaction replaced.
+
+Does not log changes: `memory.service` does, through `memory.records`.
 
 Invariant: readers never see half an entry. A content is written to a draft, which then replaces the entry atomically.
 """

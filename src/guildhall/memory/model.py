@@ -1,7 +1,8 @@
-"""Data types of memory (scopes, entries, changes) and the rules for keys and contents.
+"""Memory model: defines the data types (scopes, entries, changes) and checks keys and contents.
 
-Does no I/O: `folder` accesses the files, `records` the log. Imports nothing heavy, because the command line imports
-this module for help and completion.
+Imports only light modules, because the command line imports this module for help and completion.
+
+Does no I/O: `memory.folder` accesses the files, `memory.records` the log.
 
 Invariant: a valid key is a safe file name. Code that turns a key into a path must have called `check_key`.
 """

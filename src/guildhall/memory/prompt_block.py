@@ -1,10 +1,13 @@
-"""The memory block of a prompt: selects the entries that fit and renders them. Writes nothing.
+"""Memory block of a prompt: selects the entries that fit into the limit and renders them.
 
-Entries are included whole, newest first across all scopes, until one does not fit; the block names some of the omitted
-entries. Only the files of included entries are read, so the cost grows linearly with the number of entries.
+Entries are included whole, newest first across all scopes. The first entry that does not fit ends the selection. The
+block names some of the omitted entries. Only the files of included entries are read, so the cost grows linearly with
+the number of entries.
+
+Does not write anything, and does not decide whether a worker may read memory: `runs.assembly.memory` does.
 
 Invariant: no content can leave its place in the block and pose as an instruction. Every line of an entry starts with a
-bar, and characters that end a line otherwise, change the reading direction or are invisible are escaped.
+bar. Characters that are invisible, end a line in another way or change the reading direction are escaped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""The SQL of memory: the log of changes. Rows are only ever added.
+"""SQL of memory: adds changes to the log and queries them.
 
-Invariant: a content is in the log before its file is replaced or removed, so every earlier content can be restored.
+Does not read or write entry files: `memory.folder` does.
+
+Invariant: rows are only added. A content is in the log before its file is replaced or removed, so every earlier content
+can be restored.
 """
 
 from __future__ import annotations

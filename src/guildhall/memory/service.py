@@ -1,10 +1,11 @@
-"""The memory of one home: every operation that workers, the user and the hall have.
+"""Memory service: performs every memory operation of a home for workers, the user and the hall.
 
-Does not format output and does not decide who may do what; commands and the tool gate do. All methods but `compact`
-block on the disk and the database, so call them in a thread from asynchronous code.
+All methods except `compact` block on the disk and the database, so call them in a thread from asynchronous code.
 
-Invariant: a content is logged before it becomes visible, and a content made by hand before it is replaced. A crash at
-any moment loses neither.
+Does not format output and does not check permissions: commands and the tool gate do.
+
+Invariant: a content is logged before it becomes visible, and an edit by hand is logged before it is replaced. A crash
+at any moment loses neither.
 """
 
 from __future__ import annotations

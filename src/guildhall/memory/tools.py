@@ -1,6 +1,8 @@
-"""The memory tools that workers call: memory_read, memory_write and memory_list.
+"""Memory tools: give workers `memory_read`, `memory_write` and `memory_list`.
 
-The docstrings of the tools are what the model reads. Does not check permissions; the gate does, by capability.
+The model reads the docstrings of the tools.
+
+Does not check permissions: the gate does, by capability.
 
 Invariant: a tool reaches only the folders of its own run, and the author of a change is never an argument.
 """
