@@ -1,5 +1,8 @@
-"""Activities: what jobs, commissions and meetings have in common. An activity is work that a run does for its owner.
+"""Activities: share questions and the contract of a result between jobs, commissions and meetings.
 
-Above: jobs, members, projects, which own the runs and decide how an activity ends. Below: runs, tools, core. It does
-not store an activity: each owner has its own directory or rows.
+An activity is work that a run does for its owner.
+
+Above: jobs, members, projects, which own the runs and decide how an activity ends, and cli.
+Below: runs, tools, store, core.
+Does not store an activity: each owner has its own directory or rows.
 """

@@ -1,4 +1,12 @@
-"""The values that jobs, commissions and meetings share: questions, decisions, the contract of a result."""
+"""Contract of a result: checks an output against its schema and artifacts, and adapts the tool `submit_result`.
+
+Also defines the values that jobs, commissions and meetings share: a question with its answer, and a decision of the
+worker. `call_with_answers` calls a tool of an activity and appends the user's new answers to its result. The journal
+of the run tells whether a call of `submit_result` succeeded.
+
+Does not ask questions (`activities.questions`) and does not define the type of a contract (`runs.purpose`). Does not
+resolve remote references of a schema.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The questions of one run to the user: asks in the inbox, whose answers the run receives."""
+"""Questions of a run: open asks in the inbox, deliver the answers to the run, and resume waiting runs.
+
+A question either waits for its answer within its call, or the run continues and a later call delivers the answer. A
+timer resumes a parked run at once if no open ask blocks it, and otherwise when the first blocking ask expires.
+
+Does not record answers of the user (`runs.asks`) and does not resume runs itself: the owner passes in the function.
+
+Invariant: a call asks its question once, and a repeated call receives the answers that it received before.
+"""
 
 from __future__ import annotations
 
