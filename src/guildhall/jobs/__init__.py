@@ -1,5 +1,8 @@
-"""Jobs: what is handed over and held by its id. One task, one result, a directory of plain files.
+"""Jobs: run dispatched tasks in the background, each with an id, a result and a directory of plain files.
 
-Above: members, which speak of jobs over the wire, and the hall. Below: runs, which do the work: a job is a run with a
-seat. Not here: JSON-RPC, and whose worker it is.
+A job is a run whose owner is the job. The caller keeps the id and asks for status and result later.
+
+Above: members (offer jobs over JSON-RPC), hall and cli.
+Below: activities (questions, the contract of a result), runs (do the work), workers, tools, store, core.
+Does not speak JSON-RPC and does not decide which worker a caller may use.
 """

@@ -1,14 +1,19 @@
-"""One job directory: plain files that people and programs read, each of them whole whatever happens.
+"""Job directory: reads and writes the plain files of a job, which people and programs read.
 
-    task.md  config.json          what was asked for
-    meta.json                     id, status, description, times: written last. Without it there is no job
+    task.md  config.json          the task and its configuration
+    meta.json                     id, status, description, times
     status.md                     the worker's own summary
-    questions.md  decisions.json  what it could not decide, and what it did
-    result.md  artifacts/         what came out
+    questions.md  decisions.json  questions to the user, and decisions of the worker
+    result.md  artifacts/         the result and its files
 
-A file is written beside its place, brought to the disk and renamed. What is added to a file is added once: each call
-has a key. People edit and remove these files: whatever is found there, reading it raises nothing but an error that
-says what is wrong."""
+meta.json is written last: a directory without it is not a job. Each file is written to a temporary file, synced and
+renamed. People edit and remove these files, so a reader must expect any content. A damaged file raises
+an error with its path and the problem.
+
+Does not query several jobs or compare them with their runs: `jobs.queries` does.
+
+Invariant: readers never see half a file. A repeated call, by its key, adds its decision or question only once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The nouns of a job: what is asked for, how it stands, what came out; and all of them as the wire shows them."""
+"""Job model: defines a dispatch, a job, its status and its result, and converts them to wire and JSON form.
+
+Checks the fields of a dispatch and the paths of artifacts. Declares the operations that the jobs of a hall and the
+jobs of a member share.
+
+Does no I/O: `jobs.directory` accesses the files, `jobs.service` performs the operations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The jobs as they stand: by their directories, which are what is shown, and by the record of the runs that do them."""
+"""Job queries: list jobs, return status and result, and repair directories that lag behind their runs.
+
+The index keeps all jobs in memory, ordered by time, and rereads a job only if its files changed. At the start, and when
+a running job without a live run is shown, the status of the run is written to the directory. Directories that never
+became a job are removed. A read-only register repairs and removes nothing.
+
+Does not dispatch, cancel or delete jobs: `jobs.service` does.
+"""
 
 from __future__ import annotations
 

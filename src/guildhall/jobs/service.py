@@ -1,7 +1,14 @@
-"""The jobs of a hall: dispatched, looked at, cancelled, deleted, gone on with.
+"""Job service: dispatches, cancels, deletes and resumes the jobs of a hall.
 
-A job is a run in a seat: the run is on record as every other, and what the wire shows of it is its directory. The end
-of the run is on record first, then meta.json says so; a process that dies in between is made good at the next start.
+A job is a run whose owner is the job. The run is recorded like every other run, and the directory is the visible form
+of the job. When the run ends, the contract decides whether the job is completed or failed. A submitted result counts
+even if the run fails or is cancelled afterwards.
+
+Does not list or show jobs (`jobs.queries`), does not define the tools of a job (`jobs.tools`), and does not execute the
+run (`runs.execution`).
+
+Invariant: the end of the run is recorded first, then meta.json. If the process dies in between, the next start repairs
+the directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""The tools of a worker in a job. They change the job's directory and nothing else.
+"""Job tools: give the worker of a job its tools, its first message, its read-only form and its contract.
 
-A repeated call with the same key has no second effect, which is what `repeatable` promises. Answers that people have
-given meanwhile are appended to the result of the next call."""
+The tools are `update_summary`, `record_decision`, `log_question`, `store_memory`, `write_artifact` and `submit_result`.
+The model reads their docstrings. Answers that the user gave meanwhile are appended to the result of the next call.
+
+Does not decide how a job ends: `jobs.service` does.
+
+Invariant: a repeated call with an equal key has no second effect, which is the promise of `repeatable`.
+"""
 
 from __future__ import annotations
 
