@@ -1,6 +1,9 @@
-"""A run: one activation of one worker, assembled, executed between the two doors, journalled.
+"""Runs: assemble, execute, record and replay activations of workers.
 
-Above: the hall, and later jobs, workflows, commissions, which all make runs. Below: models and runtimes (where answers
-come from, what executes between the doors), workers, tools, policy, store. Not a scheduler: a run starts when it is
-told to and ends; who starts it, and when, is decided above.
+A run is a single activation of a worker. `assembly` resolves its parts, `execution` drives it between the model door
+and the tool door, `record` stores the journal, `replay` executes recorded runs offline, and `plan` predicts effects.
+
+Above: activities, jobs, members, projects, workflow, hall and cli, which start runs or show them.
+Below: memory, models (answers), runtimes (programs that drive a run), workers, tools, sandbox, policy, store, core.
+Does not schedule: the packages above decide when a run starts, and for which owner.
 """

@@ -1,8 +1,15 @@
-"""Asks: what waits for a person. One table, one inbox, one verb.
+"""Asks: open questions to the user, record the answers, and apply each answer to the run that waits for it.
 
     open -> answered -> applied | expired | withdrawn
 
-An answer is recorded whether or not the run that waits for it is alive; it is applied exactly once, by that run."""
+All asks of a hall are in a single table, the inbox. An answer is recorded whether or not its run is alive. An ask about
+an unchanged subject is reused after a resume.
+
+Does not decide when to ask: `runs.execution.ledger` (approvals, limits) and `activities.questions` (questions) do. The
+SQL is in `runs.record.records`.
+
+Invariant: the run applies an answer exactly once, in a single transaction with its journal entry.
+"""
 
 from __future__ import annotations
 

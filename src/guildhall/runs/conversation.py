@@ -1,7 +1,10 @@
-"""A conversation: a run that waits after each of its turns for what the person says next.
+"""Conversation: numbers the user's messages of a run that waits for the next message after each of its turns.
 
-The first message is the run's own. What is said after it has the keys u1, u2 and so on, and is in the journal before
-the run hears it, so that one that goes on hears the same again.
+The first message is the input of the run. Later messages have the keys u1, u2 and so on.
+
+Does not wait for messages (`runs.execution.segment`) and does not own conversations (`projects.meetings`).
+
+Invariant: a message is in the journal before the run receives it, so a resumed run receives an identical message.
 """
 
 from __future__ import annotations

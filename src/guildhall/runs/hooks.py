@@ -1,4 +1,11 @@
-"""A run's place in something larger than itself: what it is given there, and what changes with its end."""
+"""Run hooks: connect a run to its owner, which adds tools, judges the end of a run segment and resumes the run.
+
+The owner is a job, a commission, a meeting or a workflow. It passes the hooks in when it starts or resumes the run. The
+protocol for jobs, commissions and meetings lists the operations that the hall calls, such as resume, stop and the
+report of an answer. A replay uses hooks that execute nothing.
+
+Does not implement an owner: `jobs.service`, `projects.commissions`, `projects.meetings` and `workflow` do.
+"""
 
 from __future__ import annotations
 

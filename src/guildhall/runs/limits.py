@@ -1,4 +1,11 @@
-"""The limits of a run: what is in force now, what was used up, what the person is told."""
+"""Limits of a run: compute the bounds in force and the usage so far, grant more, and report reached limits.
+
+All amounts come from the journal. A model call that was cut off may have been paid for, so its whole reservation counts
+as spent. Limits in dollars need a model with a known price.
+
+Does not reserve amounts for calls (`runs.execution.budget`) and does not ask the user for more
+(`runs.execution.ledger`).
+"""
 
 from __future__ import annotations
 

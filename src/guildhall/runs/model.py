@@ -1,4 +1,9 @@
-"""The nouns of a run: what was asked for, what was assembled, how it stands, what came out."""
+"""Run model: defines the types of a run (request, bounds, usage, status, end of a segment) and of an ask.
+
+Parses the choices, amounts and dates that a user can answer with, and checks the values of limits.
+
+Does no I/O: `runs.record.records` reads and writes the rows. The purpose of a run is in `runs.purpose`.
+"""
 
 from __future__ import annotations
 

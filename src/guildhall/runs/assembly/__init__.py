@@ -1,3 +1,4 @@
-"""Assembly: a worker, a request and a frame become exactly what a run executes.
+"""Assembly: resolves a worker, a request and a frame into the exact parts of a run.
 
-Does not execute anything and does not write anything."""
+Does not execute the run and does not record it: `guildhall.runs.execution` does.
+"""

@@ -1,6 +1,13 @@
-"""Activation: what a worker package itself says about how a run of its begins: its prompt, fewer tools, less to use up.
+"""Activation: calls the function of a worker package that sets prompt, tools and limits. Describes toolboxes.
 
-Its function is called once, when the run is made, in a confined child. What it said is on record with the run."""
+The function runs once, when the run is created, in a confined child process. Its result is recorded with the run, and a
+resumed run uses the record. Toolboxes are described in a confined child process too, and the hall caches up to 100
+descriptions by the bytes of the code.
+
+Does not check trust (`runs.assembly.preflight`) and does not load worker packages (`workers.package`).
+
+Invariant: an activation can remove tools and tighten limits. It cannot add tools or raise limits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""What a run is made of, and as the record keeps it: enough to go on with it, or to play it again."""
+"""Assembled run: holds the parts of a run, and converts them to and from journal entry 0.
+
+The recorded form is sufficient to resume the run or to replay it, even if the file of the worker is gone. A resumed run
+keeps its recorded parts and loses the permissions that its worker no longer has. The rules of a run are the rules of
+the worker plus the guards against data exfiltration.
+
+Does not resolve the parts: `runs.assembly.assembler` does.
+"""
 
 from __future__ import annotations
 

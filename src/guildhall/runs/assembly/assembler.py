@@ -1,4 +1,13 @@
-"""Assembly: a worker, a request and a frame become exactly what is executed. Nothing is run and nothing is written."""
+"""Assembler: resolves prompt, model, tools, sandboxes, rules and limits of a new, resumed or replayed run.
+
+A new run uses the worker file as it is now. A resumed run uses its journal entry 0, and the stricter of the recorded
+and the current permissions applies. A replayed run uses the current worker file and the recorded memory and files.
+MCP servers of the worker are connected during assembly, except for a replay.
+
+Does not execute the run or write its record: `runs.execution.prepare` and `runs.execution.segment` do.
+
+Invariant: a worker never runs with only a part of the things that it declares.
+"""
 
 from __future__ import annotations
 

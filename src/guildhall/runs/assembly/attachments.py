@@ -1,8 +1,13 @@
-"""Attachments: files that come with a request, read once, within what the worker's `attachment_policy` permits.
+"""Attachments: read the files of a request once, within the limits of the worker's `attachment_policy`.
 
-A worker that calls another names files of its own sandboxes (`input/deck.pdf`), and no others. A person may also name a
-file of their own: below the project by its path from the current folder, anywhere by its whole path. All of it is read
-the way a run's tools read (sandbox/files.py): no link, name or swap leads to another file.
+A worker that calls another worker can name only files of its own sandboxes (`input/deck.pdf`) and files that it was
+given. A user can also name other files: below the project by a path from the current folder, anywhere by an absolute
+path.
+
+Does not implement safe file access: `sandbox.files` does, as for the tools of a run.
+
+Invariant: no link, name or concurrent replacement leads to another file. A file whose name the policy forbids is never
+opened.
 """
 
 from __future__ import annotations

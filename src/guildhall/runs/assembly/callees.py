@@ -1,4 +1,10 @@
-"""The workers that a worker may call, and those that they may call: each once, however they call each other."""
+"""Callees: find the workers that a worker can reach by calls, and hold the tools that it has from members.
+
+Each reachable worker is listed once, nearest first, even if workers call each other in a cycle. The capabilities of a
+callee are derived from its file alone.
+
+Does not make calls (`runs.execution.delegation`) and does not start members (`members`).
+"""
 
 from __future__ import annotations
 

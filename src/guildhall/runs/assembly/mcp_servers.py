@@ -1,4 +1,12 @@
-"""The servers of tools of a run: started or reached when it is assembled, ended with it."""
+"""MCP servers of a run: check, confine and connect the servers that a worker names.
+
+The servers start, or are reached, when the run is assembled. They end with the run. A server program sees the project
+of the worker read-only, and the folders of the run as the rules permit.
+
+Does not speak MCP: `tools.mcp.client` does.
+
+Invariant: no program of a project starts without trust. A run with its own worktree starts no program from the project.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Memory for a run: the last block of its system prompt, and its memory tools.
+"""Memory of a run: supplies the last block of its system prompt and its memory tools.
 
-Does not compact: it passes a CompactionRequest on.
-Invariant: the author of a change is the run that made it. Nothing in a tool call can name another one.
+Does not compact: it passes a CompactionRequest to `runs.execution.memory_compaction`.
+
+Invariant: the author of a change is the run that made it. No argument of a tool call can name another author.
 """
 
 from __future__ import annotations

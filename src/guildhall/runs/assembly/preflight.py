@@ -1,6 +1,11 @@
-"""What a worker declares, held against what can be given here: everything that is lacking, not only the first of it.
+"""Preflight: compares the declarations of a worker with the available resources, and lists all problems.
 
-Starting a run, `guild worker validate` and `guild doctor` ask here, so that they agree. Nothing is started for it."""
+Covers the program of the runtime, the model, toolboxes, servers, members, output schema, variables and trust. Also
+refuses runs that a runtime cannot support: a conversation, a replay, or a resume that would repeat effects. Starting a
+run, `guild worker validate` and `guild doctor` use this module, so their results agree.
+
+Does not start servers or tools. Only an output schema that is a Python model is imported, in a confined child process.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
-"""Execution: runs are prepared, launched, executed between the two doors, parked and resumed.
+"""Execution: prepares runs, launches them, drives them between the two doors, parks and resumes them.
 
-Does not read recorded runs again; see `guildhall.runs.replay`."""
+Does not replay recorded runs: `guildhall.runs.replay` does.
+"""

@@ -1,7 +1,13 @@
-"""The tokens of live runs: whoever shows one is at that run's doors, and nowhere else.
+"""Access to a run: issues tokens for live runs, and admits programs to the tool door and the model door.
 
-They are kept in memory only and never written anywhere. A token opens as long as its run is going on: not before, not
-while it is parked, not after its end."""
+A token is valid only while its run is executing: not before, not while the run is parked, not after its end. A program
+that executes the run also gets the model door. Each of its tool calls keeps the id that the model gave it, so that a
+repeated call is recognised.
+
+Does not serve HTTP (`hall.doors`) and does not judge calls (`tools.gate`).
+
+Invariant: a token opens only the doors of its own run, and is kept only in memory.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
-"""Dollars and tokens as trees: a call is reserved at every level above it before it is made.
+"""Budget: reserves dollars and tokens of a model call at every level of the run tree before the call is made.
 
-Pure bookkeeping in memory; the amounts themselves are in the journals, from which a tree is built again.
+After the call, the reservation is replaced by the real cost. A call that was cut off counts with its whole reservation.
+
+Does no I/O: the journals have the amounts, and `runs.limits` reads them to build the tree again.
+
+Invariant: at each level with a limit, spent plus reserved amounts do not exceed the limit when a call is reserved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Delegation: a worker calls another one. The call is a run of its own below the caller's, with its own tools."""
+"""Delegation: defines `worker_call`, checks the allowed workers, and converts the result of a called run.
+
+A call is a run of its own below the caller's run, with its own tools. At most 8 runs are below each other, including
+the run at the top. A run can also make a single call without asking a model.
+
+Does not start the called run: `runs.execution.runs` does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Knows when a run can do nothing but wait for a person, and for how long it has."""
+"""Idle tracker: detects that a run can only wait for the user, and measures how long it has waited.
+
+A run is idle if all its open calls wait and no user is attached by a terminal. A called run is never idle by itself:
+its wait counts as a wait of the call in the run above.
+
+Does not park the run: `runs.execution.segment` does.
+"""
 
 from __future__ import annotations
 

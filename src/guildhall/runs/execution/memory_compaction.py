@@ -1,8 +1,12 @@
-"""Background compaction of memory. The model call is a run of its own, so it is journalled, priced and listed.
+"""Memory compactor: compacts memory folders in the background, with a run of its own for the model call.
 
-Does not decide what is compacted or how (`memory.compaction` does), and never blocks the run that caused it.
-Invariant: whatever fails, the hall and the worker carry on. The outcome is reported in the run that caused the
-compaction, or kept for the hall if that run has ended, and becomes the reason of the compactor's run.
+The model call is therefore journalled, priced and listed. A hall performs its compactions sequentially. The outcome is
+reported in the run that caused the compaction, or kept for the hall if that run has ended. The outcome also becomes the
+reason of the compactor's run.
+
+Does not decide which entries are compacted or how: `memory.compaction` does.
+
+Invariant: a compaction never blocks the run that caused it. If it fails, the hall and the worker continue.
 """
 
 from __future__ import annotations

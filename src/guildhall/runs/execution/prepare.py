@@ -1,4 +1,10 @@
-"""Runs are made ready: a new one is put on record, one that stopped is taken up where its record ends."""
+"""Preparation: creates a run with its row and journal entry 0, or reopens a stopped run.
+
+A prepared run has its assembly, model and limits, and has not started. A reopened run continues at the end of its
+journal, with higher limits if the caller grants them.
+
+Does not resolve the parts of a run (`runs.assembly.assembler`) and does not launch it (`runs.execution.runs`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The runs of a hall: launched, called by one another, parked, cancelled."""
+"""Live runs: launch, resume, park and cancel the runs of a hall, and run the workers that a run calls.
+
+A launched run gets a ledger, a gate, a model door and a token. Called runs form a tree below the run at the top. A
+called run is parked and cancelled together with its caller.
+
+Does not create rows (`runs.execution.prepare`) and does not drive the runtime (`runs.execution.segment`).
+
+Invariant: a repeated call leads to its existing run, also after a crash.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""One stretch of a run's life: from being started or resumed until it ends, waits, or is parked."""
+"""Run segment: drives a runtime from the start or resume of a run until the run ends, waits or is parked.
+
+Passes the calls of the runtime to the model door and the gate. Ends when the runtime returns, the run is idle, parked
+or out of time, or a call fails fatally. Restarts a crashed process of the runtime: the third crash in a segment fails
+the run. Calls in progress get 2 seconds to finish when the run is parked.
+
+Does not decide the outcome for an owner: the hooks of the run do (`runs.hooks`).
+
+Invariant: a parked run starts no new call. The end of a segment is recorded before its owner is notified.
+"""
 
 from __future__ import annotations
 

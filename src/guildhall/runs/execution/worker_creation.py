@@ -1,4 +1,13 @@
-"""Creation: a worker writes another one. A person sees all of it first; then the same tree of runs can call it."""
+"""Worker creation: carries out `worker_create`, with which a run writes a new worker that the user approved.
+
+The user sees the complete files and the plan of the new worker. Afterwards the run tree can call the new worker, which
+is a draft. In the mode `approve_all` nothing is asked, and in `strict` the call is refused.
+
+Does not write worker files: `workers.create` does.
+
+Invariant: a run tree calls a created worker only if its file, apart from the status, is as approved. A repeated call
+creates no second worker.
+"""
 
 from __future__ import annotations
 

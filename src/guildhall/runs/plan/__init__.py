@@ -1,3 +1,4 @@
-"""The plan: what a worker could do if it ran, worked out before anything happens.
+"""Plan: predicts the possible effects of a worker before it runs, and renders them for the user.
 
-Does not start anything that could have an effect."""
+Does not start anything that could have an effect.
+"""

@@ -1,4 +1,10 @@
-"""The plan: what could happen if a worker ran, before anything does. `planning.py` works it out."""
+"""Plan model: holds the possible effects of a worker, such as tools, folders, code, cost, callees and problems.
+
+Derives the capabilities that the rules leave, the files that are not trusted, and the largest cost in dollars before
+the user is asked or the run ends.
+
+Does not collect the facts (`runs.plan.planner`) and does not format them (`runs.plan.text`).
+"""
 
 from __future__ import annotations
 

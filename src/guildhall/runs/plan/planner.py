@@ -1,4 +1,10 @@
-"""Finds out what a plan needs to know, and makes it. Code that may run is described by a host that can do nothing."""
+"""Planner: collects the facts about a worker and its callees, and computes the plan.
+
+A full plan imports trusted toolboxes and output models in confined child processes without any permissions. A quick
+plan starts no process, and leaves their tools and schemas unknown. A run that is already assembled needs no new facts.
+
+Does not start MCP servers, members or activation functions. Does not format the plan: `runs.plan.text` does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A plan in words: one line before a run, or the whole of it. What it quotes cannot pass for a line of ours."""
+"""Plan text: renders a plan as a single line before a run, or as a table of labelled lines.
+
+Does not compute a plan: `runs.plan.planner` does.
+
+Invariant: a quoted text cannot pass for a line of the plan. It stays on its line, and invisible characters are escaped.
+"""
 
 from __future__ import annotations
 

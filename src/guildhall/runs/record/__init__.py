@@ -1,3 +1,6 @@
-"""The record of runs: journal entries, their SQL, and read-only queries.
+"""Record of runs: stores journal entries, runs and asks, and queries them.
 
-Does not change what a run does. Invariant: an entry is stored before its effect happens."""
+Does not change the behaviour of a run.
+
+Invariant: an entry is stored before its effect happens.
+"""

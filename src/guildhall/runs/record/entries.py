@@ -1,7 +1,9 @@
-"""Journal entries: one payload type for each kind of entry, and their stored form.
+"""Journal entries: define a payload type for each kind of entry, and convert payloads to their stored form.
 
-Does not append or query entries; the journal does. Reads and writes the stored form of payloads, which no other module
-knows: a field without a default is always stored, a field with a default only if it is set.
+No other module knows the stored form. A field without a default is always stored, a field with a default only if it is
+set.
+
+Does not append or query entries: `runs.record.journal` does.
 
 Invariant: `docs/journal.md` has the kinds and the fields of this module.
 """

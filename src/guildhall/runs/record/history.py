@@ -1,4 +1,9 @@
-"""What is on record about runs, for looking only: light, so that commands that only look start fast."""
+"""Run history: queries recorded runs, their trees and journals, and renders the conversation with the model.
+
+Imports only light modules, so that commands that only read start fast.
+
+Does not write: `runs.record.journal` and `runs.record.records` do.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The journal of one run: the ordered record of the calls that passed its two doors.
+"""Journal of a run: appends entries to the ordered record of the calls at both doors, and finds entries by call.
 
-Does not define entries; their kinds and fields are in `runs/record/entries.py`. A call's entries share its key, and the
-newest one tells how far the call came.
+The entries of a call share its key, and the newest entry tells how far the call came. A chained fingerprint identifies
+the model answers so far.
 
-Invariant: an entry is appended to the database before anybody acts on it.
+Does not define entries: their kinds and fields are in `runs.record.entries`.
+
+Invariant: an entry is in the database before any effect of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""What a model was shown, as plain data: for the record, for comparing, for people.
+"""Model messages: convert requests and answers of a model to plain data for the journal, comparison and display.
 
-Times are left out: the same request made again is the same.
+Times are left out, so that a repeated request has equal data. Attached files are replaced by media type, size and
+digest.
+
+Does not append the data to a journal: `runs.execution.ledger` does.
 """
 
 from __future__ import annotations

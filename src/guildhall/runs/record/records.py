@@ -1,4 +1,11 @@
-"""The SQL of runs, journals and asks. Nothing else in the package knows their columns."""
+"""SQL of runs, journals and asks: adds, changes and queries the rows, and ends runs that no process executes.
+
+Marks the runs of a stopped hall as lost and counts crashes. Cancels, completes or fails a run together with its tree.
+
+Does not execute runs: `runs.execution` does.
+
+Invariant: no other module of the package accesses these tables.
+"""
 
 from __future__ import annotations
 

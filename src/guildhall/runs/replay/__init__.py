@@ -1,3 +1,4 @@
-"""Recorded runs used again: replay, fork, answers for another run, export as a script.
+"""Replay: uses recorded runs again, for comparison, as a fork, as answers for another run, and as a test script.
 
-Does not call a model or execute a tool of a recorded run."""
+Does not call a model or execute a tool of a recorded run.
+"""

@@ -1,7 +1,11 @@
-"""Fork: a new run that begins with a part of another one's record, and goes on from there by itself.
+"""Fork: creates a run from the first entries of another run's journal, to be resumed from there.
 
-A run can go on wherever its model would be asked next: after an answer all of whose calls have ended. What is copied
-happened once and was paid for once: nothing of it is done again, and nothing of it counts as used by the new run.
+A run can be forked wherever its model would be asked next: after an answer whose calls have all ended. Runs of a
+workflow, jobs and conversations cannot be forked.
+
+Does not resume the new run: `runs.execution.prepare` does.
+
+Invariant: copied calls are not made again, and their cost does not count for the new run.
 """
 
 from __future__ import annotations

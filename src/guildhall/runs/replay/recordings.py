@@ -1,4 +1,9 @@
-"""What is on record of runs, used again: as answers for another run, and as what a replay is held against."""
+"""Recordings: supply the model answers of recorded runs to other runs, and replay a run with its called runs.
+
+A replay assembles each run from the current worker, and stops at the first run with a difference.
+
+Does not compare calls: `runs.replay.replay` does.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""Replay: the run again, offline, on its recorded answers, until something is not as it was.
+"""Replay of a run: executes the run offline on its recorded answers, and finds the first difference.
 
-Assembly, the gate's judgement and the runtime are executed as they are today. Model answers and tool results come from
-the journal: no handler runs, no socket opens, nothing is written.
+Assembly, the judgement of the gate and the runtime are the current code. Model answers and tool results come from the
+journal.
+
+Does not replay the called runs of a run: `runs.replay.recordings` does.
+
+Invariant: no tool handler runs, no model is called and nothing is written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""A recorded run, with the runs that it made, as a script: the model's answers, and a test that compares what it is
-told today with what it was told then.
+"""Script export: converts a recorded run tree to a script with the model's answers and a test for `guild test`.
 
-Read from the journals alone: the worker may be gone. Says what of the record a script cannot hold."""
+The test compares the current prompts with the recorded prompts. It includes the earlier content of changed project
+files as far as the journals reveal it. The script names the parts of the record that it cannot hold.
+
+Does not need the worker: it reads only the journals. Does not execute the test: `hall.testrun` does.
+
+Invariant: a script is written only if it can be read back.
+"""
 
 from __future__ import annotations
 
