@@ -1,6 +1,7 @@
 """Temporary database: creates a database and a folder that are deleted after use, in memory if possible.
 
-The replay of a workflow uses it, because it must leave no trace. Does not open the database of a home (see `store.engine`).
+The replay of a workflow uses it, because it must leave no trace. Does not open the database of a home (see
+`store.engine`).
 """
 
 from __future__ import annotations
