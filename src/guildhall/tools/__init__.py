@@ -1,5 +1,6 @@
-"""Tools: what they are, the gate that every call passes, and the built-in ones.
+"""Tools: their definition, the gate that every call passes, their execution, and the built-in tools.
 
-Above: workers declare them, runs assemble them. Below: policy, which the gate asks. Not a home for domain tools: a
-domain that offers some has its own `toolbox.py`.
+Above: rpc, workers, memory, room, runtimes, runs, activities, jobs, members, projects, workflow, hall and cli.
+Below: sandbox, policy and core.
+Not a place for the tools of a domain. A package that offers tools to workers has its own `tools.py`.
 """

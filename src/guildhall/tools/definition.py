@@ -1,6 +1,10 @@
-"""Makes tools from typed functions, and calls them: arguments are checked first, and whatever happens is a result.
+"""Tool definition: makes tools from typed functions, validates the arguments of a call, and invokes the handler.
 
-Not the gate: whether a call may happen is decided before it comes here."""
+`@tool` derives the name, the description and the input schema from the function. Does not decide if a call is allowed
+(see `tools.gate`) or where it executes (see `tools.executor`).
+
+Invariant: invalid arguments and failures of a handler are returned as results, never raised.
+"""
 
 from __future__ import annotations
 

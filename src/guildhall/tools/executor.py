@@ -1,7 +1,11 @@
-"""Where handlers execute: system ones here in the hall or by the run itself, all others in a tool host of the run.
+"""Executor: routes each tool call of a run to its place of execution, and provides the built-in tools.
 
-A run has one host for each set of capabilities that its tools have, made when it is first needed: a handler that may
-only read files lives in a process that can only read files."""
+A call executes in the hall, in the run itself, on an MCP server or in a tool host. A run has a tool host for each set
+of capabilities and each package, started when first needed. A handler that may only read files therefore lives in a
+process that can only read files. Does not check permissions (see `tools.gate`).
+
+Invariant: the hall never loads the code of a toolbox file or package.
+"""
 
 from __future__ import annotations
 

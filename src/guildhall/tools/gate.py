@@ -1,10 +1,12 @@
-"""The gate: the one path of every tool call of every run.
+"""Gate: checks, records and executes every tool call of a run.
 
-declared? -> arguments right? -> allowed? -> approved? -> on record -> execute -> on record
+declared? -> arguments valid? -> allowed? -> approved? -> record start -> execute -> record end
 
-The gate decides and orders; it keeps nothing and knows no person. What was recorded, and who is asked, is handed in as
-a `CallLedger`: the live one writes the journal and waits for people, the one of a replay reads the journal and touches
-nothing.
+Does not store anything or ask the user. The caller passes in a `CallLedger`. The ledger of a live run writes the
+journal and waits for the user. The ledger of a replay reads the journal and has no effects.
+
+Invariant: a finished call is never executed again for its key. If a call was interrupted and is not repeatable, the
+user decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The nouns of the tool door: tools, toolboxes, calls and what comes back."""
+"""Tool types: define tools, toolboxes, calls and results, and convert them to JSON and back.
+
+Does not make tools from functions (see `tools.definition`) or call them (see `tools.gate`). An error of a tool is a
+result too, because the model reads it and continues.
+
+Invariant: the key of a call is its identity, also after a crash.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
-"""The built-in tools: files, search, shell, web pages and web search.
+"""Built-in tools: files, search, shell, web pages and web search.
 
-Does not check permissions: every call has passed the gate."""
+Does not check permissions, because every call has passed the gate (`tools.gate`).
+"""

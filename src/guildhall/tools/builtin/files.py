@@ -1,4 +1,7 @@
-"""The built-in tools for single files: Read, Write, Edit."""
+"""File tools: implement Read, Write and Edit on a view, and the sandbox_* tools on its named folders.
+
+Does not search (see `tools.builtin.search`). All access goes through `sandbox.files`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The built-in tools that search: Grep in what files say, Glob in what they are called."""
+"""Search tools: implement Grep on the content of files and Glob on their paths.
+
+Does not read whole files (see `tools.builtin.files`). A search stops at its limits of time and output.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Bash: a command in the run's folder, confined, with nothing of it left afterwards."""
+"""Shell tool: implements Bash, which runs a confined command in the run's folder and returns its output.
+
+Each call is a new shell. A command may take at most 3600 seconds, 120 by default. Does not confine the command itself
+(see `sandbox.jail`).
+
+Invariant: no process of a command is left after the call.
+"""
 
 from __future__ import annotations
 

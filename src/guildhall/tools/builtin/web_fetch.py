@@ -1,7 +1,10 @@
-"""WebFetch: a page of the public web as text.
+"""Web fetch tool: implements WebFetch, which returns a page of the public web as text with its links.
 
-Every address is judged after the name was looked up and again on each redirect, and the connection goes to the very
-address that was judged, so that a name that changes its mind reaches nothing else."""
+Does not search the web (see `tools.builtin.web_search`).
+
+Invariant: each address is checked after its name was resolved, again on each redirect, and the connection goes to the
+checked address. A name that resolves differently later reaches nothing else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""WebSearch: asks a search engine that the settings name. It runs in the hall, because the keys stay there."""
+"""Web search tool: implements WebSearch with the search engine that the settings name.
+
+The engines are SearXNG, Tavily, Brave, or the search of the model's provider. The tool runs in the hall, because the
+keys stay there. Does not fetch pages (see `tools.builtin.web_fetch`).
+
+Invariant: an error never contains a part of the request, because its headers have the key.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tool host: a confined Python process that executes the tools of other people's code.
+"""Tool host: a confined Python process that executes the tools of toolboxes and packages.
 
-`process` is the hall's side, `main` the program inside, `modules` what it loads.
-Nothing of the hall is importable there."""
+`process` is the hall's side, `main` the program inside, `modules` loads packages in it. Code of the hall is not
+imported there.
+"""

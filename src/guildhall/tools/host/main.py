@@ -1,7 +1,7 @@
-"""The tool host's own program: it runs confined, loads the tools it is told of, and answers calls.
+"""Tool host program: runs confined, loads the requested tools, and answers calls over a socket.
 
-Started by host.py. It imports only what its tools need, because a run waits for it. A handler may do what it likes
-here, even end the process: the hall stands outside.
+`tools.host.process` starts it. It imports only the modules that its tools need, because a run waits for it. A handler
+may even end the process without harm to the hall. Does not check permissions (see `tools.gate`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""Inside a tool host: the modules of a package as texts that the hall has read, compared and handed over.
+"""Package modules: import a package inside a tool host from source texts that the hall has read and verified.
 
-The package itself is not there to be seen; no other file of it can be imported."""
+It also runs the activation function of a package and returns the JSON Schema of a model. Does not load toolbox files
+(see `tools.host.main`).
+
+Invariant: no file of the package can be imported from disk.
+"""
 
 from __future__ import annotations
 

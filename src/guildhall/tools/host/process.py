@@ -1,7 +1,10 @@
-"""The hall's side of a tool host: one confined Python that executes handlers, so that none can stall or read the hall.
+"""Tool host process: starts a confined Python for handlers and exchanges calls and results with it.
 
-A host lives as long as it is well. When it ends, by its own fault or because a call took too long, the calls in
-flight are told and the next call starts a new one."""
+The process is reused until it ends by itself or a call times out. The calls in flight then return an error, and the
+next call starts a new process. Does not contain the program inside (see `tools.host.main`).
+
+Invariant: no handler can block or read the hall. A message from the process is validated before use.
+"""
 
 from __future__ import annotations
 

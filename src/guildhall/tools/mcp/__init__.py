@@ -1,3 +1,4 @@
-"""The client of MCP servers that a worker names.
+"""MCP client: connects a run to the MCP servers that its worker names.
 
-Does not serve MCP; see `guildhall.rpc` and `guildhall.hall.doors`."""
+Does not serve MCP (see `guildhall.rpc` and `guildhall.hall.doors`).
+"""

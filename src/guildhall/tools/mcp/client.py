@@ -1,7 +1,9 @@
-"""The servers of tools that a worker names, connected: their tools are listed once, and called at the gate like others.
+"""MCP client: connects to the servers of a run, lists their tools once, and calls them.
 
-A client of our own (ADR 014): what a server sends is limited in size and time before it is looked at. A server that is
-gone is never passed over in silence: the call that it breaks is an error that says so, and the next one ends the run.
+It is a client of our own (ADR 014), which limits the size and time of a server's message before it parses it. The calls
+pass the gate like all others. Does not send bytes (see `tools.mcp.transports`).
+
+Invariant: a lost server is never ignored. The interrupted call returns an error, and the next call ends the run.
 """
 
 from __future__ import annotations

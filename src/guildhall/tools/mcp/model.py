@@ -1,7 +1,8 @@
-"""The nouns of a server of tools that speaks MCP: how it is reached, what it lists, what it answers.
+"""MCP client types: describe how a server is reached, and validate its tool listing and its results.
 
-Whatever comes from a server may be anything: it is looked at before it is used. The tool door's own side of the
-protocol is in rpc/mcp_messages.py.
+Does not connect (see `tools.mcp.client`). The server side of the protocol is in `rpc.mcp_messages`.
+
+Invariant: data from a server is validated before use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""A server of tools at an address: streamable HTTP, its answers whole or as a stream of events."""
+"""MCP transports: exchange messages with a server over streamable HTTP or the standard streams of a program.
+
+An HTTP answer is a JSON body or a stream of events. A program is started confined and ended at the end of the run. Does
+not interpret results (see `tools.mcp.model`).
+
+Invariant: HTTP redirects are not followed, because the token is for a single address.
+"""
 
 from __future__ import annotations
 
