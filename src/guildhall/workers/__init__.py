@@ -1,5 +1,6 @@
-"""Workers: their files, where they are found, how they live.
+"""Workers: worker files and packages, with their format, loading, lookup, life cycle and trust.
 
-Above: everything that makes runs. Below: tools (folders), policy (rules), store (the lock table), core.
-Not a process and not a run: a worker is a definition; what executes it is assembled in `runs`.
+Above: memory, runs, jobs, members, projects, workflow, hall and cli.
+Below: tools, sandbox, policy, store and core.
+A worker is a definition, not a process and not a run. Package `runs` assembles and executes it.
 """

@@ -1,8 +1,10 @@
-"""Workers that are written by a program: by a worker (`worker_create`) or by the library (`Worker.create`).
+"""Worker creation: drafts and saves workers for a worker (`worker_create`) or the library (`Worker.create`).
 
-What is asked for is a name, instructions, a description, a model and an output schema. Rights come from
-`worker_creation:` in the user's settings and from nowhere else, and are at most those of the worker that writes:
-no network, no toolboxes, no other workers, no right to write workers. The file is a draft below `workers/generated/`.
+The request has a name, instructions, a description, a model and an output schema. The file is a draft below
+`workers/generated/`. Does not write the starter file of `guild worker new` (see `workers.lifecycle`).
+
+Invariant: permissions come only from `worker_creation:` in the user's settings, and never exceed the permissions of the
+creating worker. A created worker has no network, no toolboxes, no other workers, and cannot create workers.
 """
 
 from __future__ import annotations

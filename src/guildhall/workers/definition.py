@@ -1,4 +1,7 @@
-"""The worker file as a type: every field, its default and what may stand in it. The JSON Schema is made from this."""
+"""Worker definition: declares every field of a worker file with its default and its constraints.
+
+The JSON Schema of worker files is generated from these types. Does not read files (see `workers.loader`).
+"""
 
 from __future__ import annotations
 

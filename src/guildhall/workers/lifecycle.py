@@ -1,10 +1,12 @@
-"""A worker's life: draft, active, retired, and a lock beside it.
+"""Worker life cycle: changes the status and the lock of a worker, and writes the starter file of a new worker.
 
-    draft --promote--> active --retire--> retired        locked: yes | no, whatever the status
+    draft --promote--> active --retire--> retired        locked: yes | no, independent of the status
 
-The status is in the file; a change of it edits that one field. The lock is a pin of the text in the database: what is
-locked runs, and is neither changed nor, once its text differs from what was pinned, run. The functions here judge and
-edit files; pins are stored by `records.py`."""
+The status is a field of the worker file, and a change edits only that field. The lock is a pin of the file's text in
+the database. Does not store pins (see `workers.records`).
+
+Invariant: a locked worker is not changed, and it does not run if its text differs from the pin.
+"""
 
 from __future__ import annotations
 

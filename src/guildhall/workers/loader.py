@@ -1,4 +1,8 @@
-"""Loads a worker: reads its file, checks it, finds its instructions. Errors name file, line, field and nearest name."""
+"""Worker loader: reads and validates a worker file, and finds and renders its instructions.
+
+Does not search for workers (see `workers.registry`). Templates are rendered in a process of their own (see
+`workers.template`). Errors name the file, the line, the field and the nearest valid name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The nouns of this floor: a worker with the place it comes from, a line of a listing, a lock."""
+"""Worker types: define a worker with its origin, its folders and rules, an entry of a listing, and a lock.
+
+Does not read files (see `workers.loader`).
+"""
 
 from __future__ import annotations
 

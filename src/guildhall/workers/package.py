@@ -1,6 +1,11 @@
-"""A package: a folder below the home's `packages/` whose pyproject.toml says what it is, a worker, a toolbox or both.
+"""Worker package: reads a folder whose pyproject.toml declares a worker, a toolbox or both.
 
-All of it is read and nothing is run: what the `[tool.guildhall]` table names is loaded when a worker is activated."""
+It also lists the files and tools of a package. A package lies below the home's `packages/`. Does not install
+or remove packages (see `workers.package_store`).
+
+Invariant: no code of the package is run here. The code that the `[tool.guildhall]` table names is loaded when a worker
+is activated.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The packages of a home: which there are, the worker in one, and what is wrong with those that cannot be used."""
+"""Package store: lists, creates, adds and removes the packages of a home, and loads the worker of a package.
+
+Invalid packages are listed with their error. Does not parse a package (see `workers.package`).
+
+Invariant: a package is added as a whole or not at all, and the files of a removed or replaced package are kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The SQL of this floor: locks, the files that a person trusts, and for which workers there is work."""
+"""Worker records: read and write locks and trusted files, and query the unfinished work of workers.
+
+Does not decide about trust (see `workers.trust`) or locks (see `workers.lifecycle`).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
-"""The code that a worker names: toolbox files, servers of tools, the module of its output schema. It is found and read,
-never run."""
+"""Code references: find and read the code that a worker names, and the environment of its MCP servers.
+
+The code is in toolbox files, packages, MCP servers and the module of an output schema. Does not decide about trust (see
+`workers.trust`).
+
+Invariant: the code is read here, never run.
+"""
 
 from __future__ import annotations
 

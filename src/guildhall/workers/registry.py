@@ -1,4 +1,8 @@
-"""Where workers are found: the project's `workers/`, the home's, its packages, then those that come with Guildhall."""
+"""Worker registry: finds and lists workers, and chooses the model of a run.
+
+It searches the project's `workers/`, the home's `workers/`, the home's packages, and the workers that come with
+Guildhall. A name that matches several files is an error. Does not parse worker files (see `workers.loader`).
+"""
 
 from __future__ import annotations
 

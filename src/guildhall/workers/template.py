@@ -1,8 +1,10 @@
-"""Renders one template, in a process of its own that ends with it.
+"""Template renderer: a program that renders a jinja2 template of a prompt in a process of its own.
 
-It is started as a script by `prompts.py` and knows nothing of Guildhall: a template that loops for ever, swallows
-memory or breaks out of jinja2's sandbox finds an empty environment, no secrets and little time. The request comes as
-JSON on standard input, the answer goes as JSON to standard output.
+`workers.loader` starts it as a script. It reads the request as JSON from standard input and writes the answer as JSON
+to standard output. Templates that loop forever, exhaust memory or escape the jinja2 sandbox find an empty environment,
+no secrets and little time.
+
+Invariant: it imports nothing of Guildhall, and files are read only below the prompts folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Trust: the code of a folder runs only as a person has seen it. Each file is pinned by its content, at its path."""
+"""Trust: decides if the code of a worker may run, by comparing each file with its trusted content.
+
+A file is pinned by its path and its SHA-256. Code in the user's own home is trusted. Does not find the code (see
+`workers.references`), store pins (see `workers.records`) or ask the user (see `cli.trust_prompt`).
+
+Invariant: code of a project runs only in the form that the user has trusted.
+"""
 
 from __future__ import annotations
 
