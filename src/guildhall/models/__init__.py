@@ -1,5 +1,7 @@
-"""Where a model's answers come from: providers, scripts, recordings; and the door that every call passes.
+"""Models: answer model calls from providers, scripts and recordings, behind the door that every call passes.
 
-Above: runs, which hands the door its journal and its budget. Below: core. Beside it, and never imported: runtimes,
-which executes what lies between the doors. Not aware of workers' files: it is given a model's name and messages.
+Above: runs, which gives the door its ledger. Also hall, workflow, projects and cli, for model names, keys and scripts.
+Below: core.
+Does not read worker files: callers pass in a model name and messages.
+Does not import the sibling runtimes, which reaches a model only through the door.
 """

@@ -1,4 +1,14 @@
-"""From a model's name to the source of its answers; and which keys there are to choose by, never their values."""
+"""Model catalog: returns the source of a model name, resolves `auto` by the keys that are set, knows prices.
+
+    auto                the default model of the first provider with a key
+    script:FILE         a scripted model
+    replay:RUN          the answers of a recorded run, without cost
+    cursor:MODEL        a model that only the Cursor program calls
+    provider:MODEL      a provider that pydantic-ai supports
+
+The module also contains the source of a recorded run.
+Does not call providers: `providers` does. Does not return the values of keys: it names only provider and variable.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Which variables hold the keys and the addresses of which providers."""
+"""Credentials of model providers: the variables of keys and addresses, and the token of a Claude login.
+
+A request can bring variables from the caller's terminal. The token of a login is in CLAUDE_CODE_OAUTH_TOKEN or in the
+file that Claude Code keeps.
+Does not redact texts: `core.redaction` does.
+
+Invariant: a key or token never goes to an address that another party set. If a request brings any variable of a
+provider, the hall's own variables of that provider are not used.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,15 @@
-"""The model door: the one path of every model call of every run.
+"""Model door: checks, reserves, records and sends each model call of a run, and estimates its tokens.
 
-already answered? -> within limits, reserved in dollars -> on record -> ask the source -> on record -> the run sees it
+    already answered? -> check limits, reserve dollars -> record the call -> ask the source -> record the answer -> run
 
-Like the gate it keeps nothing: what was recorded, and what the run may still spend, is handed in as a `ModelLedger`.
-The runtime gets whole answers only; text is published while it is being written, for eyes, not for the run."""
+A transient failure is retried after the pause that the provider asks for, or after a growing pause. A call has at most
+four attempts (`ATTEMPTS`). It is not retried after a part of its answer was passed on to a program.
+The runtime gets complete answers only. Text is published while it arrives, for display.
+Does not keep state: the recorded answers and the budget are in the `ModelLedger` that runs pass in.
+
+Invariant: every model call of every run passes this door, except for calls of runtimes with their own network
+(`runtimes.catalog`). A call with a recorded answer never reaches the source again.
+"""
 
 from __future__ import annotations
 

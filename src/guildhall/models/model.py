@@ -1,4 +1,7 @@
-"""The nouns of the model door: what is asked, and who answers."""
+"""Types of model calls: the query, the `Source` protocol that answers it, and the upstream of a provider.
+
+Does not perform I/O and does not contain sources: `providers`, `scripted.source` and `catalog` do.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a provider's refusal means: told apart by its status and its words, the same for every way of asking.
+"""Provider errors: classify a failure by its HTTP status and the provider's message, and explain it.
 
-Above: providers, asked by pydantic-ai's clients, and requests that are passed on as they came. The words are those of
-Anthropic and OpenAI; others that speak their formats mostly copy them.
+`providers` (clients of pydantic-ai) and `passthrough.request` (forwarded requests) use the classification.
+The patterns match the messages of Anthropic and OpenAI. Providers with compatible formats mostly copy them.
+Does not retry: `door` does.
 """
 
 from __future__ import annotations

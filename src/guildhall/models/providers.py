@@ -1,7 +1,9 @@
-"""Answers from a provider, by pydantic-ai: any model that it can reach, as `provider:model`.
+"""Provider source: asks any model that pydantic-ai supports (`provider:model`), and computes prices.
 
-Nothing outlives an answer but the settings: each one is asked over a connection of its own, so that a source can be
-used from any event loop and leaves nothing open. Retries are the door's: the clients' own are switched off."""
+Each call uses a connection of its own. A source works in any event loop and leaves nothing open.
+Does not retry: `door` does, and the retries of the clients are switched off.
+Does not read keys from this process: the caller passes in the environment.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The wire formats of model providers, from the provider's side: what clients send, what they are answered.
+"""Dialects: read and write the wire formats of Anthropic and OpenAI, as a provider does.
 
-Above: the wire server, which speaks them over HTTP. Below: pydantic-ai's messages, into which a request is read and
-from which an answer is written. Not a client of any provider: those are pydantic-ai's own.
+Above: `models.passthrough` and `hall.doors`, which speak these formats over HTTP.
+Below: the message types of pydantic-ai. A request is read into these types, and an answer is written from them.
+Does not call providers: `models.providers` and `models.passthrough` do.
 """

@@ -1,4 +1,9 @@
-"""Anthropic's Messages API: `/v1/messages`, and the counting of tokens beside it."""
+"""Dialect of Anthropic's Messages API: reads and writes `/v1/messages`, its event stream and token counting.
+
+It also trims the requests of Claude Code to the prompt, tools and results of the run. With a Claude login, the lines
+that the provider demands stay before the system prompt.
+Does not send requests: `models.passthrough.request` does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What the dialects share: a request as read, the conversation it holds, and how its JSON is looked at."""
+"""Base of the dialects: the `Dialect` protocol, request validation, conversation rules and server-sent events.
+
+A body is parsed as plain JSON with limits on its depth and size.
+`Conversation` checks that each tool call has a result.
+`Trim` describes the prompt, tools and results that a request may show.
+Does not contain the format of a provider: `anthropic`, `openai_chat` and `openai_responses` do.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a program tells of a conversation, as it would be told by our own runtime: our names, and our order.
+"""Canonical form of a conversation: restores the run's tool names, and orders tool results by their calls.
 
-Programs that make calls side by side tell the results as they came, which is another order each time: the same question
-would then not be known again when a run goes on.
+Programs that call tools in parallel report the results in the order of arrival, which differs each time. Without the
+canonical order, a resumed run would not find its recorded model calls.
+Does not change the text of messages, except for results whose original is known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""OpenAI's Chat Completions API: `/v1/chat/completions`, which most other providers speak too."""
+"""Dialect of OpenAI's Chat Completions API: reads and writes `/v1/chat/completions` and its stream of chunks.
+
+Most other providers support this format too. Of several choices, only the first is read.
+Does not send requests: `models.passthrough.request` does.
+"""
 
 from __future__ import annotations
 

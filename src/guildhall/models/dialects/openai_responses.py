@@ -1,4 +1,9 @@
-"""OpenAI's Responses API: `/v1/responses`, which OpenAI's own clients and Codex speak."""
+"""Dialect of OpenAI's Responses API: reads and writes `/v1/responses` and its event stream.
+
+OpenAI's own clients and Codex use this format. It also removes the context that Codex adds to requests by itself.
+Does not store responses: each request contains the whole conversation.
+Does not send requests: `models.passthrough.request` does.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
-"""The model door for programs: requests in a provider's own format, checked, forwarded and answered in that format.
+"""Passthrough: the model door for programs, which checks and forwards requests in a provider's format.
 
-Does not know provider formats; see `guildhall.models.dialects`."""
+Does not know provider formats: `models.dialects` does. Does not serve HTTP: `hall.doors` does.
+"""

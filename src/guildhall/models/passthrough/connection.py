@@ -1,7 +1,9 @@
-"""The connections of a run to its provider, kept from one request to the next: HTTP/1.1, and nothing in the way.
+"""HTTP/1.1 connections of a run to its provider: post requests, and yield each answer as it arrives.
 
-Each piece of an answer is handed on in the moment in which it comes, which the usual clients take their time over.
-Where a proxy is set, one of them does it.
+A connection serves several requests, in sequence. More connections are opened when they are needed.
+Each piece of an answer is yielded immediately, which common HTTP clients delay. If a proxy is set, such a client sends
+the request.
+Does not choose headers or keys: `request` does.
 """
 
 from __future__ import annotations

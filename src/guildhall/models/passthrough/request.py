@@ -1,8 +1,10 @@
-"""A request as a program has written it, on its way to the provider; and the way of the answer back.
+"""Passthrough request: forwards a program's request to the provider and relays the answer byte by byte.
 
-The answer is passed on as it comes, byte by byte as the provider said it. What the program could act on, a complete
-call or the end, waits here until the answer is on record. Whose request it is, and what is left out of it, is decided
-before; whether it may be made at all is the door's to say.
+Pieces that a program could act on (a complete tool call, the end of the answer) are held until the answer is recorded.
+The program's headers are filtered, and the hall's key or login is added.
+Does not trim the request: `session` does. Does not decide if the call is allowed: `models.door` does.
+
+Invariant: a program never acts on an answer that is not recorded.
 """
 
 from __future__ import annotations

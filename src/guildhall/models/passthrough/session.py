@@ -1,10 +1,12 @@
-"""The model door on the wire, for one run: a program asks in a provider's own format, and is answered in it.
+"""Passthrough session: answers the model requests of the program that executes a run, in the provider's format.
 
-    read -> trimmed to what the run shows -> which call of the run is it? -> asked at the door -> on record -> its end
+    read -> trim to the run's prompt and tools -> find the call's key -> ask at the door -> record -> send the end
 
-The program is answered by whoever answers for the run's model: a provider, to which its request is passed on, a
-script, a recording, or the run's own record. It cannot tell which. A call goes on when the program hangs up: what was
-paid for is on record, and whoever asks the same again is given the same.
+The answer comes from a provider, a script, a recording or the run's own record. The program cannot tell which.
+A request without the run's prompt, such as a request for a title, gets a fixed answer and is not recorded. If it
+contains an earlier answer, such as a request for a summary, the run fails.
+A call continues if the program disconnects. A repeated request gets the recorded answer.
+Does not call the provider: `request` does. Does not serve HTTP: `hall.doors` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""The scripted model: a YAML file that answers in a model's place (`script:FILE`).
+"""Scripted model (`script:FILE`): loads a YAML file and answers model calls from it.
 
-It keeps no state: which run and which answer is meant follows from the question alone, so that it gives the same
-answers after a crash, in a replay and behind every wire format. The format is described in docs/scripted-model.md."""
+docs/scripted-model.md describes the format. Patterns can take text from messages and put it into later arguments.
+Does not read the section `test:`: `test_case` defines it, `hall.testrun` uses it.
+
+Invariant: a source keeps no state. The query alone selects the run and the answer, so that answers are identical after
+a crash, in a replay and in every wire format.
+"""
 
 from __future__ import annotations
 

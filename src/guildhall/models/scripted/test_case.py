@@ -1,6 +1,8 @@
-"""The section `test:` of a script: what `guild test` starts, answers and compares. The scripted model does not read it.
+"""Test case: the format of a script's section `test:`, which `guild test` starts, answers and compares.
 
-The format is described in docs/testing-workers.md.
+docs/testing-workers.md describes the format. The module also defines the placeholders of recordings, such as
+`@PROJECT@`.
+Does not run tests: `hall.testrun` does. The scripted model does not read the section.
 """
 
 from __future__ import annotations
