@@ -1,6 +1,9 @@
-"""What executes a run between its two doors: pydantic-ai now, the CLIs of others beside it.
+"""Runtimes: execute a run between its model door and its tool door, in a forked process or a vendor's program.
 
-Above: runs, which assembles what is executed here and owns both doors. Below: tools, for the shape of calls and
-results. Beside it, and never imported: models, because a runtime reaches a model through its door only. A runtime keeps
-no state that matters: killed at any moment, it is started again and finds its answers behind the doors.
+Above: runs, which assembles the assignment and owns both doors. Also hall, workflow and cli, for selection and checks.
+Below: tools (calls and results), sandbox (confinement of programs), core.
+Does not import the sibling models: a runtime reaches a model only through its door.
+
+Invariant: a runtime keeps no state that matters. After a kill it is started again, and the doors return the recorded
+answers.
 """

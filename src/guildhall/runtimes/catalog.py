@@ -1,11 +1,14 @@
-"""The table of runtimes: what each is, what it needs, and what a run loses by it. Data, for the docs, `guild doctor`,
-`guild plan` and whoever starts one.
+"""Runtime catalog: lists each runtime with its program, versions, durability and gaps, and creates its driver.
 
-Durability is what a run that is killed and goes on, or is replayed, finds again behind its doors:
+The docs, `guild doctor` and `guild plan` print the rows.
+Durability says which parts of a run are found again behind its doors after a crash or in a replay:
 
-    exact          every answer of the model and every result of a tool
-    tool-exact     every result of a tool; the model is asked again
-    restart-only   the same task from the beginning; calls of tools that are made again are new calls"""
+    exact          every model answer and every tool result
+    tool-exact     every tool result, while the model is asked again
+    restart-only   only the task, which starts from the beginning with new tool calls
+
+Does not look for installed programs: `discovery` does.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Finds the programs of runtimes and looks whether they will do. What was looked at once is not started again for it.
+"""Discovery of runtime programs: finds the program of a runtime, checks its version, and lists its files.
 
-A program is where its variable says (GUILDHALL_CLAUDE), in a Python package that brings it, or on the PATH. To ask one
-for its version can take a second of a processor, so what it said is written down for the next hall.
+A program is looked up in its variable (such as GUILDHALL_CLAUDE), in a Python package that bundles it, and on the PATH.
+Asking a program for its version can take a second of CPU time, so the version is saved for the next hall.
+Does not start runs: `programs.runtime` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The nouns of a runtime: what it is given, and the doors that it may use."""
+"""Types of runtimes: assignment, attachments and outcome, and the protocols of the doors and of a runtime.
+
+Does not perform I/O. Does not implement the doors: `runs.execution` does.
+"""
 
 from __future__ import annotations
 

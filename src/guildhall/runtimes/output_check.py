@@ -1,4 +1,9 @@
-"""Decides whether what a model has answered is the end of a run, for every runtime alike."""
+"""Output check: decides if a model answer ends a run, and validates the output against the schema.
+
+Without a schema, the output is text without a tool call. With a schema, it is a call of `final_result` that fits.
+After three unusable answers in a row the run fails. A tool call in between resets the count.
+Does not ask the model again: the runtimes do, all by this rule.
+"""
 
 from __future__ import annotations
 

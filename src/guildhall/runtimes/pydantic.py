@@ -1,8 +1,9 @@
-"""The pydantic runtime: any model that pydantic-ai can reach, driven by a loop of our own.
+"""Pydantic runtime: asks any model of pydantic-ai and makes its tool calls in parallel until it gives an output.
 
-It uses pydantic-ai's messages and its models' direct interface, not its Agent: what the model is shown is then exactly
-the assignment, and every call that the model makes, also of a tool that does not exist or with arguments that are not
-JSON, goes to the tool door and nowhere else (docs/adr/005).
+The loop uses the messages and the direct model interface of pydantic-ai, not its Agent (ADR 005). The model therefore
+sees exactly the assignment.
+Does not validate tool calls: unknown tools and arguments that are not JSON go to the tool door too.
+Does not decide if an output is valid: `output_check` does.
 """
 
 from __future__ import annotations

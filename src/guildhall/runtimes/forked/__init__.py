@@ -1,3 +1,5 @@
-"""The pydantic runtime in a process of its own, forked from a warm parent.
+"""Forked runtime: executes each run with the pydantic runtime in a process that a warm fork server forks.
 
-`client` and `runtime` are the hall's side, `server` and `child` the other processes, `protocol` what they exchange."""
+`client` and `runtime` work in the hall, `server` and `child` in the other processes. `protocol` defines their messages.
+Does not execute vendors' programs: `runtimes.programs` does.
+"""

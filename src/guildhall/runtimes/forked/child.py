@@ -1,6 +1,9 @@
-"""Inside the process of a run: the pydantic runtime, with its two doors at the other end of a socket.
+"""Process of a run: executes an assignment with the pydantic runtime and reaches both doors over a socket.
 
-It holds no key, no database and no file; what it knows came over the socket. When the hall is gone it ends."""
+The process has no key, no database and no open file. It ends when the hall is gone.
+The module also contains the practice runs that warm up the fork server.
+Does not fork: `server` does.
+"""
 
 from __future__ import annotations
 

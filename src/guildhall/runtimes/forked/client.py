@@ -1,7 +1,10 @@
-"""The hall's end of the warm parent: starts it, asks it for children, starts it again when it is killed.
+"""Client of the fork server: starts the server, requests a process for each run, and restarts a dead server.
 
-It imports nothing heavy and can be started before anything else; the warm parent needs a second or two to come up, and
-orders wait for it. Everything that it starts ends with it, and it ends with the hall, however that ends.
+The server needs a second or two to start, and requests wait for it. The module imports nothing slow, so that it can
+start the server before anything else.
+Does not serve the doors to a process: `runtime` does.
+
+Invariant: every process that the server starts ends with the server, and the server ends with the hall.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What the hall and the process of a run say to each other: lines of JSON on the socket that the process was born with.
+"""Protocol between the hall and the process of a run: defines the lines of JSON on their socket.
 
-The process asks at the doors, the hall answers. Only what the other side cannot know travels: the hall begins the
-conversation by itself and keeps it, so a question brings what is new in it, and a call is named by the answer of the
-model that it stands in. Nothing that comes from the process is taken on trust.
+The process asks at the doors, and the hall answers. A model call contains only the new messages, because the hall
+keeps the conversation. A tool call names the model answer that contains it.
+Does not read or write sockets: `runtime` and `child` do.
+
+Invariant: the hall validates everything that a process sends.
 """
 
 from __future__ import annotations

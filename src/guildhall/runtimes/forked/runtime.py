@@ -1,7 +1,8 @@
-"""The runtime of a hall that shields itself: each run is executed in a process of its own, between the same doors.
+"""Forked runtime, hall side: executes each assignment in a new process and serves that process at the doors.
 
-The process asks, the hall does: a call that has begun goes on to its end and onto the record, even if the process that
-asked for it dies meanwhile. So a run that is resumed after a crash finds everything that was done.
+A call that has begun is finished and recorded, even if the process dies. A run that resumes after a crash therefore
+finds all completed calls.
+Does not fork processes: `client` requests them from `server`. Does not drive the model: `child` does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The warm parent: a process of its own that has imported and tried everything once, and forks a child for each run.
+"""Fork server: imports and warms up the pydantic runtime once, and forks a confined process for each run.
 
-It is started by exec, so it has nothing of the hall but one end of a control socket. An order on it brings the socket
-of a new child; the reply is its process as a pidfd; how it ended is told later. It knows nothing of runs. When the
-hall is gone, it ends everything that it has started, and itself.
+The server is started by exec and inherits only its end of a control socket. A request contains the socket of the new
+process. The reply contains its pidfd. The exit status follows when the process ends.
+When the hall is gone, the server ends all its processes and itself.
+Does not know runs: `child` executes them.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
-"""Runtimes that are programs: Claude Code, Codex, OpenCode and Cursor, each with a driver, in a sandbox.
+"""Program runtimes: execute runs with Claude Code, Codex, OpenCode or Cursor, each with a driver, in a sandbox.
 
-Does not answer model calls: a program reaches the hall's two doors and nothing else."""
+Does not answer model calls: `models.passthrough` does. Except for Cursor, a program reaches only the hall's two doors.
+"""

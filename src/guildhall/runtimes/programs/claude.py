@@ -1,6 +1,7 @@
-"""Claude Code as a runtime: spoken to in JSON lines on its input and output, without the SDK around it (ADR 024).
+"""Driver of Claude Code: starts it without its own tools and settings, and exchanges JSON lines (ADR 024).
 
-It is given none of its own tools, nothing of its settings, and the run's servers of tools and no others.
+The driver does not use the vendor's SDK. The only MCP servers are the servers of the run.
+Does not start the process: `process` does. Does not decide the output: `runtime` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The Codex CLI as a runtime: `codex exec`, with settings, a model and a home that are made for the one run.
+"""Driver of the Codex CLI: starts `codex exec` with settings, a model description and a home made for the run.
 
-Its model is described to it as one that has no tools but the run's, so that it offers next to none of its own. A
-further message of the user is a process of its own, in the same home.
+The description declares a model without tools, so that Codex offers almost none of its own tools.
+A further message of the user starts a new process in the existing home.
+Does not start the process: `process` does. Does not decide the output: `runtime` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Cursor's agent as a runtime: the one program whose models are not ours to answer for.
+"""Driver of Cursor's agent: starts it with the user's key and the run's MCP servers, and reads its final text.
 
-It asks them itself, over the network and with the person's own key. So its words are taken from what it says, what it
-did before it fell cannot be told from what it would do again, and it is never started a second time by itself.
+Cursor calls its models itself, over the network. The model door sees no call, and the output is the text that Cursor
+reports. Prompt and message are on the command line, with at most 120,000 bytes.
+Does not restart after a crash: completed tool calls would be repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""OpenCode as a runtime: `opencode run`, with settings and a home that are made for the one run.
+"""Driver of OpenCode: starts `opencode run` with settings and a home made for the run.
 
-All that it could do by itself is denied to its agent, so that it offers the run's tools and no others. A further
-message of the user is a process of its own, in the same home.
+The settings deny all tools of OpenCode to its agent, so that it offers only the tools of the run.
+A further message of the user starts a new process in the existing home.
+Does not start the process: `process` does. Does not decide the output: `runtime` does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""One program of a runtime at work: in the jail, with a home that is made for it and goes with it, and one door.
+"""Process of a runtime program: runs it in a jail with a temporary home, reads its JSON lines, and kills it.
 
-What it needs to know is in its environment and in files that only it can read, never on its command line. It says JSON,
-a line at a time; what else it says is kept only to tell how it ended. It is ended by being killed, with all that it
-has started.
+Output that is not JSON is kept only to explain the end of the process.
+Ending a process kills everything that it has started and removes its home.
+Does not know the programs: the drivers return a `Launch`.
+
+Invariant: keys and tokens are in the environment or in files that only the program can read, never on the command line.
 """
 
 from __future__ import annotations

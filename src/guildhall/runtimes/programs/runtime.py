@@ -1,8 +1,11 @@
-"""The runtime that is a program of somebody else: Claude Code, Codex and the like, between the same two doors.
+"""Program runtime: executes an assignment with a vendor's program, as its driver defines, between the two doors.
 
-It is started anew for each stretch of a run and walked through what is on record: the doors answer what they have
-answered before. So nothing of the program's own sessions is needed to go on after a crash, an approval or a restart.
-The output is what its model has answered, as the model door has it; the program only says when it is done."""
+The program starts anew for each segment of a run. The doors return the recorded answers, so that the program repeats
+the recorded part. The program's own sessions are not needed after a crash, an approval or a restart.
+The output is the model's answer at the model door. The program only reports that it is done.
+A program that is silent for five minutes, with no call under way, is ended.
+Does not know command lines or formats: the drivers (`claude`, `codex`, `opencode`, `cursor`) do.
+"""
 
 from __future__ import annotations
 
