@@ -1,5 +1,6 @@
-"""What users test their own workers and programs with: a scripted model server.
+"""Testing support for users: a scripted model server for tests of their own workers and programs.
 
-Above: nothing, no other floor imports it. Below: everything. Does not replace parts of Guildhall by stand-ins: the real
-parts run, without a provider.
+Above: nothing. No other package imports it.
+Below: models, hall, rpc, runs, jobs, projects, core.
+Does not replace parts of Guildhall by mocks: the real parts run, without a provider.
 """

@@ -1,9 +1,11 @@
-"""A provider for tests: the scripted model on a loopback port, for real clients of Anthropic and OpenAI.
+"""Scripted model server: serves a model script on a loopback port to real clients of Anthropic and OpenAI.
 
     with ScriptedServer(Path("review.yaml")) as server:
         client = anthropic.Anthropic(base_url=server.anthropic_url, api_key="script-reviewer")
 
-The key names the worker whose answers are given, `script-WORKER.1` those of its second run.
+The key selects the worker whose answers are returned. `script-WORKER.1` selects the worker's second run.
+The server keeps all requests in `requests`.
+Does not execute runs and does not trim requests. Does not read scripts: `models.scripted.source` does.
 """
 
 from __future__ import annotations
