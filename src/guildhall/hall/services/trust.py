@@ -2,7 +2,7 @@
 
 The code can be that of a folder, a worker, a workflow or a test.
 The module also finds test files, and refuses tests that would execute programs from an untrusted file.
-Does not check trust at the start of a run: `hall.composition.workers` does. Does not compute digests: `workers.trust`
+Does not check trust at the start of a run: `hall.composition.workers` does. Does not compare digests: `workers.trust`
 does.
 """
 
