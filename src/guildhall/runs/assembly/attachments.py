@@ -6,8 +6,8 @@ path.
 
 Does not implement safe file access: `sandbox.files` does, as for the tools of a run.
 
-Invariant: no link, name or concurrent replacement leads to another file. A file whose name the policy forbids is never
-opened.
+Invariant: no link, name or concurrent replacement leads out of the permitted folder. The policy applies to the given
+name before the file is opened, and to the name that a link leads to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run history: queries recorded runs, their trees and journals, and renders the conversation with the model.
 
-Imports only light modules, so that commands that only read start fast.
+Commands that only read import this module, so its imports should stay light.
 
 Does not write: `runs.record.journal` and `runs.record.records` do.
 """
