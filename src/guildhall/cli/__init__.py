@@ -1,5 +1,7 @@
-"""The command line: parse, call the hall, print.
+"""Command line: parses the arguments of `guild`, calls the hall and prints the result.
 
-Above: nothing. Below: `hall.client`. Not a place for decisions: the hall makes them, so that other clients of the hall
-behave the same. Nothing heavy is imported before a command needs it.
+Above: nothing.
+Below: hall, through `hall.client`, and the types of the packages below it.
+Does not decide anything. The hall decides, so that all clients of the hall behave alike. Heavy modules are not imported
+before a command needs them.
 """

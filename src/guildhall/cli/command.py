@@ -1,7 +1,8 @@
-"""A command as one function with declared arguments.
+"""Command: turns a function with declared arguments into a command of `guild`.
 
 The function validates its arguments, connects with `await ctx.connect()`, calls the hall and prints with `ctx.print()`.
-It returns an exit code, or None for success. Does not find the command: commands.tsv names its function.
+It returns an exit code, or None for success. Does not find the command, because `commands.tsv` names its function (see
+`cli.command_table`).
 """
 
 from __future__ import annotations

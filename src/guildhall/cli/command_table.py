@@ -1,6 +1,8 @@
-"""The commands of `guild`, read from commands.tsv: the pages of help, the completion and the documentation use them.
+"""Command table: reads the commands of `guild` from `commands.tsv` and prints the pages of help.
 
-Imports nothing, so that `guild --help` costs no more than Python itself.
+Shell completion and the documentation use the table too. Does not parse arguments (see `cli.parser`).
+
+Invariant: it imports nothing, so that `guild --help` takes no longer than Python itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The connection of a command to the hall: the client, the frame of the caller, and signals.
+"""Connection: connects a command to the hall, builds the caller's frame, and handles signals.
 
-Does not know commands. Whoever connects closes the client.
+The first signal cancels the command and parks its run. The second signal ends the process. Does not know commands (see
+`cli.command`). The caller of `connect` closes the client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A conversation in a meeting, at the terminal or by a program, turn by turn.
+"""Conversation: talks with a worker in a meeting, turn by turn, at a terminal or for a program.
 
 Each turn connects to the hall again, because the hall may have exited or been replaced while the user was thinking.
-Invariant: nothing but the recorded meeting connects two turns.
+Does not parse the command line (see `cli.commands.projects.meet`).
+
+Invariant: only the recorded meeting connects two turns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Exit codes of commands. The exit code of an error is an attribute of its class (core/errors.py)."""
+"""Exit codes: name the exit codes of commands and return the exit code of a run.
+
+Does not map errors. The exit code of an error is an attribute of its class (see `core.errors`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Following a run: prints its events, asks the user for answers, and prints the result at the end."""
+"""Follower: prints the events of a run, asks the user for answers, and prints the result at the end.
+
+Does not format results or journal entries (see `cli.format.runs`) or read answers (see `cli.prompt`).
+
+Invariant: pieces of text are joined to whole words before they are printed, so that secrets are redacted.
+"""
 
 from __future__ import annotations
 

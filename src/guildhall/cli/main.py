@@ -1,4 +1,7 @@
-"""`guild`: finds the command, runs it, and turns errors into messages and exit codes."""
+"""Entry point of `guild`: finds the command, runs it, and turns errors into messages and exit codes.
+
+Pages of help need only the table of commands (see `cli.command_table`). Does not parse arguments (see `cli.parser`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The parser of one command, and the types of its arguments. Does not find the command: `command_table` does."""
+"""Argument parser: parses the arguments of a command and defines their types.
+
+An unknown option is an error that suggests the nearest option. Does not find the command (see `cli.command_table`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Questions to the user at the terminal."""
+"""Prompts: ask the user questions at the terminal and read the answers.
+
+Input that was typed before the question is discarded. Does not send an answer to the hall (see `cli.follow` and
+`cli.commands.runs.answer`) or ask for trust (see `cli.trust_prompt`).
+"""
 
 from __future__ import annotations
 

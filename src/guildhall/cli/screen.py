@@ -1,11 +1,13 @@
-"""The output of a command: results on standard output, everything else on standard error.
+"""Screen: prints results on standard output and everything else on standard error, as text or JSON.
 
-Known secrets are redacted in both. Control characters are escaped on a terminal; a pipe gets the text unchanged.
-Colour is used only on a terminal and without NO_COLOR.
+Control characters are escaped on a terminal. A pipe gets the text unchanged. Colour is used only on a terminal and
+without NO_COLOR.
 
-There are two ways to make the text of others safe to look at. `plain` is for output and progress: it escapes what a
-terminal would obey and leaves what languages need. `exact` is for what a user approves: it escapes every character
-that is not plainly visible.
+Two functions make foreign text safe to display. `plain` is for output and progress: it escapes control sequences and
+leaves the characters that languages need. `exact` is for text that a user approves: it escapes every character that is
+not plainly visible. Does not format runs or other objects (see `cli.format`).
+
+Invariant: known secrets are redacted in both streams.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The things that users name on the command line: runs, asks, jobs, commissions, meetings, workflows, agents, workers.
+"""Targets: resolve the names on the command line to runs, asks, jobs, commissions, meetings, agents and workers.
 
 The first letter of an id is its kind. If a command gets the id of another kind, the error names the right command.
+Does not define the syntax of workflow targets (see `workflow.target`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Asking the user to trust the code of a folder: what would be executed is shown in full, then one question follows."""
+"""Trust prompt: shows the code of a folder that would be executed in full, and asks the user to trust it.
+
+Does not decide which code is trusted (see `workers.trust`).
+
+Invariant: every character of foreign text is visible in the prompt.
+"""
 
 from __future__ import annotations
 

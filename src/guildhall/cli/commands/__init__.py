@@ -1,4 +1,4 @@
-"""The commands, grouped by subject. `commands.tsv` says which function carries out which command.
+"""Commands: the functions behind the commands of `guild`, grouped by subject.
 
-A module is imported only when one of its commands is called.
+`commands.tsv` names the function of each command. A module is not imported before a command in it is called.
 """

@@ -1,4 +1,8 @@
-"""The story of `guild demo --guild`: the manager has work done in a repository, and the user's own stays the user's."""
+"""Guild story: plays `guild demo --guild`, in which a manager commissions work in a git repository.
+
+A commission fails and is dispatched again, another conflicts with the user's changes, and the hall is killed. The
+workers never change the user's branch or files. Does not run commands itself (see `cli.demo.story`).
+"""
 
 from __future__ import annotations
 

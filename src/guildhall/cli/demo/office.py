@@ -1,4 +1,8 @@
-"""The story of `guild demo --office`: a worker that calls others, asks, is killed, goes on, remembers, is replayed."""
+"""Office story: plays `guild demo --office`, in which a worker calls other workers.
+
+The worker asks for approval, is killed, resumes, remembers, is replayed, and becomes a test. Does not run commands
+itself (see `cli.demo.story`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The story of `guild demo`: a team reviews a change, votes, asks, is killed with its hall, goes on, is replayed."""
+"""Review story: plays `guild demo`, in which a team of agents reviews a change.
+
+The agents vote and ask for approval, are killed with their hall, resume, are replayed, and become a test. A runtime can
+be named that executes them. Does not run commands itself (see `cli.demo.story`).
+"""
 
 from __future__ import annotations
 

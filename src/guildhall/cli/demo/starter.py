@@ -1,4 +1,7 @@
-"""What `guild init` puts into a folder: a worker that runs at once, with no key, and the words to change it by."""
+"""Starter files: provide the files that `guild init` writes, with a worker that runs without a key.
+
+Does not write them (see `cli.commands.setup.init`).
+"""
 
 from __future__ import annotations
 

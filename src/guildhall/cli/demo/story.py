@@ -1,4 +1,8 @@
-"""The stories of `guild demo`: real commands, printed with their output."""
+"""Story: runs real `guild` commands in a folder and a home of their own, and prints them with their output.
+
+`HallStory` adds a hall that can be killed and is stopped at the end. Does not contain a plot (see `cli.demo.review`,
+`cli.demo.guild` and `cli.demo.office`).
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Printing runs, rooms, jobs, commissions, meetings and workflows. Reads from the hall and never changes anything."""
+"""Output formats: print runs, rooms, jobs, commissions, meetings and workflows.
+
+Some modules also wait for the printed object. They read from the hall and never change anything.
+"""

@@ -1,4 +1,7 @@
-"""Printing commissions, and waiting for them."""
+"""Commission output: prints commissions, and waits until a commission has ended or needs the user.
+
+Does not create or change commissions (see `cli.commands.projects.commission`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Printing jobs, and naming runs by what they are for."""
+"""Job output: prints jobs and their open questions, labels runs by their purpose, and waits for jobs of members.
+
+Does not dispatch or cancel jobs (see `cli.commands.jobs`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Printing meetings."""
+"""Meeting output: prints meetings, their last exchange and changes of their state.
+
+Does not conduct a meeting (see `cli.conversation`).
+
+Invariant: foreign words are printed behind bars, so that they cannot pass for output of guild.
+"""
 
 from __future__ import annotations
 

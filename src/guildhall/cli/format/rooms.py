@@ -1,4 +1,8 @@
-"""Lines for the events of a room. Messages are printed in full."""
+"""Room output: formats the events and messages of a room as lines.
+
+Messages are formatted in full. Their further lines are indented, so that none can pass for another message. Does not
+follow a run (see `cli.follow`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Printing runs, asks and journal entries."""
+"""Run output: prints runs, asks, journal entries and results, with the commands that continue a stopped run.
+
+Does not follow a live run (see `cli.follow`) or list runs (see `cli.commands.runs.ls`).
+"""
 
 from __future__ import annotations
 

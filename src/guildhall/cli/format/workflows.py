@@ -1,4 +1,7 @@
-"""Printing workflows and their agents."""
+"""Workflow output: prints workflows and their agents, with the command that retries a failed agent.
+
+Does not print the messages of a workflow (see `cli.format.rooms`).
+"""
 
 from __future__ import annotations
 

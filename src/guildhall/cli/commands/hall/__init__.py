@@ -1,1 +1,4 @@
-"""Commands for the hall's process and for other programs that use it."""
+"""Commands for the process of the hall and for programs that use it: hall, mcp, serve.
+
+Does not start the hall for other commands (see `cli.connection`).
+"""

@@ -1,4 +1,7 @@
-"""`guild hall status` and `stop`: the process that owns the state of a home."""
+"""`guild hall status` and `stop`: print the status of the hall's process, or end it.
+
+Interrupted runs resume when the hall starts again. Does not start the process (see `hall.client.discovery`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild mcp`: the hall as tools of another program's model, over standard input and output."""
+"""`guild mcp`: serves the hall as MCP tools for another program, over standard input and output.
+
+The connection to the hall is renewed if the hall has exited. Does not define the tools (see `hall.mcp_tools`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`guild serve`: a worker at a port of this machine, as a member is, until it is interrupted."""
+"""`guild serve WORKER`: serves a worker at a port of this machine, like a guild member, until it is interrupted.
+
+Callers need the secret that the command prints. Does not implement the protocol (see `rpc.endpoint` and
+`hall.server.worker_methods`).
+"""
 
 from __future__ import annotations
 

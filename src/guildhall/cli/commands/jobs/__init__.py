@@ -1,1 +1,4 @@
-"""Commands for jobs in the background."""
+"""Commands for jobs in the background: dispatch, job, rm.
+
+Does not print jobs (see `cli.format.jobs`).
+"""

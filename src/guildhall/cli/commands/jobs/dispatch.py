@@ -1,4 +1,7 @@
-"""`guild dispatch`: hand a task over and get the id of the job; the work goes on in the hall."""
+"""`guild dispatch WORKER TASK`: starts a job in the hall and prints its id, or with --wait its result.
+
+Does not show or cancel jobs (see `cli.commands.jobs.job`).
+"""
 
 from __future__ import annotations
 

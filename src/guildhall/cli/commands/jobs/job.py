@@ -1,4 +1,7 @@
-"""`guild job ls`, `show`, `result`, `cancel` and `rm`: the work that was handed over."""
+"""`guild job ls`, `show`, `result`, `cancel` and `rm`: manage the jobs of the hall and of members.
+
+Does not start jobs (see `cli.commands.jobs.dispatch`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild rm`: delete a job, a commission or a meeting by its id."""
+"""`guild rm ID`: deletes a job, a commission or a meeting by the kind of its id.
+
+Does not delete anything itself (see `job`, and `commission` and `meeting` in `cli.commands.projects`).
+"""
 
 from __future__ import annotations
 

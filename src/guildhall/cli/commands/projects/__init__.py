@@ -1,1 +1,4 @@
-"""Commands for git repositories: projects, commissions, meetings."""
+"""Commands for git repositories: project, commission, meet, meeting.
+
+Does not run git (see `guildhall.projects`).
+"""

@@ -1,4 +1,7 @@
-"""`guild commission`: create, dispatch, edit and end pieces of work on a project."""
+"""`guild commission`: lists, prints, creates, edits, dispatches, ends and deletes commissions of a project.
+
+Does not print a commission or wait for it (see `cli.format.commissions`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild meet`: talk with a worker in a project; leave, and come back to it days later."""
+"""`guild meet WORKER|MEETING [WORDS]`: starts a meeting with a worker, or returns to an open meeting.
+
+Does not conduct the conversation (see `cli.conversation`) or end a meeting (see `meeting`).
+"""
 
 from __future__ import annotations
 

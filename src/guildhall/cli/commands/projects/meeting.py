@@ -1,4 +1,7 @@
-"""`guild meeting ls`, `show`, `accept`, `decline`, `defer`, `close` and `rm`: the conversations with workers."""
+"""`guild meeting ls`, `show`, `accept`, `decline`, `defer`, `close` and `rm`: list and manage meetings.
+
+Does not talk in a meeting (see `cli.commands.projects.meet`).
+"""
 
 from __future__ import annotations
 

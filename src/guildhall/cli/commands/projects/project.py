@@ -1,4 +1,7 @@
-"""`guild project add`, `rm`, `ls` and `check`: the repositories that the guild works for."""
+"""`guild project add`, `rm`, `ls` and `check`: register, list and check the git repositories of the guild.
+
+Does not change a repository.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild doc ls`, `read`, `write` and `append`: the documents that a workflow works on."""
+"""`guild doc ls`, `read`, `write` and `append`: list, print and change the documents of a workflow.
+
+Does not store documents (see `guildhall.room`).
+"""
 
 from __future__ import annotations
 

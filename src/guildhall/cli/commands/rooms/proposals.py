@@ -1,4 +1,7 @@
-"""`guild proposals`: what a team has put to the vote, and what came of it."""
+"""`guild proposals TARGET`: prints the proposals of a workflow with their votes and results.
+
+Does not vote. Agents vote with the tools of their room.
+"""
 
 from __future__ import annotations
 

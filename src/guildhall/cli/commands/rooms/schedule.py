@@ -1,4 +1,8 @@
-"""`guild schedule`: when an agent, or all of a workflow, wake without being mentioned."""
+"""`guild schedule TARGET set WHEN | show | clear`: manages the times at which agents wake without a message.
+
+WHEN is a duration such as `5m` or a cron line. The schedule of a workflow holds for its agents without a schedule of
+their own. Does not wake agents (see `guildhall.workflow`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild send`: say something to an agent, or to all of a workflow. It is woken at once."""
+"""`guild send TARGET MESSAGE`: sends a message to an agent or a workflow, which wakes its recipients at once.
+
+Does not wait for an answer (see `cli.commands.runs.log` and `cli.commands.runs.wait`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`guild start`: a workflow that stays until it is stopped, or a worker that stands alone."""
+"""`guild start FILE|WORKER`: starts a workflow, a single worker or a stopped agent, until it is stopped.
+
+A single worker becomes an agent of `global:main`. In the foreground, the command prints the agent's events and stops it
+at the end. Does not run a workflow until it is idle (see `cli.commands.runs.run`).
+"""
 
 from __future__ import annotations
 

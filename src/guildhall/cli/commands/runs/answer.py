@@ -1,4 +1,7 @@
-"""`guild answer`, `guild approve`, `guild deny`: record what the person says, and let the run go on."""
+"""`guild answer`, `approve` and `deny`: answer an ask of a run or a member's job, and resume the run.
+
+Does not read answers at the terminal (see `cli.prompt`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`guild cost`: what the runs used, by worker and model."""
+"""`guild cost [TARGET]`: prints the turns, tokens and dollars of runs, summed by worker and model.
+
+Runs of a model without a price are counted separately, never as 0 dollars alone. Does not compute prices (see
+`guildhall.models`).
+"""
 
 from __future__ import annotations
 

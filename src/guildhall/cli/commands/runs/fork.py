@@ -1,4 +1,7 @@
-"""`guild fork`: a new run that begins with a part of another one's record, and goes on by itself."""
+"""`guild fork RUN --at N`: creates a run that shares another run's journal up to entry N, and follows it.
+
+Does not change the original run (see `cli.commands.runs.resume`).
+"""
 
 from __future__ import annotations
 

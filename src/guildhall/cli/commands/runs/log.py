@@ -1,4 +1,7 @@
-"""`guild log`: the journal of a run, line by line, and on as it grows; of a workflow with what is said in its room."""
+"""`guild log ID|TARGET`: prints the journal of a run and of the runs that it called, with -f also new entries.
+
+The log of a workflow includes the messages of its room. Does not format an entry (see `cli.format.runs`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`guild ls`: what needs you, what is working, what is done."""
+"""`guild ls`: lists runs, asks, workflows, jobs, meetings and commissions, grouped by state.
+
+The groups are: needs the user, working, done. With a target, it prints a workflow, an agent or a commission.
+Does not print a single run (see `cli.commands.runs.show`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild plan`: what could happen if a worker ran or a workflow was started, before anything does."""
+"""`guild plan WORKER|FILE`: prints the possible effects of a worker or a workflow before it runs.
+
+Does not start anything. The hall computes the plan (see `runs.plan`).
+"""
 
 from __future__ import annotations
 

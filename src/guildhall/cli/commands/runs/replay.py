@@ -1,4 +1,7 @@
-"""`guild replay`: do a run again on its recorded answers, touching nothing, and show where it differs."""
+"""`guild replay RUN`: repeats a run on its recorded answers without effects, and prints the first difference.
+
+Does not perform the replay (see `runs.replay`).
+"""
 
 from __future__ import annotations
 

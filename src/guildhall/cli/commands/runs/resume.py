@@ -1,4 +1,7 @@
-"""`guild resume`: go on with a run, exactly where it stopped."""
+"""`guild resume ID`: resumes a stopped run at the point where it stopped, and follows it.
+
+The id of a meeting returns to its conversation. Does not answer asks (see `cli.commands.runs.answer`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`guild run`: give a worker something to do and follow it."""
+"""`guild run WORKER|FILE [INPUT]`: starts a run of a worker, or a workflow until it is idle, and follows it.
+
+It also declares the arguments for models, limits and workflows that other commands share. Does not print events (see
+`cli.follow`).
+"""
 
 from __future__ import annotations
 

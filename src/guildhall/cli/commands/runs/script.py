@@ -1,4 +1,7 @@
-"""`guild script`: a recorded run as a script that answers in the model's place, with a test in it."""
+"""`guild script RUN`: writes a recorded run as a model script with a test that compares later runs with it.
+
+Does not run the test (see `cli.commands.runs.test`).
+"""
 
 from __future__ import annotations
 

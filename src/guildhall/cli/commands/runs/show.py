@@ -1,4 +1,7 @@
-"""`guild show`: all about one run, job or ask, one workflow or one agent of it."""
+"""`guild show ID|TARGET`: prints all facts about a run, job, ask, commission, meeting, workflow or agent.
+
+Does not print the journal (see `cli.commands.runs.log`).
+"""
 
 from __future__ import annotations
 

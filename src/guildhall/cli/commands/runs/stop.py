@@ -1,4 +1,8 @@
-"""`guild stop`: end a run, a workflow or one agent of it for good, with all that it has called."""
+"""`guild stop TARGET|RUN|--all`: ends a run with the runs that it called, a workflow, or an agent of a workflow.
+
+A commission is cancelled, and a meeting is closed without a summary. With --all, meetings stay open. Does not stop the
+hall (see `cli.commands.hall.hall`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild test`: the recorded tests of a project, each on a copy of it, with the differences."""
+"""`guild test [FILE|DIR ...]`: runs the recorded tests of a project on copies of it and prints the differences.
+
+With --update, a differing test is recorded again. Does not record a new test (see `cli.commands.runs.script`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild wait`: until a run is done or needs you. One that was started is done for now when it is quiet."""
+"""`guild wait ID|TARGET`: waits until a run, a job or a commission has ended or needs the user.
+
+The wait for a workflow or an agent ends when it is idle. Does not print events (see `cli.commands.runs.log`).
+"""
 
 from __future__ import annotations
 

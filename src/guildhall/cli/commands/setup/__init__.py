@@ -1,1 +1,4 @@
-"""Commands for a new installation: init, demo, doctor, completion."""
+"""Commands for a new installation: init, demo, doctor, completion.
+
+Does not contain the examples (see `cli.demo`).
+"""

@@ -1,4 +1,7 @@
-"""`guild completion`: the script for a shell, made from the table of commands and their parsers."""
+"""`guild completion bash|zsh|fish`: prints a completion script, made from the command table and the parsers.
+
+Does not install the script.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild demo`: the whole machinery in seconds, in a folder that is gone afterwards. Only the model is scripted."""
+"""`guild demo`: plays a story in a temporary folder, in which everything but the model is real.
+
+The folder is deleted at the end, also after a signal. Does not contain the stories (see `cli.demo`).
+"""
 
 from __future__ import annotations
 

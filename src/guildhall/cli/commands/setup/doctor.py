@@ -1,4 +1,7 @@
-"""`guild doctor`: what is there, what is missing, and what to do about it."""
+"""`guild doctor`: checks the installation and prints each problem with a hint.
+
+Does not perform the checks, because the hall does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild init`: a starter folder that works at once. Nothing that is there is overwritten."""
+"""`guild init [DIR]`: writes a starter folder with a worker that runs at once, or a worked example.
+
+Does not contain the files (see `cli.demo.starter`). Invariant: an existing file is never overwritten.
+"""
 
 from __future__ import annotations
 

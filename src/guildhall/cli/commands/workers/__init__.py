@@ -1,1 +1,4 @@
-"""Commands for what runs are made of: workers, memory, packages, members, trust."""
+"""Commands for the parts of runs: worker, memory, package, member, trust.
+
+Does not start runs (see `cli.commands.runs`).
+"""

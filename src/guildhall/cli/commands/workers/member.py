@@ -1,4 +1,7 @@
-"""`guild member ls`, `show`, `tools`, `call` and `new`: the plug-ins that can be reached from here."""
+"""`guild member ls`, `show`, `tools`, `call` and `new`: list, print, call and create guild members.
+
+Does not dispatch jobs to members (see `cli.commands.jobs.dispatch`).
+"""
 
 from __future__ import annotations
 

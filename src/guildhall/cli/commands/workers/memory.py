@@ -1,6 +1,6 @@
-"""`guild memory ls`, `show`, `write`, `rm`, `blame` and `revert`: read and change what workers remember.
+"""`guild memory ls`, `show`, `write`, `rm`, `blame` and `revert`: read and change the memory of workers.
 
-Parses, calls the hall and prints; the rules for keys and contents are in `memory.model`.
+Does not check keys or contents (see `memory.model`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`guild package ls`, `show`, `validate`, `new`, `add` and `rm`: workers and toolboxes as folders of their own."""
+"""`guild package ls`, `show`, `validate`, `new`, `add` and `rm`: manage packages of workers and toolboxes.
+
+`add` prints the content of a folder before it asks to copy it. Does not read packages (see `workers.package`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild trust`: what of a folder would be executed, and the person's word that it may."""
+"""`guild trust [DIR|FILE]`: prints the code of a folder that would be executed, and trusts it or revokes trust.
+
+Does not ask the question (see `cli.trust_prompt`) or decide about trust (see `workers.trust`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`guild worker ls`, `show`, `validate`, `new`, `lock`, `unlock`, `promote` and `retire`."""
+"""`guild worker ls`, `show`, `validate`, `new`, `lock`, `unlock`, `promote` and `retire`: manage workers.
+
+Does not read worker files, because the hall does (see `workers.registry`).
+"""
 
 from __future__ import annotations
 
