@@ -2,7 +2,9 @@
 
 A timestamp is stored and shown in UTC with milliseconds, so that its text sorts by time.
 
-Invariant: no other module asks the operating system for the time.
+Does not serve helper processes and process supervision, which measure their timeouts with `time.monotonic`.
+
+Invariant: every recorded timestamp comes from a `Clock`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Does not write YAML from plain data (see `core.yaml_writer`). `keeping` returns a round-trip editor that preserves
 comments, order and quotes. Not a general YAML library.
 
-Invariant: every error names the file, the line and the field.
+Invariant: every error names the file, and an error about a field names its line and the field.
 """
 
 from __future__ import annotations
