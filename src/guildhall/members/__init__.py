@@ -1,6 +1,10 @@
-"""Guild members: plug-ins in folders of their own, with tools, workers or both, spoken to over HTTP.
+"""Members: plug-ins that run as separate processes and offer tools, workers or both over HTTP.
 
-Above: the hall, which offers the verbs and lets workers reach the members that they declare. Below: jobs (what a member
-with workers keeps), runs (what a worker is given), workers (trust), tools (MCP), core. Not aware of what a member does
-inside: it is a process with an address and a secret, and its jobs are its own.
+A member is a folder in `guild-members` with a manifest, `guild-member.json`. The hall starts the member when it is
+first needed, and stops it on exit.
+
+Above: hall, which offers the operations and gives workers the members that they declare; cli.
+Below: jobs and activities (the types of jobs), runs (the tools of a worker), workers (trust), tools (MCP), rpc, core.
+Does not know the inside of a member: a member is a process with an address and a secret, and it stores its own jobs.
+Does not trust a member: its answers are limited in size and time and checked before use.
 """

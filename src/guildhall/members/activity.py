@@ -1,4 +1,9 @@
-"""Which members have jobs that go on. The hall stays for them, and the next hall starts those members again."""
+"""The watcher of member jobs: tracks running jobs of members, and records the busy members for the next hall.
+
+It polls the jobs every 3 seconds. The hall does not exit while a job is running. `members-at-work.json` in the home
+names the busy members, and the next hall starts them again.
+Does not start members (`service.py`) and does not store jobs: each member has its own.
+"""
 
 from __future__ import annotations
 

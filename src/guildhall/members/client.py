@@ -1,7 +1,8 @@
-"""JSON-RPC to a member.
+"""The JSON-RPC client of a member: sends a call over HTTP, and returns its result.
 
-An answer may be anything: it is limited in size and time, and must be a response of JSON-RPC. There are three kinds of
-error: no answer in time, no answer over HTTP, and an answer that is an error or not an answer.
+An answer is limited in size and time, and must be a JSON-RPC response. There are three kinds of error. MemberTimedOut:
+no answer in time. MemberUnreachable: no answer over HTTP. MemberRefused: an error, or an answer that is not a response.
+Does not start the process (`process.py`) and does not interpret results (`jobs.py`).
 """
 
 from __future__ import annotations

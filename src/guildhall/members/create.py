@@ -1,4 +1,9 @@
-"""`guild member new`: a member as a folder of files to be filled in, or a copy of one that comes with Guildhall."""
+"""The scaffold of `guild member new`: creates a member folder from a skeleton, or copies a shipped member.
+
+Does not start or trust the new member (`service.py`).
+
+Invariant: an existing folder is never changed.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""The jobs of a member, in the nouns of jobs/model.py.
+"""Member jobs: dispatches, reads, cancels and deletes jobs of a member, as the types of `jobs/model.py`.
 
-Does not trust a member: answers are limited in size and time, and held to their shape before they are used.
+The member is started at the first call. A call that cannot have reached the member is repeated.
+Does not store jobs: the member does. Does not watch running jobs (`activity.py`).
+
+Invariant: an answer of a member is not trusted. Its fields are checked by type before use.
 """
 
 from __future__ import annotations

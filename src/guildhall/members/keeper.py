@@ -1,7 +1,9 @@
-"""The program that starts a member and stays beside it: `python -I -S keeper.py PARENT GRACE COMMAND...`.
+"""The keeper program: starts a member, stays beside it, and terminates it when the hall ends.
 
-It stands alone and imports nothing of Guildhall, so that it starts at once. However the hall ends, the keeper asks the
-member to leave, gives it a while, and then ends it with everything that it has started.
+Usage: `python -I -S keeper.py PARENT GRACE COMMAND...`
+When the hall stops the member, or dies, the keeper sends SIGTERM to the member and waits for the grace period. Then it
+kills the member and all processes that the member has started.
+Does not restart a member (`process.py`). Does not import Guildhall, so that it starts at once.
 """
 
 from __future__ import annotations

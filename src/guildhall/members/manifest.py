@@ -1,4 +1,9 @@
-"""`guild-member.json` as a type, and read from a folder: every field, its default and what may stand in it."""
+"""Manifests and the roster: parses `guild-member.json`, and finds the members of a project and of the home.
+
+A name is looked up in the project's `guild-members` folder and in the home's. `project/name` and `home/name` select a
+folder.
+Does not run a member (`process.py`) and does not check its trust (`service.py`).
+"""
 
 from __future__ import annotations
 

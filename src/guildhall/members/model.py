@@ -1,4 +1,7 @@
-"""The nouns of this floor: a member with the place it comes from, where it is reached, how it stands."""
+"""Members as data: the member with its folder and manifest, its address, its state and its running jobs.
+
+Does not have I/O: `manifest.py` reads members, and `process.py` changes their state.
+"""
 
 from __future__ import annotations
 

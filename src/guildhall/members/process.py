@@ -1,6 +1,12 @@
-"""One member as a process: started in its own folder, looked after, started again when it ends, stopped with the hall.
+"""The process of a member: starts it, waits for its handshake, restarts it when it exits, and stops it.
 
-Its states: starting, ready, exited, backoff and starting again or broken; stopped.
+The states are starting, ready, exited, backoff, broken and stopped. After an exit, the state is backoff and then
+starting again, or broken after too many failures. The member works in its own folder, under `keeper.py`, and prints to
+a log file.
+Does not check trust (`service.py`) and does not make calls (`client.py`).
+
+Invariant: a member never receives the hall's environment. It receives the allowed variables of the caller, and the
+variables that its manifest names.
 """
 
 from __future__ import annotations

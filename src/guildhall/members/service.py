@@ -1,4 +1,11 @@
-"""The members of a hall: found, held to what is trusted, started when they are first needed, stopped with the hall."""
+"""The member service of a hall: finds members, checks trust, starts them on first use, connects them to workers.
+
+The tools of a member serve as a toolbox. The jobs of a member serve as dispatch tools. The next use of a member
+restarts it if its files have changed and the user trusts the new files.
+Does not run the process (`process.py`) and does not define the dispatch tools (`tools.py`).
+
+Invariant: a member of a project does not start before the user trusts its files. Members in the home need no trust.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The bridge: what a worker dispatches to a member with, and what it is told about that."""
+"""Dispatch tools: give a worker six tools for the jobs of a member, and a prompt section about members.
+
+The tools are dispatch, list, status, result, cancel and delete.
+Does not present a member's own tools: these come over MCP (`service.py`, `spec`). Does not send the calls (`jobs.py`).
+"""
 
 from __future__ import annotations
 

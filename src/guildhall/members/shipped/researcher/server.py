@@ -1,4 +1,7 @@
-"""The researcher. What is special about it lies beside this file: its worker, its prompt, the form of its report."""
+"""The researcher member: serves the worker, the prompt and the report schema that are in this folder.
+
+Does not define tools of its own.
+"""
 
 from guildhall import Member
 
