@@ -1,4 +1,12 @@
-"""The artifacts of a project: in the worktree of whoever asks, or on the integration branch."""
+"""Artifacts: parses, reads, writes and lists the markdown files below `.lore/`, and offers them as worker tools.
+
+An artifact has front matter (title, date, status, tags and other fields) and a body. It is stored in a checkout, or on
+the integration branch, which is first updated from the user's branch if possible. An artifact has at most 1,000,000
+bytes.
+Does not write the artifacts of commissions and meetings (`commissions/artifact.py`, `meetings/artifact.py`).
+
+Invariant: the tools do not write the folders that belong to the hall: commissions, meetings and reviews.
+"""
 
 from __future__ import annotations
 

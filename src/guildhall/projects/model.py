@@ -1,4 +1,7 @@
-"""A project, and the names of what the hall has in its repository. No I/O."""
+"""Projects as data: the project, its settings and timeline entries, and the names of the hall's refs.
+
+Does not have I/O: `registry.py` reads projects, and `records.py` stores timelines.
+"""
 
 from __future__ import annotations
 

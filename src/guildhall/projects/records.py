@@ -1,4 +1,10 @@
-"""What the database says about projects as a whole, and the timelines of their commissions and meetings."""
+"""The SQL that commissions and meetings share: timelines, redacted texts, and records of reassigned names.
+
+A text with a secret is stored once without it, so that a later hall that does not know the secret also writes
+the redacted text. If a project name is reassigned to another repository, the records of the earlier repository get an
+archive key.
+Does not have the rows of commissions and meetings (`commissions/records.py`, `meetings/records.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
-"""The projects that config.yaml registers. People and programs may edit it; what is wrong there is said with its line.
+"""The project registry: reads, adds, moves, removes and checks the projects in config.yaml.
 
-A project is written into the file, and taken out of it, without touching anything else in it."""
+People and programs may edit config.yaml. Errors name the line.
+Does not change a repository: removing a project keeps its branches and checkouts.
+
+Invariant: a change of a project leaves the rest of config.yaml as it is. The new text is parsed and compared before it
+is written.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
-"""Where a commission or a meeting is worked on, a checkout and a branch of its own, and how the work comes home.
+"""The workspace of a commission or meeting: its checkout, branch and merge, and the check of its worker's model.
 
-It is committed on its branch, squashed into the integration branch, and what it needs no more is put away. Each step
-finds out by itself that it was done before: whoever comes after a crash makes all of them again."""
+The work is committed on its branch, squashed into the integration branch, and then the checkout is removed. Also adds
+the file tools and instructions to a worker in a checkout.
+Does not call git (`git/worktrees.py`, `git/integration.py`) and does not decide when to merge
+(`commissions/completion.py`, `meetings/close.py`).
+
+Invariant: each step detects that it was done before, so all steps can be repeated after a crash.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""The artifact of a commission: `.lore/commissions/ID.md` on the integration branch, for people and workers to read.
+"""The artifact of a commission: renders, writes and parses `.lore/commissions/ID.md` on the integration branch.
 
-The row is the truth. The artifact is written after it, and says how many transitions it has seen: one with fewer is
-outdated and written again; one that differs otherwise was edited by hand, which `guild show` reports.
+The artifact is written after the row and has the number of transitions. An artifact with fewer transitions than the row
+is outdated and is written again. Another difference is an edit by hand, which `guild show` reports. A lost row is
+rebuilt from its artifact.
+Does not apply edits of an artifact to the row.
+
+Invariant: the row is the truth. The artifact is a copy for people and workers.
 """
 
 from __future__ import annotations

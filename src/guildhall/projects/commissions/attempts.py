@@ -1,7 +1,8 @@
-"""Attempts at a commission: dispatch, start, cancel, redispatch and abandon.
+"""Attempts at a commission: dispatch, start, cancel, redispatch and abandon a commission.
 
-An attempt has a number, a branch, a checkout and a run of its own. Redispatching opens the next one from scratch; the
-branches and the timeline of earlier attempts remain.
+An attempt has a number, a branch, a checkout and a run. Redispatching opens the next attempt from the current
+integration branch. The branches and the timeline of earlier attempts remain.
+Does not choose the commission that starts next (`queue.py`) and does not end a run with a result (`completion.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Completion: how a commission in progress ends.
+"""Completion: judges the end of a commission's run, merges the work, and records the end of the commission.
 
-The order makes a crash at any point harmless, because each step finds out by itself whether it was done before: commit
-the work on its branch, check the contract, get the review, squash the work and the final artifact into the integration
-branch as one commit, record the end of the run and of the commission in one transaction, remove the checkout.
+The order is: commit the work on its branch, check the contract, get the review, squash the work and the final artifact
+into the integration branch as one commit, record the end of the run and of the commission in one transaction, remove
+the checkout.
+Does not check the contract (`contract.py`), review the work (`review.py`) or resolve conflicts (`conflict.py`).
+
+Invariant: each step detects that it was done before, so a crash at any point is harmless.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Merge conflicts: the branch and the checkout stay, and the user decides: redispatch, abandon or keep."""
+"""Merge conflicts: ask the user about a conflict, and carry out the answer: redispatch, abandon or keep.
+
+The branch and the checkout stay until the user decides. Also writes late answers to a worker's questions into the
+artifact.
+Does not detect conflicts (`git/integration.py`) and does not request the meeting about a conflict (`completion.py`).
+"""
 
 from __future__ import annotations
 

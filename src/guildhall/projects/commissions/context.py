@@ -1,4 +1,7 @@
-"""What every operation on commissions needs: the record, git, the runs and the other services of the hall."""
+"""The commission context: gives the commission operations the store, git, the runs and the hall's services.
+
+Does not decide anything: the operations are in `attempts.py`, `drafts.py` and `completion.py`.
+"""
 
 from __future__ import annotations
 

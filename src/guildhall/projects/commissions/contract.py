@@ -1,7 +1,9 @@
-"""The completion contract: what must be true before a result is accepted.
+"""The completion contract: checks a submitted result and its work before they are accepted.
 
-The result has the worker's schema, the declared artifacts are committed files, nothing of the work would be left out of
-the merge, and the checks pass on the committed work.
+The result has the worker's schema. The declared artifacts are committed files. The merge leaves out nothing of the
+work. The checks pass on a fresh checkout of the committed work, confined to its folder and without network. A check may
+take 600 seconds.
+Does not merge the work (`completion.py`) and does not ask a reviewer (`review.py`).
 """
 
 from __future__ import annotations

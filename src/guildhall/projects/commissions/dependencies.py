@@ -1,7 +1,11 @@
-"""Dependencies: the graph between commissions, and blocked <-> pending.
+"""Dependencies: derives the graph between commissions, and blocks or unblocks commissions when paths change.
 
-The graph is derived from the paths in the drafts and never stored. A dependency exists when its path is on the
-integration branch; a dependency on the artifact of another commission exists when that commission is completed.
+A dependency exists when its path is on the integration branch. A dependency on the artifact of another commission
+exists when that commission is completed. A watcher polls the branches of projects with blocked commissions every
+2 seconds.
+Does not start unblocked commissions (`attempts.py`, `queue.py`).
+
+Invariant: the graph is derived from the paths in the drafts and never stored.
 """
 
 from __future__ import annotations

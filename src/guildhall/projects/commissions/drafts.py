@@ -1,6 +1,9 @@
-"""Drafts: create, edit and delete commissions.
+"""Drafts: create, edit and delete commissions, and check the fields of a draft.
 
-Editing an active commission cancels the current attempt and opens the next one, in one transaction.
+Editing an active commission cancels the current attempt and opens the next attempt, in one transaction.
+Does not start commissions (`attempts.py`).
+
+Invariant: the manager cannot set checks or a model, and cannot name a worker by its file. Only the user can.
 """
 
 from __future__ import annotations

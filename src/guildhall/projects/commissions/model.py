@@ -1,4 +1,7 @@
-"""Commissions as data: the draft (what is asked for), the commission (its row) and its details. No I/O."""
+"""Commissions as data: the draft (the request), the commission (its row) and its details.
+
+Does not have I/O: `records.py` stores commissions. Does not have the state machine (`states.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The queue: which dispatched commission starts next.
+"""The queue: decides which dispatched commission starts next, and which budget it gets.
 
-At most `max_commissions` run at a time in a project and `commissions.max` in all; the others wait in the order of
+At most `max_commissions` run at a time in a project and `commissions.max` in total. The others wait in the order of
 creation. A commission that waits for the user does not take a slot.
 
-A commission that the manager created in a run with `--budget` may spend what is left of that budget. Its limit is
-reserved when it starts, and what it did not spend is free again when it ends.
+A commission that the manager created in a run with `--budget` may spend the rest of that budget. Its limit is reserved
+when it starts, and the unspent part is released when it ends.
+Does not create the run (`attempts.py`).
 """
 
 from __future__ import annotations

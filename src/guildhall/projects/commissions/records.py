@@ -1,4 +1,9 @@
-"""The SQL of commissions. An event is one transaction: the row and its timeline entry, or neither."""
+"""The SQL of commissions: stores rows and applies the events of the state machine.
+
+Does not decide which events are allowed (`states.py`) and does not have the SQL of timelines (`projects/records.py`).
+
+Invariant: an event is one transaction, which changes both the row and the timeline, or neither.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Recovery: what a new hall does with the commissions of the previous one.
+"""Recovery: does the next step of every commission when a hall starts.
 
-There is no recovery log. For every commission the hall looks at the row and at its run, and does the next step. Runs
-that were interrupted have been resumed before, as every run is; most commissions need nothing more.
+There is no recovery log. For every commission, the hall reads the row and its run, and does the step that is left.
+Interrupted runs have been resumed before, as every run is, so most commissions need nothing more.
+Does not decide the step (`states.py`, `next_step`) and does not start dispatched commissions (`queue.py`).
 """
 
 from __future__ import annotations

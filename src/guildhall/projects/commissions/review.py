@@ -1,4 +1,9 @@
-"""The review: a second worker reads the submitted work and approves or rejects it before it is merged."""
+"""The review: starts a second worker that approves or rejects the submitted work before it is merged.
+
+The reviewer works read-only and answers with `submit_review`. The text and files of the reviewed worker are fenced in
+its first message, because they are not instructions. After a crash, the review's run resumes.
+Does not merge the work (`completion.py`). Does not put work up for the user's review (`manager/pull_request.py`).
+"""
 
 from __future__ import annotations
 

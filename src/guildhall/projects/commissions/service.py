@@ -1,4 +1,9 @@
-"""The commissions of a hall: the operations for users and the manager, and the owner of the runs that do the work."""
+"""The commission service of a hall: offers the operations on commissions, and owns their runs.
+
+The callers are users and the manager. The service starts, judges, resumes and stops the runs, and runs the queue after
+every change.
+Does not implement the operations: `drafts.py`, `attempts.py`, `completion.py` and `conflict.py` do.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The state machine of a commission: its states, the events that change them, and the next step after a crash.
 
-This module is pure. `records.apply` stores the outcome of an event; row and timeline change in one transaction.
-
     event     from                               to           guard                                      checked in
     create    (new)                              pending,     valid draft, no dependency cycle           drafts
                                                  blocked
@@ -13,16 +11,20 @@ This module is pure. `records.apply` stores the outcome of an event; row and tim
     fail      dispatched, in_progress            failed       cannot start, or ended without a result    completion
     cancel    pending, blocked, dispatched,      cancelled    no submitted result that can be merged     attempts
               in_progress
-    reopen    failed, cancelled                  pending      redispatch; `dispatch` follows             attempts
+    reopen    failed, cancelled                  pending      redispatch, then `dispatch` follows        attempts
     abandon   pending, blocked, failed,          abandoned    -                                          attempts
               cancelled
 
-Effects inside the transaction: `dispatch` opens a new attempt (number, branch); `start` is committed together with the
-new run, `complete` and `fail` together with the end of that run; every event clears `hold` and `conflict`.
+Effects inside the transaction: `dispatch` opens a new attempt (number, branch). `start` is committed together with the
+new run, `complete` and `fail` together with the end of that run. Every event clears `hold` and `conflict`.
 
-Effects after it: an ended commission loses its checkout (not while a conflict is open) and its artifact is written;
-blocked commissions are checked again; the queue starts the next one. Each of these looks first whether it was done
-before, so a crash needs no log of its own: `next_step` reads the state and says what is left to do.
+Effects after the transaction: the checkout of an ended commission is removed (not while a conflict is open), and its
+artifact is written. Blocked commissions are checked again, and the queue starts the next commission. Each effect
+detects that it was done before, so a crash needs no separate log: `next_step` returns the step that is left to do.
+
+Does not have I/O: `records.apply` stores the outcome of an event.
+
+Invariant: the row and the timeline change in one transaction.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What a worker has in a commission: instructions, first message and the tools to report and submit.
+"""The worker's side of a commission: instructions, first message, and the tools to report, ask and submit.
 
-A repeated call with the same key has no second effect, which is what `repeatable` promises. Answers that people have
-given meanwhile are appended to the result of the next call.
+Answers that people have given in the meantime are appended to the result of the next call.
+Does not check a submitted result (`contract.py`).
+
+Invariant: a repeated call with an equal key has no second effect, which `repeatable` promises.
 """
 
 from __future__ import annotations

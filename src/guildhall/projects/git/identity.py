@@ -1,8 +1,10 @@
-"""Which repository the name of a project stands for.
+"""Repository identity: maps project names to repositories, and archives the records of reassigned names.
 
-Records, checkouts and desks are kept by a project's name. A name that is given to another repository must come with
-none of them: what was the other one's is put aside under a name that no project can have, and comes back with it. A
-copy of a repository, which has its id too, is another one for as long as the first is there.
+Records and checkouts are stored by project name. An id in the git directory (`guildhall-id`) identifies a repository:
+the id moves with the repository, and a clone has none. When a name is given to another repository, the records of the
+earlier repository are stored under a key that is not a valid project name. They return when that repository is
+registered again. A copy of a repository gets a new id while the original exists.
+Does not read config.yaml (`registry.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""The integration branch. It has no checkout: commits are written beside it, then it is moved by compare-and-swap.
+"""The integration branch: merges the user's branch, commits files and squashes work into `claude/main`.
 
-So whenever the process is killed the branch is before or after, never between; and a person who commits meanwhile, or
-another hall, makes the move fail and be tried again on what is there then."""
+The branch has no checkout. Commits are created first, and then the ref is moved by compare-and-swap. If the user or
+another hall has moved the branch in the meantime, the operation is repeated on the new tip.
+Does not create checkouts (`worktrees.py`) and does not run git itself (`repository.py`).
+
+Invariant: a crash leaves the branch before or after an operation, never between. In the folders of the hall below
+`.lore/`, the version of the integration branch always wins.
+"""
 
 from __future__ import annotations
 

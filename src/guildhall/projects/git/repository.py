@@ -1,9 +1,13 @@
-"""How git is called. It works on the user's objects and refs, at a desk of the hall's own.
+"""The git command: runs git on the objects and refs of a repository, and reads, writes and merges trees.
 
-The desk is an empty git directory below the home: its config, attributes and hooks are ours, so nothing that stands in
-the user's config, in a `.gitattributes` or in a checkout that a worker had in its hands is obeyed or executed. Objects
-are read and written where the user's repository has them. Refs are asked for and moved in the user's repository, with
-hooks off; that reads its config and runs nothing of it."""
+Git runs with a separate git directory below the home, which has the hall's own config, attributes and hooks. Objects
+are read and written in the user's repository. Refs are read and moved in the user's repository with hooks off, which
+reads the user's config and executes nothing of it. Requires git 2.38.
+Does not decide which refs move (`integration.py`) and does not read the files of a checkout (`snapshot.py`).
+
+Invariant: git never obeys or executes settings from the user's config, from `.gitattributes` or from a worker's
+checkout.
+"""
 
 from __future__ import annotations
 

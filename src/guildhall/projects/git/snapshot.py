@@ -1,7 +1,13 @@
-"""What lies in a checkout, taken into objects: every file as it is, by descriptor, and nothing executed.
+"""Snapshots of checkouts: store new, changed and ignored files of a checkout as git objects.
 
-Git says which files are new or changed; reading them is done here. Git itself would store a repository inside the
-checkout as a mere pointer, and follow a link that was put in a file's place after it had looked."""
+Git lists the changed paths, and this module reads the files by descriptor. Git itself would store a nested repository
+as a mere pointer, and would follow a link that replaced a file after the listing. Before a checkout is removed, ignored
+files are stored below `refs/guildhall/kept`, up to 200 files and 10 MiB for each path and 1,000 files and 32 MiB in
+total.
+Does not commit to a branch or write the index (`worktrees.py`).
+
+Invariant: a snapshot executes nothing and follows no links.
+"""
 
 from __future__ import annotations
 

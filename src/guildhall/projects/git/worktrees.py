@@ -1,8 +1,11 @@
-"""The hall's own checkouts, below its home: one for each activity, with everything or with the artifacts only.
+"""Worktrees: create, restore, commit and remove the hall's checkouts below its home.
 
-To git they are linked worktrees of the user's repository, so that a worker can look at history there. What git keeps
-about one is written here by hand, each file at once; checkouts are made beside their place and moved there whole. So a
-kill leaves either nothing that counts, or all of it.
+Each activity (a meeting, or an attempt at a commission) has a checkout, with all files or with the artifacts only. To
+git it is a linked worktree of the user's repository, so a worker can read the history there. This module writes the
+worktree's git metadata itself, each file atomically. A checkout is created beside its place and then renamed.
+Does not merge (`integration.py`) and does not read the content of files (`snapshot.py`).
+
+Invariant: a crash leaves a complete checkout or none. A checkout is not removed before its content is committed.
 """
 
 from __future__ import annotations

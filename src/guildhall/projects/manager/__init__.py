@@ -1,1 +1,4 @@
-"""The manager's part of the projects floor: its toolbox, and how work that is done is put up for review."""
+"""The manager: the tools of the shipped manager worker, and the pull requests for completed work.
+
+Does not execute commissions or meetings: the tools call the services in `commissions` and `meetings`.
+"""

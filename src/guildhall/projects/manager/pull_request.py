@@ -1,8 +1,12 @@
-"""Puts work that is done up for review: from the integration branch to the user's. Nothing here ever merges.
+"""Pull requests: put the work on the integration branch up for the user's review.
 
-With a remote and `gh` it is a pull request: the branch is pushed, the request is made, or made again as it should be if
-it is open already. Without one of them it is a branch of its own beside a written summary. Either way a call that is
-made twice, or was cut off, leads to the same one review."""
+With a remote and `gh`, the branch is pushed, and the pull request is created or updated. Otherwise the work gets a
+branch `claude/review/...` with a summary in `.lore/reviews`. `git push` and `gh` run with the user's credentials,
+without prompts and with a timeout of 120 seconds.
+Does not merge and does not push by force.
+
+Invariant: a repeated or interrupted call leads to a single review.
+"""
 
 from __future__ import annotations
 

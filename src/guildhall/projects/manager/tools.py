@@ -1,8 +1,11 @@
-"""The tools of the manager.
+"""The manager's tools: let the manager create and control commissions, request meetings and open pull requests.
 
-A system toolbox: only the manager that comes with Guildhall has it (WKR-26). A repeated call with the same key has no
-second effect, because what it creates bears the mark of the call. The checks of a commission and its model are not
-arguments: the user sets them."""
+This is a system toolbox: only the manager that ships with Guildhall has it (WKR-26). The checks and the model of a
+commission are not arguments, because only the user sets them.
+Does not implement the operations (`commissions/service.py`, `meetings/service.py`, `pull_request.py`).
+
+Invariant: a repeated call with an equal key has no second effect, because its result carries the mark of the call.
+"""
 
 from __future__ import annotations
 

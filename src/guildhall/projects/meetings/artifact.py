@@ -1,7 +1,10 @@
-"""The artifact of a meeting, `.lore/meetings/ID.md`: a copy of the row for readers, with the notes once it is closed.
+"""The artifact of a meeting: renders and writes `.lore/meetings/ID.md`, and rebuilds lost rows from it.
 
-The row is the truth. A status that a user has edited in the artifact is reported, not applied. A missing or outdated
-artifact is written again when a hall starts, and a lost row is rebuilt from it.
+The notes are added when the meeting is closed. A status that a user has edited in the artifact is reported, not
+applied. A missing or outdated artifact is written again when a hall starts.
+Does not close a meeting (`close.py`) and does not write the transcript (`transcript.py`).
+
+Invariant: the row is the truth. The artifact is a copy for readers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Closing a meeting: notes, one commit on the integration branch, and the removal of its checkout.
+"""The close of a meeting: writes the notes, merges work and notes as one commit, and removes the checkout.
 
-The order makes it safe under a crash: the request to close is recorded; the work is committed on the branch of the
-meeting; work and notes reach the integration branch by one update of one ref; the row becomes closed; checkout, branch
-and transcript are removed. Each step looks first whether it was done, so all of them can be repeated.
+The order is: record the request to close, commit the work on the branch of the meeting, move work and notes to the
+integration branch by one update of one ref, set the row to closed, remove checkout, branch and transcript. A merge
+conflict leaves the meeting open.
+Does not write the summary (`transcript.py`, `summarise`).
+
+Invariant: each step detects that it was done before, so all steps can be repeated after a crash.
 """
 
 from __future__ import annotations

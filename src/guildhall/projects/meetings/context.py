@@ -1,4 +1,8 @@
-"""What every operation on meetings needs: the record, git, the runs and the other services of the hall."""
+"""The meeting context: gives the meeting operations the store, git, the runs and the hall's services.
+
+Also answers queries: the details and exchanges of a meeting, and the messages without an answer.
+Does not decide anything: the operations are in `service.py`, `sessions.py`, `requests.py` and `close.py`.
+"""
 
 from __future__ import annotations
 

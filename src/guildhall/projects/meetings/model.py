@@ -1,4 +1,7 @@
-"""Meetings as data: the meeting (its row), the messages in it and its details. No I/O."""
+"""Meetings as data: the meeting (its row), its messages, sessions and exchanges, and its details.
+
+Does not have I/O: `records.py` stores meetings. Does not have the state machine (`states.py`).
+"""
 
 from __future__ import annotations
 

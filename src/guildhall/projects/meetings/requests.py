@@ -1,6 +1,9 @@
-"""Requests for meetings: accepted, declined or deferred by the user. A request is an ask in the inbox.
+"""Requests for meetings: create a request as an ask in the inbox, and accept, decline, defer or withdraw it.
 
-The meeting and its ask change in one transaction. A deferred request is hidden until its date.
+A deferred request is hidden until its date. A project has at most 20 requests.
+Does not start the session of an accepted meeting (`sessions.py`).
+
+Invariant: a meeting and its ask change in one transaction.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""The meetings of a hall: the operations for users and the manager, and the owner of the runs of meetings.
+"""The meeting service of a hall: offers the operations for users and the manager, and recovers meetings.
 
-Only the user closes a meeting.
+It owns the runs of meetings: it starts, resumes and stops them through `sessions.py`.
+Does not implement requests (`requests.py`), conversations (`sessions.py`) or the close (`close.py`).
+
+Invariant: only the user closes a meeting.
 """
 
 from __future__ import annotations

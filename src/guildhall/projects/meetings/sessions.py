@@ -1,7 +1,11 @@
-"""The sessions of a meeting: its run is started, resumed or renewed, and receives the messages of the user.
+"""The sessions of a meeting: starts, resumes or renews its run, and passes the user's messages to the run.
 
 A message is recorded first. Then the listening run is woken, or the stopped run is resumed. Both are checked again
-whenever a segment of the run ends, because a message may arrive at that instant.
+whenever a segment of the run ends, because a message may arrive at that instant. A renewed session begins with a
+summary and the last exchanges.
+Does not store messages (`records.py`) and does not define the worker's tools (`tools.py`).
+
+Invariant: a recorded message is not lost if its run stops at the moment of its arrival.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The state machine of a meeting: its states, the events that change them, and the next step after a crash.
 
-This module is pure. `records.apply` stores the outcome of an event; row and timeline change in one transaction.
-
     event    from       to         guard                                              checked in
     request  (new)      requested  fewer than 20 requests in the project              requests
     open     (new)      open       worker and model usable, fewer than max_meetings   service
@@ -10,16 +8,19 @@ This module is pure. `records.apply` stores the outcome of an event; row and tim
     defer    requested  requested  the date is in the future                          requests
     close    open       closed     work and notes are merged                          close
 
-Effects inside the transaction: `request` opens an ask in the inbox, and `accept`, `decline` and `defer` change it;
-`open` records the first message of the user; `close` ends the runs of all sessions.
+Effects inside the transaction: `request` opens an ask in the inbox, and `accept`, `decline` and `defer` change it.
+`open` records the first message of the user. `close` ends the runs of all sessions.
 
-`Closing` is not a state. It says that the user has asked to close an open meeting, and how. It is recorded before the
+`Closing` is not a state. It records that the user has asked to close an open meeting, and how. It is stored before the
 first effect outside of the database. A merge conflict clears it, and so does the next message of the user. A closed
-meeting keeps it: it tells whether the work was merged.
+meeting keeps it, as the record of whether the work was merged.
 
 Effects after `close`: the checkout, the branch and the transcript are removed, then `cleaned_up_at` is set. Each step
-of closing looks first whether it was done before, so a crash needs no log of its own: `next_step` reads the row and
-says what is left to do.
+detects that it was done before, so a crash needs no separate log: `next_step` returns the step that is left to do.
+
+Does not have I/O: `records.apply` stores the outcome of an event.
+
+Invariant: the row and the timeline change in one transaction.
 """
 
 from __future__ import annotations

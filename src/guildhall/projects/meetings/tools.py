@@ -1,7 +1,9 @@
-"""What a worker has in a meeting: instructions, first message and the tools to link, propose and summarise.
+"""The worker's side of a meeting: instructions, first message, and the tools to link, propose and summarise.
 
-The tools change the meeting's record and nothing else. A repeated call with the same key has no second effect, which
-is what `repeatable` promises.
+The tools are link_artifact, propose_followup and summarize_progress.
+Does not change anything but the record of the meeting: a proposed follow-up does not create a commission.
+
+Invariant: a repeated call with an equal key has no second effect, which `repeatable` promises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The transcript of a meeting: exchanges from the journals of its runs, as text, and as a file while it is open."""
+"""The transcript of a meeting: builds exchanges from the journals of its runs, renders and summarises them.
+
+A worker with the meeting's model writes the summary, from at most 120,000 characters of the transcript.
+Does not write the transcript file of an open meeting (`sessions.py`) or the notes (`artifact.py`).
+"""
 
 from __future__ import annotations
 
