@@ -15,9 +15,9 @@ from guildhall.cli.format.runs import entry_line
 from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.scripted.source import load_script
 from guildhall.runs.conversation import number_of
+from guildhall.runs.execution.grants import Grant
 from guildhall.runs.execution.idle import _SETTLED  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.hooks import seat_on_record
-from guildhall.runs.limits import Grant
 from guildhall.runs.record import records
 from guildhall.runs.record.history import conversation
 from guildhall.runs.replay.script_export import script_of

@@ -21,7 +21,8 @@ import pytest
 from guildhall.core.errors import ToolUnavailable
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.host.main import Host, built_in, load_toolbox, loaded
-from guildhall.tools.host.process import HostSpec, ToolHost, framed
+from guildhall.tools.host.process import ToolHost
+from guildhall.tools.host.protocol import HostSpec, framed
 from guildhall.tools.model import Blob
 
 if TYPE_CHECKING:
@@ -566,7 +567,8 @@ def test_answers_to_nobody_are_ignored(spec):
 def test_a_killed_hall_leaves_no_host_behind(spec, kind, work):
     program = f"""
 import asyncio, json, sys
-from guildhall.tools.host.process import HostSpec, ToolHost
+from guildhall.tools.host.process import ToolHost
+from guildhall.tools.host.protocol import HostSpec
 async def main():
     host = ToolHost(HostSpec.from_dict(json.loads(sys.stdin.read())), kind={kind!r})
     await host.describe()

@@ -15,7 +15,8 @@ from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import file_tools, sandbox_tools
 from guildhall.tools.builtin.shell import shell_tools
 from guildhall.tools.definition import invoke
-from guildhall.tools.host.process import HostSpec, ToolHost
+from guildhall.tools.host.process import ToolHost
+from guildhall.tools.host.protocol import HostSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

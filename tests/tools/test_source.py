@@ -12,7 +12,7 @@ import pytest
 from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings, describe_toolbox
-from guildhall.tools.host.process import MAX_SOURCE, pin_of, read_source
+from guildhall.tools.host.protocol import MAX_SOURCE, pin_of, read_source
 
 if TYPE_CHECKING:
     from pathlib import Path

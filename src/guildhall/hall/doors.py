@@ -34,7 +34,7 @@ from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local,
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from guildhall.rpc.listener import Listener
 from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
-from guildhall.runs.execution.access import RunDoor, shown_at
+from guildhall.runs.execution.tokens import RunDoor, shown_at
 
 if TYPE_CHECKING:
     import socket

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.runs.asks import Asks
+    from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.limits import Grant
     from guildhall.runs.record.history import History
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult

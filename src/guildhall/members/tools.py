@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from guildhall.core.errors import MemberTimedOut, MemberUnreachable
 from guildhall.jobs.model import Dispatch, WorkerJobs, refuse_choice_of_model
 from guildhall.runs.assembly.tool_set import OF_MEMBERS
-from guildhall.runs.execution.access import DISPATCH
+from guildhall.runs.execution.tokens import DISPATCH
 from guildhall.tools.definition import tool
 from guildhall.tools.mcp.model import tool_name
 from guildhall.tools.model import Tool, ToolResult

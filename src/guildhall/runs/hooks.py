@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.errors import GuildError
     from guildhall.core.frame import Frame
+    from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
-    from guildhall.runs.limits import Grant
     from guildhall.runs.model import Ask, Run, Stretch
     from guildhall.tools.model import Execute, Tool, ToolCall
     from guildhall.workers.model import Worker

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic_ai.usage import RequestUsage
+from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.clock import moment
-from guildhall.core.errors import LimitReached, ModelUnusable, UsageError
-from guildhall.runs.assembly.tool_set import keeps_budget
+from guildhall.core.errors import LimitReached
 from guildhall.runs.conversation import since_said
-from guildhall.runs.model import Bounds, Usage, check_limits
+from guildhall.runs.model import Bounds, Usage
 from guildhall.runs.record.entries import (
     Answered,
     Assembly,
@@ -38,9 +35,6 @@ from guildhall.runs.record.journal import Journal, entries_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from guildhall.models.model import Source
-    from guildhall.runs.assembly.assembled import Assembled
 
 
 LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
@@ -175,68 +169,3 @@ def seconds_since_start(journal: Journal) -> float:
         for before, after in pairwise(stretch)
         if not isinstance(before.data, _WAITS)
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grant:
-    """What a run that goes on may use up all told, where that is to be more than before."""
-
-    max_turns: int | None = None
-    max_tokens: int | None = None
-    budget: float | None = None  # counts for the run's own limit in dollars and for the command's budget
-
-    def __post_init__(self) -> None:
-        check_limits(self.max_turns, self.max_tokens, budget=self.budget)
-
-    def bounds(self, journal: Journal, below: Iterable[Journal], source: Source) -> dict[str, Any]:
-        """The bounds that it comes to for a run; one that is used up already would only end the run again.
-
-        `below` are the journals of the runs that it has called: their dollars and tokens are the run's too.
-        """
-        self.refuse_too_little(journal, below)
-        granted = {"max_turns": self.max_turns, "max_tokens": self.max_tokens, "budget": self.budget}
-        if self.budget is not None:
-            refuse_unpriced(source)
-            if in_force(journal).max_budget_usd is not None:
-                granted["max_budget_usd"] = self.budget
-        return {name: value for name, value in granted.items() if value is not None}
-
-    def refuse_too_little(self, journal: Journal, below: Iterable[Journal]) -> None:
-        """Raises where a run has used up already what it is to have."""
-        used, spent, already = turns(journal), Spent.by([journal, *below]), None
-        if self.max_turns is not None and self.max_turns <= used:
-            already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', used)}"
-        elif self.max_tokens is not None and self.max_tokens <= spent.tokens:
-            already = f"max_tokens {self.max_tokens:,}: the run has already used {spent.tokens:,} tokens"
-        elif self.budget is not None and self.budget <= spent.dollars:
-            already = f"budget {self.budget:g}: the run has already used {spent.dollars:.4f} USD"
-        if already is not None:
-            raise UsageError(already, hint="The limit is for the whole run: give more than it has used.")
-
-
-def refuse_unpriced(source: Source) -> None:
-    if not has_price(source):
-        raise unpriced(source.name)
-
-
-def unpriced(model: str) -> ModelUnusable:
-    return ModelUnusable(
-        f"the model {model} has no known price, so a limit in dollars cannot be kept",
-        hint="Use a model with a price, or limit it by max_turns instead.",
-    )
-
-
-def has_price(source: Source) -> bool:
-    return source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
-
-
-def priced(assembled: Assembled, source: Source, *, limited: bool) -> Assembled:
-    """Refuses limits in dollars that cannot be kept: the worker's own, and one that whoever runs it has set.
-
-    The default budget does not apply to a model without a price, unless those that it may call, or make, have one.
-    """
-    if limited or assembled.bounds.max_budget_usd is not None:
-        refuse_unpriced(source)
-    if keeps_budget(assembled.worker, priced=has_price(source)):
-        return assembled
-    return replace(assembled, bounds=replace(assembled.bounds, budget=None))

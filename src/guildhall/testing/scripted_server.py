@@ -33,7 +33,7 @@ from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.tools import SERVER as COMMISSION
 from guildhall.projects.meetings.tools import SERVER as MEETING
 from guildhall.rpc.http import Headers
-from guildhall.runs.execution.access import TOOLS
+from guildhall.runs.execution.tokens import TOOLS
 from guildhall.runs.hooks import Seat
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from guildhall.tools.builtin.files import file_tools
 from guildhall.tools.builtin.search import search_tools
 from guildhall.tools.builtin.shell import shell_tools
 from guildhall.tools.definition import KeyedHandler, TypedHandler, accepted, invoke
-from guildhall.tools.host.process import HostSpec, ToolHost, text_of
+from guildhall.tools.host.process import ToolHost, text_of
+from guildhall.tools.host.protocol import HostSpec
 from guildhall.tools.mcp.client import OnServer
 from guildhall.tools.model import Execute, Tool, Toolbox, ToolCall, ToolResult
 

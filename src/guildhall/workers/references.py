@@ -21,7 +21,7 @@ from guildhall.core.errors import GuildError, InvalidFile, NotFound, ToolUnavail
 from guildhall.core.ids import canonical, is_name
 from guildhall.core.text import did_you_mean
 from guildhall.core.yaml import shown
-from guildhall.tools.host.process import pin_of, read_source
+from guildhall.tools.host.protocol import pin_of, read_source
 from guildhall.tools.mcp.model import installation
 from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_package
 

@@ -19,7 +19,7 @@ from guildhall.room.model import Actor, Mail
 from guildhall.room.operation import READS
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import perform_in
-from guildhall.runs.limits import Grant
+from guildhall.runs.execution.grants import Grant
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import ToolEnded, ToolStarted
 from guildhall.runs.record.journal import entries_with

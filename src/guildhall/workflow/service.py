@@ -19,13 +19,14 @@ from guildhall.core.events import Event, EventBus, ToolOutputData
 from guildhall.room.model import Actor, RoomEvent
 from guildhall.room.service import Rooms, RoomSettings
 from guildhall.room.tools import perform_in
+from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.hooks import Seat
-from guildhall.runs.limits import Grant, has_price, in_force
+from guildhall.runs.limits import in_force
 from guildhall.runs.model import Ask, RunRequest, Stretch
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Resumed
 from guildhall.workers.registry import choose_model
-from guildhall.workflow import control, records
+from guildhall.workflow import queries, records
 from guildhall.workflow import start as standalone
 from guildhall.workflow.agent_turn import FIRST_PAUSE
 from guildhall.workflow.control import Steering
@@ -297,7 +298,7 @@ class Workflows:
 
     def named(self, wanted: Target) -> Instance:
         """The workflow that a target names."""
-        return self._store.read(lambda connection: control.named(connection, wanted))
+        return self._store.read(lambda connection: queries.named(connection, wanted))
 
     def agents(self, run: str) -> list[AgentState]:
         return self._store.read(lambda connection: records.agents_of(connection, run))

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from guildhall.projects.git.repository import Git
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.meetings.service import Meetings
+    from guildhall.projects.model_check import UsableModels
     from guildhall.projects.records import Redactions
     from guildhall.projects.registry import Projects
-    from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
@@ -160,7 +160,7 @@ class ProjectServices:
     @lazy
     def usable_models(self) -> UsableModels:
         """What is known about models without asking one."""
-        from guildhall.projects.workspace import UsableModels
+        from guildhall.projects.model_check import UsableModels
 
         return UsableModels(
             settings=self.environment.settings, source=self.workers.source, priced=self.workers.has_price

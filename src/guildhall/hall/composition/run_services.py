@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.runtimes import RuntimeRegistry
     from guildhall.hall.composition.workers import WorkerServices
     from guildhall.room.service import Rooms
+    from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.hooks import Seating
-    from guildhall.runs.limits import Grant
     from guildhall.runs.model import Ask
     from guildhall.runs.purpose import RunKind
     from guildhall.runs.replay.fork import Forks

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.doors import Reception
     from guildhall.runs.assembly.activation import Boxes
-    from guildhall.runs.execution.access import Tokens
+    from guildhall.runs.execution.tokens import Tokens
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.discovery import Programs
     from guildhall.runtimes.forked.client import Nursery
@@ -37,7 +37,7 @@ class RuntimeRegistry:
     @lazy
     def tokens(self) -> Tokens:
         """The tokens that open the doors of live runs."""
-        from guildhall.runs.execution.access import Tokens
+        from guildhall.runs.execution.tokens import Tokens
 
         return Tokens()
 

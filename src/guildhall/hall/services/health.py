@@ -55,7 +55,6 @@ class InfoService(HallInfo):
         return {**own, **running}
 
     async def doctor(self, frame: Frame) -> Sequence[Check]:
-
         return await checks(self._hall, frame)
 
 

@@ -132,7 +132,7 @@ class MeetingService(Meetings):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.runs.limits import Grant
+        from guildhall.runs.execution.grants import Grant
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted

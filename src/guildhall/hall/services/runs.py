@@ -67,7 +67,7 @@ class RunService(Runs):
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
         from guildhall.hall.composition.workers import check_trust_again
-        from guildhall.runs.limits import Grant
+        from guildhall.runs.execution.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
         if self._stays and part.history.get(run).status == "parked":
@@ -134,7 +134,7 @@ class RunService(Runs):
         return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        from guildhall.hall.services.workflows import replay
+        from guildhall.hall.services.workflow_files import replay
 
         return await replay(self._hall.where(run), run, frame)
 

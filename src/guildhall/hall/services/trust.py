@@ -8,42 +8,22 @@ does.
 
 from __future__ import annotations
 
-import re
-import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core import yaml
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted, UsageError
-from guildhall.core.paths import Home, project_root
 from guildhall.hall.client.interface import Trust
-from guildhall.hall.client.model import Trusting
-from guildhall.hall.services.workflows import load_workflow, plans_of_agents
-from guildhall.members.service import member_code
-from guildhall.runs.model import RunRequest
-from guildhall.runs.plan.model import Executes, Plan
 from guildhall.workers import records
-from guildhall.workers.loader import WORKER_SUFFIXES
-from guildhall.workers.model import WORKERS, Worker
-from guildhall.workers.references import Code, CodeFile, toolboxes_in
 from guildhall.workers.trust import Pin, Seen
-from guildhall.workers.trust import Trust as Trust_cases
-from guildhall.workers.trust import Trust as Trust_trusting
-from guildhall.workflow.loader import executed
-from guildhall.workflow.plan import as_far_as_known
-from guildhall.workflow.target import MAIN, is_workflow, workflows_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.core.yaml import Source
+    from guildhall.hall.client.model import Trusting
     from guildhall.hall.composition.hall import Hall
-    from guildhall.models.scripted.test_case import Case
 
 
 class TrustService(Trust):
@@ -51,6 +31,7 @@ class TrustService(Trust):
         self._hall = hall
 
     async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
+        from guildhall.hall.services.trust_files import of_folder, of_worker
 
         if worker is not None:
             return await of_worker(self._hall, self._hall.workers.find(worker, frame), frame)
@@ -76,222 +57,3 @@ class TrustService(Trust):
         below = self._hall.workers.pins_below(folder)
         await self._hall.store.write(lambda connection: records.drop_pins(connection, [pin.path for pin in below]))
         return below
-
-
-TESTS = "tests"
-SUFFIXES = (".yaml", ".yml")
-_A_TEST = re.compile(rb"^(test|[\"']test[\"']) *:", re.MULTILINE)
-_LOOKED_AT = 1_000_001  # bytes; what is larger is no script
-
-
-def tests_in(folder: Path) -> Iterator[Path]:
-    """The files in a folder that have a test in them."""
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix in SUFFIXES and not hidden and path.is_file() and has_test(path):
-            yield path
-
-
-def has_test(path: Path) -> bool:
-    """Whether a file is one. One that cannot be read may be: reading it says what is wrong."""
-    try:
-        with path.open("rb") as file:
-            return _A_TEST.search(file.read(_LOOKED_AT)) is not None
-    except OSError:
-        return True
-
-
-def root_of_test(file: Path) -> Path:
-    """The project that a test is of. One of workflows alone has nothing that marks it but its tests."""
-    folder = file.absolute().parent
-    root = project_root(folder)
-    return folder.parent if root == folder and folder.name == TESTS else root
-
-
-def code_of_test(source: Source, home: Home) -> Code:
-    """The file of a test, as it was read."""
-    path = source.path.resolve()
-    root = root_of_test(source.path).resolve()
-    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=source.text.encode())
-    return Code(kind="test", name=shown, root=root, files=(file,), own=root == home.path.resolve())
-
-
-def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
-    """Raises NotTrusted where the test would run programs and its file is not trusted as it is."""
-    code, trust = code_of_test(source, hall.home), Trust_cases(hall.workers.pins())
-    if not runs_programs(plan) or trust.holds(code):
-        return
-    said = trust.seen(code)[0].said
-    raise NotTrusted(
-        f"the worker can run programs, and the test says which: it is not trusted as it is ({said})",
-        where=str(source.path),
-        hint=f"Look at it, then: guild trust {shlex.quote(str(source.path))}",
-    )
-
-
-def runs_programs(plan: Plan) -> bool:
-    return "proc.exec" in plan.reach
-
-
-async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
-    """The plans of the worker of a test, or of the agents, if they can be had, and whether it could run programs.
-
-    A test that brings a worker's file of its own is taken for one that does.
-    """
-    from guildhall.core.redaction import Redactor
-    from guildhall.runs.replay.normalize import Neutral
-
-    frame = replace(frame, cwd=root / case.folder, root=root)
-    name = str(Neutral(root, hall.home.path, Redactor(hall.environ)).restored(case.subject))
-    brings = any(path == name or path.startswith(f"{WORKERS}/") for path in case.files)
-    try:
-        if case.workflow is None:
-            plans = [await hall.workers.planner.plan(hall.workers.find(name, frame), frame)]
-        else:
-            workflow = load_workflow(hall, root / name, frame)
-            there = workflow.frame(frame)
-            plans = [await hall.workers.planner.plan(agent.worker, there) for agent in workflow.agents]
-    except GuildError:
-        return [], brings
-    return plans, brings or any(map(runs_programs, plans))
-
-
-async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
-    """The code of one worker and of all that it may call."""
-    plan = await hall.workers.planner.plan(worker, frame)
-    _, wrong = hall.workers.supply.code_of(worker, frame)
-    return Trusting(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
-
-
-async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
-    """The code of a folder: its toolboxes, used or not, all that its workers name, setups, tests that run programs.
-
-    `at` may be the file of a worker, of a workflow, or of a test.
-    """
-    if at is not None:
-        at = frame.cwd / at
-        if not at.exists():
-            raise NotFound(f"there is no folder {at}")
-        if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
-            if is_workflow(at):
-                return await of_workflow(hall, at, frame)
-            if has_test(at):
-                return await of_test(hall, at, frame)
-            return await of_worker(hall, hall.workers.find(str(at), frame), frame)
-        if not at.is_dir():
-            raise UsageError(f"{at} is neither a folder nor the file of a worker or a workflow")
-        frame = replace(frame, cwd=at.resolve(), root=project_root(at.resolve()))
-    folder = frame.root
-    plans: list[Plan] = []
-    wrong: list[GuildError] = []
-    for worker in _workers(hall, frame):
-        plan = await hall.workers.planner.plan(worker, frame)
-        if _executed([plan]):
-            plans.append(plan)
-        wrong += hall.workers.supply.code_of(worker, frame)[1]
-    lying, unreadable = toolboxes_in(folder)
-    if folder.resolve() == hall.home.path.resolve():  # what lies there the person has put there
-        lying, unreadable = [], []
-    members, unread = _members(hall, frame)
-    lying, unreadable = [*lying, *members], [*unreadable, *unread]
-    tests: list[Executes] = []
-    for file in tests_in(folder / TESTS):
-        try:
-            looking = await of_test(hall, file, frame)
-        except GuildError:  # it cannot be a test, and so runs nothing
-            continue
-        tests += [code for code in looking.code if code.kind == "test"]
-        plans += [plan for plan in looking.plans if plan.worker not in [one.worker for one in plans]]
-    setups, broken = await _setups(hall, folder, frame)
-    wrong += broken
-    code = [*_stand(hall, lying), *_executed(plans), *setups, *tests]
-    problems = {(error.where, error.message): error for error in (*unreadable, *wrong)}
-    return Trusting(folder=folder, code=_once(code), plans=plans, problems=[*problems.values()])
-
-
-async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
-    """The setup of a workflow, with the code of its agents."""
-    workflow = load_workflow(hall, file, frame)
-    there = workflow.frame(frame)
-    setup = executed(workflow, Trust_trusting(hall.workers.pins()), hall.home)
-    settings = hall.settings(there)
-    known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
-    request = RunRequest(worker=str(file), input="")
-    plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
-    wrong = [error for agent in workflow.agents for error in hall.workers.supply.code_of(agent.worker, there)[1]]
-    code = [*([setup] if setup and not setup.own else []), *_executed(plans)]
-    return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)
-
-
-async def _setups(hall: Hall, folder: Path, frame: Frame) -> tuple[list[Executes], list[GuildError]]:
-    """What the workflows of a folder would execute themselves, and those that cannot be read."""
-    found: list[Executes] = []
-    wrong: list[GuildError] = []
-    for file in workflows_in(folder):
-        try:
-            looking = await of_workflow(hall, file, frame)
-        except GuildError as error:
-            wrong.append(error)
-            continue
-        found += [code for code in looking.code if code.kind == "workflow"]
-    return found, wrong
-
-
-async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
-    """The file of a test, if its worker can run programs, with the code of the worker."""
-    from guildhall.models.scripted.source import Script
-
-    source = yaml.read(file)
-    case = yaml.validate(Script, source).test
-    found = code_of_test(source, hall.home)
-    if case is None or found.own:
-        return Trusting(folder=found.root, code=[], plans=[], problems=[])
-    plans, runs = await plans_of_test(case, found.root, hall, frame)
-    if not runs:
-        return Trusting(folder=found.root, code=[], plans=[], problems=[])
-    return Trusting(folder=found.root, code=[*_executed(plans), *_stand(hall, [found])], plans=plans, problems=[])
-
-
-def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
-    """The members of the project, used or not, and what cannot be read of them."""
-    found: list[Code] = []
-    wrong: list[GuildError] = []
-    for member in hall.members.roster(frame).listed():
-        if member.scope != "project":
-            continue
-        if member.error is not None:
-            wrong.append(InvalidFile(f"the member {member.name} cannot be used: {member.error}"))
-            continue
-        try:
-            found.append(member_code(member))
-        except GuildError as error:
-            wrong.append(error)
-    return found, wrong
-
-
-def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:
-    trust = Trust_trusting(hall.workers.pins())
-    return [
-        Executes(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
-        for one in found
-    ]
-
-
-def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
-    registry = hall.workers.registry(frame)
-    for listed in registry.listed():
-        if listed.scope == "project" and listed.error is None:
-            try:
-                yield registry.find(str(listed.path), frame.cwd)
-            except GuildError:  # its template is wrong: it executes nothing
-                continue
-
-
-def _executed(plans: Iterable[Plan]) -> list[Executes]:
-    everyone = [one for plan in plans for one in (plan, *(called.plan for called in plan.calls if called.plan))]
-    return [code for plan in everyone for code in plan.code if not code.own]
-
-
-def _once(code: Iterable[Executes]) -> list[Executes]:
-    return list({(one.kind, one.name, one.files): one for one in code}.values())

@@ -24,8 +24,8 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Redactor
 from guildhall.hall.client.model import Deviation, Tested
-from guildhall.hall.services.trust import code_of_test, refuse_programs, root_of_test
-from guildhall.hall.services.workflows import load_workflow
+from guildhall.hall.services.trust_files import code_of_test, refuse_programs, root_of_test
+from guildhall.hall.services.workflow_files import load_workflow
 from guildhall.hall.testrun.compare import Comparison, difference
 from guildhall.hall.testrun.hall import TestHall, copy_home, copy_project, empty_folder, put_files
 from guildhall.models.scripted.source import Script, ScriptSource

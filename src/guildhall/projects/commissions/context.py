@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.states import Hold, HoldKind, Note
 from guildhall.projects.records import moments
-from guildhall.projects.workspace import UsableModels, Workplace
+from guildhall.projects.workspace import Workplace
 from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.record.records import find_run
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Moment, Project
+    from guildhall.projects.model_check import UsableModels
     from guildhall.projects.registry import Projects
     from guildhall.runs.asks import Asks
     from guildhall.runs.execution.runs import Runs

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project
+    from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
-    from guildhall.runs.limits import Grant
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _DEBOUNCE = 0.02  # seconds between a change and the next look: changes come in groups

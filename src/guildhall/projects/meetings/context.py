@@ -15,7 +15,7 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
 from guildhall.projects.meetings.transcript import merge_exchanges
 from guildhall.projects.records import decided, moments, transitions
-from guildhall.projects.workspace import UsableModels, Workplace
+from guildhall.projects.workspace import Workplace
 from guildhall.runs.record.entries import Listening, ModelAnswered, Said
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.meetings.states import MeetingStatus, Note
     from guildhall.projects.model import Moment, Project, Scope
+    from guildhall.projects.model_check import UsableModels
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.history import History

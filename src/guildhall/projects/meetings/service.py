@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.meetings.context import MeetingContext
     from guildhall.projects.model import Project
+    from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
-    from guildhall.runs.limits import Grant
 
 _log = logging.getLogger("guildhall.meetings")
 

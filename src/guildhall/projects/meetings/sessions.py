@@ -46,7 +46,7 @@ from guildhall.projects.meetings.tools import (
 from guildhall.projects.meetings.transcript import Summary, render_transcript, summarise
 from guildhall.runs.execution.segment import cut_short
 from guildhall.runs.hooks import Seat
-from guildhall.runs.limits import Grant, Spent, in_force
+from guildhall.runs.limits import Spent, in_force
 from guildhall.runs.model import Run, RunRequest, Stretch
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record.entries import ModelAnswered
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
+    from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.record.history import History
     from guildhall.tools.model import Tool, ToolCall, ToolResult

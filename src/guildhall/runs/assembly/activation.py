@@ -22,7 +22,8 @@ from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings, describe_package, describe_toolbox
-from guildhall.tools.host.process import HostSpec, ToolHost
+from guildhall.tools.host.process import ToolHost
+from guildhall.tools.host.protocol import HostSpec
 from guildhall.workers.package import PROJECT_FILE
 from guildhall.workers.references import Code, activation_code
 

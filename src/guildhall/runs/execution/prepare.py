@@ -20,7 +20,8 @@ from guildhall.runs.assembly.attachments import refuse_untaken
 from guildhall.runs.assembly.preflight import refuse_from_the_beginning
 from guildhall.runs.conversation import refuse_conversation
 from guildhall.runs.execution.delegation import Unasked
-from guildhall.runs.limits import Grant, has_price, in_force, priced, seconds_since_start
+from guildhall.runs.execution.grants import Grant, has_price, priced
+from guildhall.runs.limits import in_force, seconds_since_start
 from guildhall.runs.model import ENDED, Run, RunRequest
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records

@@ -22,12 +22,13 @@ from guildhall.models.door import ModelDoor
 from guildhall.runs.assembly.attachments import hand_on
 from guildhall.runs.execution import delegation as delegate
 from guildhall.runs.execution import worker_creation
-from guildhall.runs.execution.access import Lobby, RunDoor, Tokens, servers_of
+from guildhall.runs.execution.access import Lobby
+from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.execution.idle import Patience
 from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.execution.prepare import Preparation, Prepared, belongs, refuse_over
 from guildhall.runs.execution.segment import Execution
-from guildhall.runs.limits import Grant, has_price
+from guildhall.runs.execution.tokens import RunDoor, Tokens, servers_of
 from guildhall.runs.model import ENDED, ParkCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.record import records

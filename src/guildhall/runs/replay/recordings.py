@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from guildhall.models.catalog import RecordingSource
 from guildhall.runs.assembly.preflight import refuse_unrecorded
 from guildhall.runs.execution import delegation
-from guildhall.runs.execution.access import Lobby, Tokens, servers_of
+from guildhall.runs.execution.access import Lobby
 from guildhall.runs.execution.prepare import frame_then
+from guildhall.runs.execution.tokens import Tokens, servers_of
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import messages, records
 from guildhall.runs.record.entries import Ended, ModelAnswered

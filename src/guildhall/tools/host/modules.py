@@ -13,13 +13,9 @@ import json
 import linecache
 import sys
 import traceback
-from dataclasses import is_dataclass
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from typing import TYPE_CHECKING, Any, cast, is_typeddict
-
-from pydantic import BaseModel, TypeAdapter
-from typing_extensions import is_typeddict as is_other_typeddict
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
 
@@ -118,33 +114,3 @@ def activation(reference: str, sources: Mapping[str, str], context: Mapping[str,
     if len(text) > _MOST:
         raise ToolUnavailable(f"{reference} said too much: {len(text):,} characters")
     return json.loads(text)
-
-
-_MAX_SCHEMA = 1_000_000  # characters
-
-
-def json_schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON Schema of a model; `sources` has the text of each file of its package, by path."""
-    try:
-        schema = _schema(load(reference, sources), reference)
-        text = json.dumps(schema)
-    except BaseException as error:  # noqa: BLE001 - whatever the module does, it is the module that is wrong
-        raise unusable(reference, error, sources) from None
-    if len(text) > _MAX_SCHEMA:
-        raise ToolUnavailable(f"{reference}: the JSON Schema is too large: {len(text):,} characters")
-    return json.loads(text)
-
-
-def _schema(found: Any, reference: str) -> Any:
-    if not isinstance(found, type):
-        what = "there is no such name in the module" if found is None else f"it is a {type(found).__name__}"
-        raise ToolUnavailable(f"{reference} is no model: {what}", hint=_KINDS)
-    model = cast("type[Any]", found)
-    if issubclass(model, BaseModel):
-        return model.model_json_schema()
-    if is_dataclass(model) or is_typeddict(model) or is_other_typeddict(model):
-        return TypeAdapter[Any](model).json_schema()
-    raise ToolUnavailable(f"{reference} is no model: it is another kind of class", hint=_KINDS)
-
-
-_KINDS = "Name a pydantic model, a dataclass or a TypedDict."

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import signal
 import socket
-import stat
-import struct
 import sys
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
@@ -27,116 +23,13 @@ from guildhall.core.ids import is_name
 from guildhall.policy.rules import CAPABILITIES
 from guildhall.sandbox.jail import Confined, Confinement, Kind, spawn
 from guildhall.sandbox.mounts import import_paths
-from guildhall.sandbox.view import Folder, View
+from guildhall.sandbox.view import View
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-LENGTH = struct.Struct("!I")
-MAX_FRAME = 64 * 1024**2
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostSpec:
-    """The tools of one host, and what all of them may do: one host has one set of capabilities."""
-
-    view: View
-    builtin: tuple[str, ...] = ()
-    toolboxes: tuple[tuple[str, Path], ...] = ()  # a name and a Python file each
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    capabilities: frozenset[str] = frozenset()
-    memory_bytes: int = 2 * 1024**3
-    schema_of: str | None = None  # `package.module:Model`: its JSON Schema is wanted, and no tools
-    package: tuple[str, str] | None = None  # a toolbox of several modules: its name, and `module` or `module:toolbox`
-    activate: str | None = None  # `package.module:function`: what it says to `context` is wanted, and no tools
-    context: Mapping[str, Any] | None = None  # of `activate`; None: whether the function is there is wanted
-    pins: Mapping[str, str] = field(default_factory=dict[str, str])  # by toolbox: what its file must be; the hall's
-
-    def as_dict(self) -> dict[str, Any]:
-        """The spec as JSON."""
-        return {
-            "view": _view_as_dict(self.view),
-            "builtin": list(self.builtin),
-            "toolboxes": [[name, str(path)] for name, path in self.toolboxes],
-            "env": dict(self.env),
-            "capabilities": sorted(self.capabilities),
-            "memory_bytes": self.memory_bytes,
-            "schema_of": self.schema_of,
-            "package": list(self.package) if self.package else None,
-            "activate": self.activate,
-            "context": dict(self.context) if self.context is not None else None,
-        }
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> HostSpec:
-        """The spec behind the JSON."""
-        return HostSpec(
-            view=_view_from(data["view"]),
-            builtin=tuple(data["builtin"]),
-            toolboxes=tuple((name, Path(path)) for name, path in data["toolboxes"]),
-            env=data["env"],
-            capabilities=frozenset(data["capabilities"]),
-            memory_bytes=data["memory_bytes"],
-            schema_of=data["schema_of"],
-            package=tuple(data["package"]) if data["package"] else None,
-            activate=data["activate"],
-            context=data["context"],
-        )
-
-
-def _view_as_dict(view: View) -> dict[str, Any]:
-    folders = [{**vars(folder), "path": str(folder.path)} for folder in view.folders]
-    named = {"hidden": view.hidden, "kept": view.kept, "shown": view.shown}
-    paths = {name: [str(path) for path in listed] for name, listed in named.items()}
-    return {"cwd": str(view.cwd), "folders": folders, **paths}
-
-
-def _view_from(data: Mapping[str, Any]) -> View:
-    def folder(fields: Mapping[str, Any]) -> Folder:
-        given: dict[str, Any] = {**fields, "path": Path(fields["path"])}
-        for name in ("allowed_suffixes", "text_suffixes", "attachment_suffixes"):
-            given[name] = tuple(fields[name])
-        return Folder(**given)
-
-    return View(
-        cwd=Path(data["cwd"]),
-        folders=tuple(map(folder, data["folders"])),
-        hidden=tuple(map(Path, data["hidden"])),
-        kept=tuple(map(Path, data["kept"])),
-        shown=tuple(map(Path, data["shown"])),
-    )
-
-
-def framed(message: Mapping[str, Any]) -> bytes:
-    """A message as it is written: its length, then JSON."""
-    body = json.dumps(message, separators=(",", ":")).encode()
-    return LENGTH.pack(len(body)) + body
-
-
-MAX_SOURCE = 2_000_000  # bytes
-
-
-def read_source(path: Path) -> bytes:
-    """The content of a file. A pipe or a device is not waited for, and what is too large is not read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ToolUnavailable("this is no plain file", where=str(path))
-            data = file.read(MAX_SOURCE + 1)
-    except OSError as error:
-        raise ToolUnavailable(f"the file cannot be read: {error.strerror or error}", where=str(path)) from None
-    if len(data) > MAX_SOURCE:
-        raise ToolUnavailable(f"the file is too large to be code: over {MAX_SOURCE:,} bytes", where=str(path))
-    return data
-
-
-def pin_of(data: bytes) -> str:
-    """What pins a content: its whole SHA-256."""
-    return hashlib.sha256(data).hexdigest()
-
+    from pathlib import Path
+from guildhall.tools.host.protocol import LENGTH, MAX_FRAME, HostSpec, framed, pin_of, read_source
 
 __all__ = ["HostSpec", "ToolHost", "text_of"]
 

@@ -12,7 +12,7 @@ from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.targets import resolve_run
 from guildhall.cli.trust_prompt import trust_own_files
 from guildhall.core.errors import Conflict, GuildError, UsageError
-from guildhall.tools.host.process import pin_of
+from guildhall.tools.host.protocol import pin_of
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame

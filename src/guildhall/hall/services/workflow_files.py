@@ -1,0 +1,122 @@
+"""Workflow files for the services: load a workflow, check that it is trusted, and plan it.
+
+Does not start workflows (`workflows`). Imported when it is needed, because planning imports the model providers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core import yaml
+from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.paths import project_root
+from guildhall.core.text import did_you_mean
+from guildhall.hall.composition import workers
+from guildhall.room.tools import room_tools
+from guildhall.runs.assembly.preflight import refuse
+from guildhall.runs.plan.planner import PlannedSeat
+from guildhall.workers.lifecycle import usable
+from guildhall.workers.registry import choose_model
+from guildhall.workers.trust import Trust
+from guildhall.workflow.loader import demand_trust, load
+from guildhall.workflow.plan import WorkflowPlan, as_far_as_known, plan
+from guildhall.workflow.replay import WorkflowReplays
+from guildhall.workflow.start import budget_of, from_here
+from guildhall.workflow.target import workflows_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.core.frame import Frame
+    from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.composition.run_services import RunServices
+    from guildhall.runs.model import RunRequest
+    from guildhall.runs.plan.model import Plan
+    from guildhall.runs.replay.replay import Replayed
+    from guildhall.workflow.model import Values, Workflow
+
+
+_SCRIPT = "script:"
+
+
+def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
+    """The workflow in a file, relative to where the request comes from. Workers are looked for in its own project."""
+    try:
+        path = frame.cwd / Path(file).expanduser()
+        there_is_one = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, ~nobody, a NUL
+        raise UsageError(f"{str(file)[:100]!r} cannot be a file: {error}") from None
+    if not there_is_one:
+        near = {one.name for one in workflows_in(path.parent)}
+        raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, near))
+    folder = path.parent.resolve()
+    there = replace(frame, cwd=folder, root=project_root(folder))
+    return load(path, lambda name: hall.workers.find(name, there))
+
+
+def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
+    """Raises where a workflow may not start, or an agent of it could not run: nothing of it begins then.
+
+    It is the workflow as it was loaded that is trusted or not, and no later state of its file.
+    """
+    if hall.environment.policy.runs_setup_commands:
+        demand_trust(workflow, hall.workers.supply.trust(), hall.home)
+    request, frame = from_here(request, frame), workflow.frame(frame)
+    settings = hall.settings(frame)
+    for agent in workflow.agents:
+        usable(agent.worker, "name")
+        own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
+        script = own.by == "worker"
+        if not script and own.model.startswith(_SCRIPT):
+            yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises where it is not there
+        refuse(hall.workers.supply.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
+        workers.check_trust(hall.workers, agent.worker, frame)
+
+
+async def plan_workflow(
+    hall: Hall, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
+) -> WorkflowPlan:
+    """What could happen if a workflow were started. `request` has its file in the place of a worker."""
+    workflow = load_workflow(hall, request.worker, frame)
+    settings = hall.settings(workflow.frame(frame))
+    starting = as_far_as_known(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
+    return plan(
+        workflow,
+        await plans_of_agents(hall, workflow, starting.values, request, frame),
+        starting,
+        frame=frame,
+        home=hall.home,
+        trust=Trust(hall.workers.pins()),
+        budget=budget_of(workflow, settings, request.budget),
+    )
+
+
+async def plans_of_agents(
+    hall: Hall, workflow: Workflow, values: Values, request: RunRequest, frame: Frame
+) -> dict[str, Plan]:
+    """The plan of each agent in its seat."""
+    there, request = workflow.frame(frame), from_here(request, frame)
+    found: dict[str, Plan] = {}
+    for agent in workflow.agents:
+        own = replace(request, worker=agent.name, budget=None)
+        tools = room_tools() if workflow.definition.context.enabled else ()
+        seat = PlannedSeat(tools=tools, around=workflow.around(agent))
+        worker = replace(agent.worker, keeps=workflow.keeps(values))
+        found[agent.name] = await hall.workers.planner.plan(worker, there, own, seat=seat)
+    return found
+
+
+async def replay(services: RunServices, run: str, frame: Frame) -> Replayed:
+    """Plays a run again, be it a worker's or a workflow's, with all that it has called."""
+    if services.history.workflow_of(run) is None:
+        return await services.recordings.replay(run, frame)
+    replays = WorkflowReplays(
+        store=services.store,
+        history=services.history,
+        recordings=services.recordings,
+        find=services.workers.find,
+        settings=services.environment.settings,
+    )
+    return await replays.replay(run, frame)
