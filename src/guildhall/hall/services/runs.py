@@ -143,7 +143,7 @@ class RunService(Runs):
 
     async def script(self, run: str) -> str:
         from guildhall.runs.replay.script_export import script_of
-        from guildhall.workflow.script_export import team_part
+        from guildhall.workflow.replay import team_part
 
         part = self._hall.where(run)
         tree = [(one, part.history.journal(one.id)) for one in part.history.tree(run)]
