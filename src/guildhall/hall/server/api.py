@@ -173,7 +173,7 @@ class Api:
                 _check_frame(value)
                 self._house.secrets({**value.env, **value.keys})
             elif not all(is_text(text) for text in texts_in(value)):
-                raise UsageError(f"{part}: it holds what is no text: half of a character, or a NUL")
+                raise UsageError(f"{part}: invalid text (it contains a NUL or a lone surrogate)")
         return arguments
 
     async def _stream(self, items: AsyncGenerator[Any], receive: Receive, send: Send) -> None:
