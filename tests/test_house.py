@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -234,3 +235,32 @@ def test_no_folder_has_more_than_twenty_modules():
         for folder in folders
     }
     assert {folder: count for folder, count in counts.items() if count > 20} == {}
+
+
+def exporting_packages() -> list[str]:
+    """Return the packages that offer lazy exports."""
+    found = [
+        path for path in SOURCE.rglob("__init__.py") if "lazy_exports(__name__" in path.read_text(encoding="utf-8")
+    ]
+    return sorted(".".join(path.parent.relative_to(SOURCE.parent).parts) for path in found)
+
+
+@pytest.mark.parametrize("package", exporting_packages())
+def test_a_package_resolves_its_exports_and_imports_none_of_them_early(package: str):
+    code = f"""
+import sys
+import {package} as package
+early = [name for name in sys.modules if name.startswith("{package}.") and not name.startswith("guildhall.core")]
+assert not early, early
+assert package.__all__ and package.__all__ == dir(package)
+for name in package.__all__:
+    assert getattr(package, name) is not None
+try:
+    package.unknown_name
+except AttributeError as error:
+    assert "unknown_name" in str(error)
+else:
+    raise AssertionError("an unknown name is an AttributeError")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -13,37 +13,19 @@ The library's public names, imported when they are first used:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.core.errors import GuildError
-    from guildhall.hall.library import RunResult, Worker
-    from guildhall.hall.member import Member
-    from guildhall.runs.model import Answer
-    from guildhall.tools.definition import tool
-    from guildhall.tools.model import Toolbox
+    from guildhall.core.errors import GuildError as GuildError
+    from guildhall.hall.library import RunResult as RunResult
+    from guildhall.hall.library import Worker as Worker
+    from guildhall.hall.member import Member as Member
+    from guildhall.runs.model import Answer as Answer
+    from guildhall.tools.definition import tool as tool
+    from guildhall.tools.model import Toolbox as Toolbox
 
 __version__ = "0.1.0"
 
-__all__ = ["Answer", "GuildError", "Member", "RunResult", "Toolbox", "Worker", "tool"]
-
-_HOMES = {
-    "Answer": "guildhall.runs.model",
-    "GuildError": "guildhall.core.errors",
-    "Member": "guildhall.hall.member",
-    "RunResult": "guildhall.hall.library",
-    "Toolbox": "guildhall.tools.model",
-    "Worker": "guildhall.hall.library",
-    "tool": "guildhall.tools.definition",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__, __file__)
