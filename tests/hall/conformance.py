@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jsonschema import Draft202012Validator
 
 from guildhall.hall.client.openapi import openapi_document
+from guildhall.hall.server.api import Api
 from guildhall.hall.server.process import Process
 
 if TYPE_CHECKING:
-    from guildhall.rpc.http import App, Message, Receive, Send
+    from guildhall.rpc.http import Message, Receive, Send
 
 
 def differences(path: str, status: int, content_type: str, body: bytes) -> list[str]:
@@ -42,34 +43,36 @@ def _validators(path: str, status: int) -> dict[str, Draft202012Validator]:
     }
 
 
+class ConformingApi(Api):
+    """The API of a hall, which compares all its responses with the document."""
+
+    differences: list[str]
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope.get("path") not in openapi_document()["paths"]:
+            await super().__call__(scope, receive, send)
+            return
+        status, content_type, body = 0, "", bytearray()
+
+        async def observe(message: Message) -> None:
+            nonlocal status, content_type
+            await send(message)
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                content_type = dict(message["headers"]).get(b"content-type", b"").decode()
+            else:
+                body.extend(message.get("body", b""))
+
+        await super().__call__(scope, receive, observe)
+        if status:
+            self.differences += differences(scope["path"], status, content_type, bytes(body))
+
+
 class ConformingProcess(Process):
-    """A hall's process that compares all responses of the API with the document."""
+    """A process of a hall that serves a ConformingApi."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.differences: list[str] = []
-
-    def _face(self) -> Any:
-        return self._compared(super()._face())
-
-    def _compared(self, app: App) -> App:
-        async def compare(scope: Message, receive: Receive, send: Send) -> None:
-            if scope.get("path") not in openapi_document()["paths"]:
-                await app(scope, receive, send)
-                return
-            status, content_type, body = 0, "", bytearray()
-
-            async def observe(message: Message) -> None:
-                nonlocal status, content_type
-                await send(message)
-                if message["type"] == "http.response.start":
-                    status = message["status"]
-                    content_type = dict(message["headers"]).get(b"content-type", b"").decode()
-                else:
-                    body.extend(message.get("body", b""))
-
-            await app(scope, receive, observe)
-            if status:
-                self.differences += differences(scope["path"], status, content_type, bytes(body))
-
-        return compare
+    def _face(self) -> Api:
+        api = super()._face()
+        api.__class__ = ConformingApi
+        self.differences = api.differences = []
+        return api
