@@ -12,13 +12,13 @@ import pytest
 
 from guildhall.core.errors import ModelUnusable, RuntimeFailed, RuntimeToolless
 from guildhall.hall.doors import Reception
-from guildhall.runtimes.catalog import ROWS, driver_of
+from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.discovery import Programs
 from guildhall.runtimes.model import Assignment, Attachment, Entry
 from guildhall.runtimes.programs.codex import Codex
 from guildhall.runtimes.programs.cursor import Cursor
 from guildhall.runtimes.programs.opencode import OpenCode
-from guildhall.runtimes.programs.runtime import ANEW, CliRuntime
+from guildhall.runtimes.programs.runtime import ANEW, CliRuntime, driver_of
 from tests.clis import codex_program
 
 if TYPE_CHECKING:

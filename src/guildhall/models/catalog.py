@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ModelFailed, ModelUnusable, NotFound
-from guildhall.core.text import did_you_mean
-from guildhall.models.credentials import ADDRESSES, KEYS, Login, variable_with_key
+from guildhall.models.credentials import KEYS, Login, variable_with_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,55 +154,6 @@ def elsewhere(model: str, environ: Mapping[str, str]) -> Elsewhere:
         variable = KEYS[provider][0]
         raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=f"export {variable}=...")
     return Elsewhere(model)
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Provider and model of a name; raises ModelUnusable when there is no such provider."""
-    for separator in (":", "/"):
-        provider, found, model = name.partition(separator)
-        if found and model and _is_provider(provider):
-            return provider, model
-    provider, found, _ = name.replace("/", ":").partition(":")
-    if found:
-        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, _providers()))
-    raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_with_provider(name))
-
-
-def _is_provider(name: str) -> bool:
-    from pydantic_ai.providers import infer_provider_class
-
-    try:
-        infer_provider_class(name)
-    except ImportError:
-        return True  # known, its package is not installed
-    except ValueError:
-        return False
-    return True
-
-
-def _providers() -> set[str]:
-    from pydantic_ai.models import known_model_names
-
-    return {name.partition(":")[0] for name in known_model_names() if ":" in name} | KEYS.keys() | ADDRESSES.keys()
-
-
-def _with_provider(model: str) -> str:
-    from pydantic_ai.models import known_model_names
-
-    known = list(KEYS)  # whoever made the model comes before those who pass it on
-    names = [name for name in known_model_names() if name.partition(":")[2] == model]
-    names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
-    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
-
-
-def similar(provider: str, model: str) -> str | None:
-    """Which other model of the provider was probably meant."""
-    from pydantic_ai.models import known_model_names
-
-    asked = f"{provider}:{model}"
-    return did_you_mean(
-        asked, (name for name in known_model_names() if name.startswith(f"{provider}:") and name != asked)
-    )
 
 
 @dataclass(frozen=True)

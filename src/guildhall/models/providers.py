@@ -24,8 +24,8 @@ from guildhall.core.errors import (
     UnknownModel,
 )
 from guildhall.core.redaction import redact
+from guildhall.core.text import did_you_mean
 from guildhall.models import credentials
-from guildhall.models.catalog import similar, split_name
 from guildhall.models.credentials import ADDRESSES, KEYS, Login, variable_with_key
 from guildhall.models.model import OnText, Query, Upstream, is_transient
 from guildhall.models.provider_errors import explained, kind_of, one_line, said_in
@@ -42,6 +42,55 @@ if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Provider and model of a name; raises ModelUnusable when there is no such provider."""
+    for separator in (":", "/"):
+        provider, found, model = name.partition(separator)
+        if found and model and _is_provider(provider):
+            return provider, model
+    provider, found, _ = name.replace("/", ":").partition(":")
+    if found:
+        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, _providers()))
+    raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_with_provider(name))
+
+
+def _is_provider(name: str) -> bool:
+    from pydantic_ai.providers import infer_provider_class
+
+    try:
+        infer_provider_class(name)
+    except ImportError:
+        return True  # known, its package is not installed
+    except ValueError:
+        return False
+    return True
+
+
+def _providers() -> set[str]:
+    from pydantic_ai.models import known_model_names
+
+    return {name.partition(":")[0] for name in known_model_names() if ":" in name} | KEYS.keys() | ADDRESSES.keys()
+
+
+def _with_provider(model: str) -> str:
+    from pydantic_ai.models import known_model_names
+
+    known = list(KEYS)  # whoever made the model comes before those who pass it on
+    names = [name for name in known_model_names() if name.partition(":")[2] == model]
+    names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
+    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
+
+
+def similar(provider: str, model: str) -> str | None:
+    """Which other model of the provider was probably meant."""
+    from pydantic_ai.models import known_model_names
+
+    asked = f"{provider}:{model}"
+    return did_you_mean(
+        asked, (name for name in known_model_names() if name.startswith(f"{provider}:") and name != asked)
+    )
 
 
 def cost(provider: str, model: str, usage: RequestUsage) -> float | None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT, split_name
+from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.runs.assembly.preflight import fitting
 from guildhall.runs.execution.grants import unpriced

@@ -48,7 +48,7 @@ from guildhall.models.dialects.base import (
     tool_name,
 )
 from guildhall.models.dialects.canonical import blocks_in_order
-from guildhall.models.scripted.source import pieces
+from guildhall.models.model import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

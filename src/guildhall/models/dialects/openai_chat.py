@@ -47,7 +47,7 @@ from guildhall.models.dialects.base import (
     tool_definition,
     tool_name,
 )
-from guildhall.models.scripted.source import pieces
+from guildhall.models.model import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

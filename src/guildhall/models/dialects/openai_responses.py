@@ -40,7 +40,7 @@ from guildhall.models.dialects.base import (
     tool_name,
 )
 from guildhall.models.dialects.openai_chat import openai_error
-from guildhall.models.scripted.source import pieces
+from guildhall.models.model import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -23,17 +23,15 @@ from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed, Runtim
 from guildhall.core.ids import fingerprint
 from guildhall.models.dialects.base import Dialect, Malformed, Trim, WireRequest, parse
 from guildhall.models.dialects.canonical import in_order, renamed
+from guildhall.models.model import Upstream, sent_text, tokens
 from guildhall.models.passthrough.connection import Line
 from guildhall.models.passthrough.request import Through, counted
-from guildhall.models.scripted.source import sent_text, tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
-
-    from guildhall.models.model import Upstream
 
 MAX_CALLS = 16  # of one run under way at a time
 _ASIDE = "ok"  # what a program is told that asks for something of its own, such as a title

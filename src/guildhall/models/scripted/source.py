@@ -10,7 +10,6 @@ a crash, in a replay and in every wire format.
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -21,7 +20,18 @@ from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import ModelFailed, ScriptExhausted, ScriptMismatch
 from guildhall.core.text import did_you_mean
-from guildhall.models.model import VOTER, OnText, Query, is_transient
+from guildhall.models.model import (
+    VOTER,
+    OnText,
+    Query,
+    is_transient,
+    pieces,
+    sent_each_time,
+    sent_text,
+    system_text,
+    text_of,
+    tokens,
+)
 from guildhall.models.provider_errors import kind_of
 from guildhall.models.scripted.test_case import Case
 
@@ -29,59 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ModelResponse, ModelResponsePart
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart
     from pydantic_ai.usage import RequestUsage
 
 
 _TAKEN = re.compile(r"\$\{(\w+)\}")
-
-
-def system_text(messages: Sequence[ModelMessage]) -> str:
-    """The system prompt that a model was sent."""
-    for message in messages:
-        if message.kind == "request" and message.instructions:
-            return message.instructions
-    return "\n".join(
-        part.content for message in messages for part in message.parts if part.part_kind == "system-prompt"
-    )
-
-
-def sent_text(messages: Sequence[ModelMessage]) -> str:
-    """What a model was newly sent: the prompts and tool results since its last answer, without the instructions."""
-    latest: list[str] = []
-    for message in reversed(messages):
-        if message.kind == "response":
-            break
-        latest[:0] = _texts(message)
-    return "\n".join(latest)
-
-
-def _texts(message: ModelRequest) -> list[str]:
-    return [text for part in message.parts if part.part_kind != "system-prompt" and (text := text_of(part))]
-
-
-def text_of(part: ModelRequestPart) -> str:
-    if part.part_kind == "user-prompt":
-        content = [part.content] if isinstance(part.content, str) else part.content
-        texts = (item if isinstance(item, str) else getattr(item, "content", None) for item in content)
-        return "\n".join(text for text in texts if isinstance(text, str))
-    if part.part_kind == "tool-return":
-        return part.model_response_str(wrap_if_error=False)
-    if part.part_kind in {"retry-prompt", "retry-feedback"}:
-        return cast("Any", part).model_response()
-    content = getattr(part, "content", None)
-    return content if isinstance(content, str) else ""
-
-
-def sent_each_time(messages: Sequence[ModelMessage]) -> list[str]:
-    """What was newly sent before each answer of a conversation, the one that is asked for last of all."""
-    found: list[list[str]] = [[]]
-    for message in messages:
-        if message.kind == "response":
-            found.append([])
-        else:
-            found[-1] += _texts(message)
-    return ["\n".join(texts) for texts in found]
 
 
 def taken(patterns: Sequence[str | None], messages: Sequence[ModelMessage]) -> dict[str, str]:
@@ -107,8 +69,6 @@ def filled(value: Any, taken: Mapping[str, str]) -> Any:
 
 
 ANYONE = "*"
-_CHARACTERS_PER_TOKEN = 4
-_PIECES = 4  # in so many pieces a text is heard while it is "written"
 _SHOWN = 2_000  # characters of what was sent, in the error about it
 _BALLOT = re.compile(r'(?s)^Options: ([^\n]+)$.*?proposal_vote\(proposal="([^"\n]+)"', re.MULTILINE)
 _ASK_AGAIN_AFTER = 0.05  # a scripted failure is over at once
@@ -364,12 +324,6 @@ class ScriptSource:
         return f"{self.path}, worker {query.worker}, run {query.ordinal + 1}, answer {query.step + 1}"
 
 
-def pieces(text: str) -> list[str]:
-    """A text in a few pieces, as it comes when it is streamed."""
-    size = max(1, math.ceil(len(text) / _PIECES))
-    return [text[start : start + size] for start in range(0, len(text), size)]
-
-
 def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str]) -> ModelResponse:
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
@@ -408,11 +362,6 @@ def _usage(answer: Answer, query: Query, parts: Sequence[ModelResponsePart]) -> 
         input_tokens=tokens(sum(_length(message) for message in query.messages)),
         output_tokens=tokens(sum(_part_length(part) for part in parts)),
     )
-
-
-def tokens(characters: int) -> int:
-    """An estimate: four characters are a token."""
-    return math.ceil(characters / _CHARACTERS_PER_TOKEN)
 
 
 def _length(message: ModelMessage) -> int:

@@ -450,8 +450,7 @@ def _price(run: Run, journal: Journal) -> dict[str, float] | None:
     """Dollars for a million tokens, so that limits in dollars can be kept: by the model, else what was paid."""
     from pydantic_ai.usage import RequestUsage
 
-    from guildhall.models.catalog import split_name
-    from guildhall.models.providers import cost
+    from guildhall.models.providers import cost, split_name
     from guildhall.models.scripted.source import load_script
 
     model = journal.assembly.model

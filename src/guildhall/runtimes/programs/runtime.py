@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
-from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed
+from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed, RuntimeUnusable
 from guildhall.runtimes.model import Assignment, Doors, Entry, Guest, OpenDoors, Outcome
 from guildhall.runtimes.output_check import OUTPUT_TOOL, OutputJudge, text_of
 from guildhall.runtimes.programs import process
@@ -334,3 +334,18 @@ def refuse_unseen(row: Row, assignment: Assignment, takes: Collection[str] = ())
             f"runtime {row.name}: {row.title} cannot hand this over to its model: {', '.join(unseen)}",
             hint="Attach text, or let a worker with `runtime: pydantic` or `runtime: claude` look at it.",
         )
+
+
+def driver_of(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
+    """Return what creates the driver of a run."""
+    from guildhall.runtimes.programs import claude, codex, cursor, opencode
+
+    drivers: dict[str, Callable[[], Driver]] = {
+        "claude": claude.Claude,
+        "codex": codex.Codex,
+        "opencode": opencode.OpenCode,
+        "cursor": lambda: cursor.Cursor(environ),
+    }
+    if runtime not in drivers:
+        raise RuntimeUnusable(f"runtime {runtime} cannot be provided by this version")
+    return drivers[runtime]
