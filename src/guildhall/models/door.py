@@ -200,7 +200,10 @@ class ModelDoor:
             parameters=parameters,
         )
         try:
-            response = await self._answer(query, max_tokens, through)
+            if through is not None and (upstream := self._source.upstream(through.api)) is not None:
+                response = await through.send(upstream, max_tokens, self._ledger.on_text)
+            else:
+                response = await self._source.answer(query, self._ledger.on_text)
         except ModelFailed as error:
             await self._ledger.failed(call, error, reserved if error.charged else None)
             raise
@@ -214,12 +217,6 @@ class ModelDoor:
     def upstream(self, api: str) -> Upstream | None:
         """Where a request in the format of this API goes as it is."""
         return self._source.upstream(api)
-
-    async def _answer(self, query: Query, max_tokens: int | None, through: Through | None) -> ModelResponse:
-        upstream = None if through is None else self._source.upstream(through.api)
-        if through is None or upstream is None:
-            return await self._source.answer(query, self._ledger.on_text)
-        return await through.send(upstream, max_tokens, self._ledger.on_text)
 
     def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
         """The dollars of an answer. One whose tokens are not counted, or do not add up, is not free."""

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
@@ -33,7 +33,7 @@ from guildhall.models.model import (
     tokens,
 )
 from guildhall.models.provider_errors import kind_of
-from guildhall.models.scripted.test_case import Case
+from guildhall.models.scripted.test_case import Case, Strict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,18 +74,14 @@ _BALLOT = re.compile(r'(?s)^Options: ([^\n]+)$.*?proposal_vote\(proposal="([^"\n
 _ASK_AGAIN_AFTER = 0.05  # a scripted failure is over at once
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Price(_Strict):
+class Price(Strict):
     """Dollars per million tokens."""
 
     input: NonNegativeFloat
     output: NonNegativeFloat
 
 
-class ScriptedUsage(_Strict):
+class ScriptedUsage(Strict):
     """The tokens that an answer is said to have cost. `input` includes what came from, or went into, the cache."""
 
     input: NonNegativeInt
@@ -100,14 +96,14 @@ class ScriptedUsage(_Strict):
         return self
 
 
-class ScriptedResult(_Strict):
+class ScriptedResult(Strict):
     """What a call gave back when it was recorded."""
 
     text: str
     is_error: bool = False
 
 
-class ScriptedCall(_Strict):
+class ScriptedCall(Strict):
     """One call of a tool. Arguments that are text are what the model wrote, JSON or not."""
 
     call: Annotated[str, Field(min_length=1)]
@@ -115,7 +111,7 @@ class ScriptedCall(_Strict):
     result: ScriptedResult | None = None  # for `guild test`: what came of it, where the call is not to be made again
 
 
-class Answer(_Strict):
+class Answer(Strict):
     """One answer of the model, or one failure in its place."""
 
     sent: str | list[str] | None = None  # for `guild test`: what the model was newly told before it answered
@@ -148,8 +144,8 @@ class Answer(_Strict):
                 raise ValueError(f"`{name}` belongs to a `call`, and there is none here")
         if self.call is not None and self.calls is not None:
             raise ValueError("use either `call` or `calls`")
-        _compiled("expect", self.expect or "")
-        _compiled("expect_system", self.expect_system or "")
+        _check_pattern("expect", self.expect or "")
+        _check_pattern("expect_system", self.expect_system or "")
         return self
 
     @property
@@ -159,9 +155,9 @@ class Answer(_Strict):
         return list(self.calls or ())
 
 
-def _compiled(name: str, pattern: str) -> re.Pattern[str]:
+def _check_pattern(name: str, pattern: str) -> None:
     try:
-        return re.compile(pattern)
+        re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"`{name}` is not a regular expression: {error}") from None
 
@@ -175,11 +171,11 @@ def _a_run(value: Any) -> Any:
 ScriptedRun = Annotated[list[Answer], BeforeValidator(_a_run)]
 
 
-class Script(_Strict):
+class Script(Strict):
     """The whole file."""
 
     price: Price | None = None
-    accepts: list[Literal["image", "pdf"]] = ["image", "pdf"]
+    accepts: list[Literal["image", "pdf"]] = Field(default=["image", "pdf"])
     workers: dict[str, list[ScriptedRun]]
     election: dict[str, str] = Field(default_factory=dict)
     repeat: bool = False
@@ -242,11 +238,8 @@ class ScriptSource:
             )
         for piece in pieces(answer.say or ""):
             on_text(piece)
-        return _response(self.name, answer, query, self._taken(query))
-
-    def _taken(self, query: Query) -> Mapping[str, str]:
-        """What the answers up to this one took out of what they were sent."""
-        return taken([entry.expect for entry in self._run(query) if entry.fail is None], query.messages)
+        patterns = [entry.expect for entry in self._run(query) if entry.fail is None]
+        return _response(self.name, answer, query, taken(patterns, query.messages))
 
     def _find(self, query: Query) -> Answer:
         """The entry that the question leads to: the worker's list, the run's answers, the step, the attempt."""
@@ -258,7 +251,7 @@ class ScriptSource:
                 failures.append(entry)
                 continue
             if step == query.step:
-                return failures[query.attempt] if query.attempt < len(failures) else entry
+                return [*failures, entry][min(query.attempt, len(failures))]
             step += 1
             failures = []
         if step == query.step and query.attempt < len(failures):
@@ -330,16 +323,13 @@ def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str])
     parts: list[ModelResponsePart] = []
     if answer.say is not None:
         parts.append(TextPart(answer.say))
-    calls: list[tuple[str, dict[str, Any] | str]] = [
-        (call.call, filled(call.arguments or {}, taken)) for call in answer.every_call
-    ]
+    calls: list[tuple[str, Any]] = [(call.call, filled(call.arguments or {}, taken)) for call in answer.every_call]
     if answer.output is not None:
         if query.parameters.output_tools:
             calls.append((query.parameters.output_tools[0].name, answer.output))
         else:
             parts.append(TextPart(json.dumps(answer.output, ensure_ascii=False)))
-    for index, (tool, arguments) in enumerate(calls):
-        parts.append(ToolCallPart(tool, arguments, f"call_{query.step}_{index}"))
+    parts += [ToolCallPart(*call, f"call_{query.step}_{index}") for index, call in enumerate(calls)]
     return ModelResponse(
         parts=parts,
         usage=_usage(answer, query, parts),
