@@ -47,12 +47,6 @@ class Query:
         return sum(1 for message in self.messages if message.kind == "response")
 
 
-class Explain(Protocol):
-    """Says what a failure of a provider means: its HTTP status, what its body says, when to ask again."""
-
-    def __call__(self, status: int | None, body: Any, retry_after: float | None = None) -> ModelFailed: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Upstream:
     """Where a provider takes requests in a format of its own, and what it is shown to be let in."""
@@ -63,7 +57,7 @@ class Upstream:
     headers: Mapping[str, str] = field(repr=False)  # with the key, or the login
     login: bool = False  # a person's login with Claude, not a key
     ssl: SSLContext | None = field(repr=False)
-    failure: Explain = field(repr=False)
+    failure: Callable[[int | None, Any, float | None], ModelFailed] = field(repr=False)  # by status, body, retry-after
     clean: Callable[[str], str] = field(repr=False)  # a text without the key
 
 

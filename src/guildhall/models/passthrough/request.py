@@ -214,7 +214,7 @@ def _broken_off(upstream: Upstream, broken: BrokenOff) -> ModelFailed:
     if broken.body is None:
         text = f"{upstream.name}: the answer broke off before it was complete"
         return ModelFailed(text, transient=True, charged=True)
-    failed = upstream.failure(None, broken.body)
+    failed = upstream.failure(None, broken.body, None)
     failed.charged = True
     failed.transient = not isinstance(failed, _LASTING)
     return failed

@@ -18,7 +18,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolReturnPart
-from pydantic_ai.settings import ModelSettings
 
 from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed, RuntimeToolless
 from guildhall.core.ids import fingerprint
@@ -48,7 +47,6 @@ class Ask(Protocol):
         self,
         key: str,
         messages: Sequence[ModelMessage],
-        settings: ModelSettings,
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse: ...
@@ -241,7 +239,7 @@ class Passing:
             return failure(dialect, 429, f"{MAX_CALLS} calls of this run are under way: wait for one of them")
         pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
         through = Through(dialect, body, headers, self._line, on=pieces.put_nowait, ours=self._named, query=query)
-        asked = self._ask(key, request.messages, ModelSettings(), request.parameters, through)
+        asked = self._ask(key, request.messages, request.parameters, through)
         call = _Call(question=question, pieces=pieces, task=asyncio.ensure_future(asked), through=through)
         self._calls[key] = call
         call.task.add_done_callback(lambda done: self._over(key, call))

@@ -44,7 +44,7 @@ from guildhall.runs.record.entries import (
 )
 from guildhall.runs.record.journal import Journal, entries_with
 from guildhall.runs.replay.normalize import Neutral, system_of, told, tools_of
-from guildhall.runtimes.output_check import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS
