@@ -94,7 +94,7 @@ class OnBranch:
 
     def _now(self) -> str:
         try:
-            return self._branches.follow().commit
+            return self._branches.follow()
         except GuildError:  # what the two have both changed is no matter of this artifact
             return self._branches.tip()
 

@@ -288,7 +288,7 @@ class Meetings:
         """Create the checkout of an open meeting again if somebody has removed it."""
         assert meeting.branch is not None
         scope = queries.checkout_scope(self.context, meeting)
-        self.context.worktrees.restore([(self.context.project(meeting), meeting.id, meeting.branch, scope)])
+        self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
 
     @property
     def expecting(self) -> bool:
