@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
 
 from guildhall.hall.client.openapi import openapi_document
 from guildhall.hall.server.api import Api
@@ -15,32 +17,38 @@ from guildhall.hall.server.process import Process
 if TYPE_CHECKING:
     from guildhall.rpc.http import Message, Receive, Send
 
+DOCUMENT = "urn:openapi"
+
 
 def differences(path: str, status: int, content_type: str, body: bytes) -> list[str]:
     """Return what is not as the document describes a response. Lines of a stream are checked one by one."""
-    (operation,) = openapi_document()["paths"][path].values()
+    ((method, operation),) = openapi_document()["paths"][path].items()
     if str(status) not in operation["responses"]:
         return [f"{path}: the status {status} is not documented"]
-    validators = _validators(path, status)
-    if content_type not in validators:
+    contents = _contents(operation["responses"][str(status)], f"/paths/{_escape(path)}/{method}/responses/{status}")
+    if content_type not in contents:
         return [f"{path}: the content type {content_type!r} is not documented for {status}"]
+    validator = Draft202012Validator({"$ref": f"{DOCUMENT}#{contents[content_type]}"}, registry=_registry())
     texts = body.splitlines() if content_type == "application/x-ndjson" else [body]
-    errors = (error for text in texts for error in validators[content_type].iter_errors(json.loads(text)))
+    errors = (error for text in texts for error in validator.iter_errors(json.loads(text)))
     return [f"{path}: {error.json_path}: {error.message[:500]}" for error in errors]
 
 
-@cache
-def _validators(path: str, status: int) -> dict[str, Draft202012Validator]:
-    document = openapi_document()
-    (operation,) = document["paths"][path].values()
-    response = operation["responses"][str(status)]
+def _contents(response: dict[str, Any], pointer: str) -> dict[str, str]:
+    """Return the JSON pointers to the schemas of a response, by content type."""
     if "$ref" in response:
-        response = document["components"]["responses"][response["$ref"].rpartition("/")[2]]
-    components = document["components"]
-    return {
-        kind: Draft202012Validator({**media["schema"], "components": components})
-        for kind, media in response["content"].items()
-    }
+        pointer = response["$ref"].removeprefix("#")
+        response = openapi_document()["components"]["responses"][pointer.rpartition("/")[2]]
+    return {kind: f"{pointer}/content/{_escape(kind)}/schema" for kind in response["content"]}
+
+
+def _escape(key: str) -> str:
+    return key.replace("/", "~1")
+
+
+@cache
+def _registry() -> Registry[Any]:
+    return Registry[Any]().with_resource(DOCUMENT, DRAFT202012.create_resource(openapi_document())).crawl()
 
 
 class ConformingApi(Api):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.discovery import Address
 
 SEED = 27
-EXAMPLES = 3  # for each verb, of valid and of invalid bodies
+EXAMPLES = 2  # for each verb, of valid and of invalid bodies
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXCLUDED = {
     "hall.doctor": "starts each installed program, which takes seconds",
