@@ -144,7 +144,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
         raise LinkBroken(text) from None
 
 
-def _read(data: bytes) -> Mapping[str, Any] | None:
+def _read(data: bytes | bytearray) -> Mapping[str, Any] | None:
     try:
         message: Any = json.loads(data)
     except (ValueError, RecursionError):
@@ -246,23 +246,21 @@ class StdioLink:
         return None
 
     async def _take(self, line: bytes | bytearray) -> bool:
-        """Takes one line; whether it is an answer that somebody waits for. What is no message at all is passed over:
-        some programs print where they should not."""
-        try:
-            message: Any = json.loads(line)
-        except (ValueError, RecursionError):
+        """Handle a line and return True if it is an expected answer.
+
+        A line that is not a message is ignored, because some programs print to their standard output.
+        """
+        message = _read(line)
+        if message is None:
             return False
-        if not isinstance(message, dict):
-            return False
-        told = cast("dict[str, Any]", message)
-        if (reply := refused_request(told)) is not None:
+        if (reply := refused_request(message)) is not None:
             await self.tell(reply)
             return False
-        id = told.get("id")
+        id = message.get("id")
         future = self._waiting.get(id) if isinstance(id, int | str) else None
         if future is None or future.done():
             return False
-        future.set_result(told)
+        future.set_result(message)
         return True
 
     async def _ended(self, why: str | None) -> None:
