@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.sse import EventReader, EventTooLarge
-from guildhall.sandbox.jail import Confined, spawn
+from guildhall.sandbox.jail import Confined, describe_exit, spawn
 from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE, META, LinkBroken, ServerSpec, refused_request, shortened
 
 if TYPE_CHECKING:
@@ -274,7 +273,7 @@ class StdioLink:
             await asyncio.gather(self._confined.kill(), self._drain())
         code = await self._confined.wait()
         await asyncio.wait([self._logging], timeout=0.2)
-        self._gone = self._gone or f"{why or _ending(code)}{self._last_words()}"
+        self._gone = self._gone or f"{why or describe_exit(code)}{self._last_words()}"
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(LinkBroken(self._gone))
@@ -297,12 +296,3 @@ class StdioLink:
     def _last_words(self) -> str:
         lines = [line for line in self._log.decode("utf-8", "replace").splitlines() if line.strip()]
         return f"; the last that it printed: {shortened(lines[-1])}" if lines else ""
-
-
-def _ending(code: int) -> str:
-    if code <= 128:
-        return f"ended by itself (exit code {code})"
-    try:
-        return f"was ended by {signal.Signals(code - 128).name}"
-    except ValueError:
-        return f"was ended by signal {code - 128}"
