@@ -119,6 +119,7 @@ def activation(reference: str, sources: Mapping[str, str], context: Mapping[str,
 
 def json_schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON Schema of a model. `sources` has the text of each file of its package, by path."""
+    import_module("pydantic")  # before the modules of the package, none of which may take its name
     try:
         schema = _schema(load(reference, sources), reference)
         text = json.dumps(schema)
