@@ -76,8 +76,8 @@ def _first_right(texts: Iterator[str], expected: dict[str, Any]) -> str:
     """Return the first text with the expected data. Raise Conflict if there is none."""
     from pathlib import Path
 
-    def normalise(data: Any) -> dict[str, Any]:
-        return {**(data or {}), "projects": (data or {}).get("projects") or {}}
+    def normalise(data: dict[str, Any] | None) -> dict[str, Any]:
+        return {"projects": {}, **{name: value for name, value in (data or {}).items() if name != "projects" or value}}
 
     text = yaml_edit.first_reading_as(expected, texts, Path("config.yaml"), normalise=normalise)
     if text is None:
