@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.format.jobs import id_of
-from guildhall.cli.format.rooms import SHOWN_AS_EVENTS, event_line
 from guildhall.cli.format.runs import next_steps, print_error, result_data, text_of, used
+from guildhall.cli.format.workflows import SHOWN_AS_EVENTS, event_line
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, Screen, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted

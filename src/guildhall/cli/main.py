@@ -1,6 +1,6 @@
 """Entry point of `guild`: finds the command, runs it, and turns errors into messages and exit codes.
 
-Pages of help need only the table of commands (see `cli.command_table`). Does not parse arguments (see `cli.parser`).
+Pages of help need only the table of commands (see `cli.command_table`). Does not parse arguments (see `cli.arguments`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _print_traceback(screen: Screen) -> None:
 def _command(words: list[str], screen: Screen) -> int:
     from importlib import import_module
 
-    from guildhall.cli.parser import parser_of
+    from guildhall.cli.arguments import parser_of
 
     words = [*words[1:], "--help"] if words[0] == "help" else words
     row, length = command_table.find(words)

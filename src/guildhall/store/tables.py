@@ -275,12 +275,7 @@ room_log = Table(
     sqlite_autoincrement=True,
 )
 Index("room_log_by_call", room_log.c.room, room_log.c.run, room_log.c.key, unique=True)
-Index(
-    "room_log_shown",
-    room_log.c.room,
-    room_log.c.run,
-    sqlite_where=text("op IN ('inbox_shown', 'inbox_read')"),
-)
+Index("room_log_shown", room_log.c.room, room_log.c.run, sqlite_where=text("op IN ('inbox_shown', 'inbox_read')"))
 
 # The workflow
 

@@ -11,8 +11,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from guildhall.cli.command import Context, Work, command
-from guildhall.cli.connection import connect
+from guildhall.cli.command import Context, Work, command, connect
 from guildhall.core.errors import HallGone, UsageError
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import Resolved, is_member_job, json_object, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.cli.commands.runs.wait import wait_stopped
 from guildhall.cli.format.jobs import label_of, print_end, print_end_as_json, wait_for_member
 from guildhall.cli.format.runs import print_outcome
-from guildhall.cli.parser import json_object, read_text
-from guildhall.cli.targets import Resolved, is_member_job, worker_name
 from guildhall.core.errors import UsageError
 from guildhall.hall.client.discovery import is_embedded
 

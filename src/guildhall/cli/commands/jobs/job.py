@@ -1,4 +1,4 @@
-"""`guild job ls`, `show`, `result`, `cancel` and `rm`: manage the jobs of the hall and of members.
+"""`guild job ls`, `show`, `result`, `cancel` and `rm`: manage the jobs of the hall and of members. Also `guild rm`.
 
 Does not start jobs (see `cli.commands.jobs.dispatch`).
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import is_member_job, job_id, positive_int
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.runs import age
-from guildhall.cli.parser import positive_int
-from guildhall.cli.targets import is_member_job, job_id
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
-from guildhall.core.ids import JOB, is_id
+from guildhall.core.ids import COMMISSION, JOB, MEETING, is_id
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
@@ -23,16 +22,20 @@ if TYPE_CHECKING:
     from guildhall.jobs.model import JobResult, JobShown, Page
 
 _DEFAULT_LIMIT = 50
-ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
+_ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
 
 
-def any_job_id(text: str) -> str:
+def _any_job_id(text: str) -> str:
     """Return the id of a job of the hall or of a member. Raise NotFound otherwise."""
     return text if is_member_job(text) else job_id(text)
 
 
-_ID = argument("id", metavar="JOB", type=any_job_id, help=ID_HELP)
-FORCE = argument("--force", action="store_true", help="also one that has failed")
+def _removable_id(text: str) -> str:
+    return text if is_id(text, COMMISSION) or is_id(text, MEETING) else _any_job_id(text)
+
+
+_ID = argument("id", metavar="JOB", type=_any_job_id, help=_ID_HELP)
+_FORCE = argument("--force", action="store_true", help="also one that has failed")
 
 
 @command(
@@ -150,15 +153,19 @@ async def cancel(ctx: Context) -> None:
     ctx.print({"jobId": job.id, "status": job.status}, f"{ctx.args.id} is {job.status}")
 
 
-@command(_ID, FORCE, JSON)
-async def rm(ctx: Context) -> None:
-    await delete(ctx)
+async def _rm(ctx: Context) -> None:
+    from guildhall.cli.commands.projects import commission, meeting
 
-
-async def delete(ctx: Context) -> None:
-    """Delete the job that the argument names."""
+    if is_id(ctx.args.id, COMMISSION):
+        return await commission.delete(ctx)
+    if is_id(ctx.args.id, MEETING):
+        return await meeting.delete(ctx)
     if ctx.args.force and is_member_job(ctx.args.id):
         raise UsageError("--force: a member deletes no job that has failed")
     client = await ctx.connect()
     await client.jobs.delete(ctx.args.id, force=ctx.args.force, frame=ctx.frame)
-    ctx.print({"jobId": ctx.args.id.rpartition("/")[2], "deleted": True}, f"{ctx.args.id} is deleted")
+    return ctx.print({"jobId": ctx.args.id.rpartition("/")[2], "deleted": True}, f"{ctx.args.id} is deleted")
+
+
+rm = command(_ID, _FORCE, JSON)(_rm)
+rm_any = command(argument("id", metavar="JOB", type=_removable_id, help=_ID_HELP), _FORCE, JSON)(_rm)

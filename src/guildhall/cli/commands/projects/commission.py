@@ -1,6 +1,6 @@
 """`guild commission`: lists, prints, creates, edits, dispatches, ends and deletes commissions of a project.
 
-Does not print a commission or wait for it (see `cli.format.commissions`).
+Does not print a commission or wait for it (see `cli.format.projects`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import commission_id, dollars, positive_int, read_text
 from guildhall.cli.command import JSON, Argument, Context, Work, argument, command
-from guildhall.cli.format.commissions import commission_row, print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.jobs import label_of
-from guildhall.cli.parser import dollars, positive_int, read_text
-from guildhall.cli.targets import commission_id
+from guildhall.cli.format.projects import commission_row, print_commission, wait_idle, warn_if_stopped
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.hall.client.discovery import is_embedded
 

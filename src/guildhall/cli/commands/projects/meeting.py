@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import meeting_id
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.format.meetings import print_change, print_meeting
+from guildhall.cli.format.projects import print_change, print_meeting
 from guildhall.cli.format.runs import age
-from guildhall.cli.targets import meeting_id
 from guildhall.core.clock import SystemClock
 
 if TYPE_CHECKING:

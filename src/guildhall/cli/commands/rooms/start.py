@@ -12,11 +12,11 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import parse_target, worker_name
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.run import FRESH, LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of, run_workflow
 from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
-from guildhall.cli.targets import parse_target, worker_name
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.events import Event, RunStartedData
 from guildhall.hall.client.discovery import is_embedded

@@ -6,13 +6,13 @@ Does not read answers at the terminal (see `cli.prompt`).
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import ask_id, is_member_job
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
 from guildhall.cli.format.jobs import how_to_answer, question_meant
-from guildhall.cli.format.meetings import print_change
+from guildhall.cli.format.projects import print_change
 from guildhall.cli.format.runs import next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
-from guildhall.cli.targets import ask_id, is_member_job
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.runs.model import ASIDE, Answer, Ask, choices_in_words
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
@@ -124,7 +124,7 @@ async def _continue(ctx: Context, run: str) -> int:
     shown = await client.runs.get(run)
     is_unblocked = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
     if is_unblocked and (meeting := shown.run.purpose_as(MeetingPurpose)):
-        from guildhall.cli.conversation import Conversation
+        from guildhall.cli.commands.projects.meet import Conversation
 
         return await Conversation(screen).once(meeting.id, client, ctx.frame)
     if shown.run.status == "waiting" and (is_unblocked or shown.run.kind == "workflow"):

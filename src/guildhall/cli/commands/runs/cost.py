@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from guildhall.cli.arguments import resolve
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.screen import Screen, money
-from guildhall.cli.targets import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

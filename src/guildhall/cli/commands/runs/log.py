@@ -9,10 +9,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.rooms import message_line
 from guildhall.cli.format.runs import entry_line, next_steps
-from guildhall.cli.targets import Resolved, resolve
+from guildhall.cli.format.workflows import message_line
 from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload
 

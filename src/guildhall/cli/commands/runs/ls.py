@@ -11,9 +11,10 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guildhall.cli.arguments import parse_target
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.commissions import commission_row
 from guildhall.cli.format.jobs import how_to_answer, id_of, task_of
+from guildhall.cli.format.projects import commission_row
 from guildhall.cli.format.runs import age, ahead
 from guildhall.cli.format.workflows import (
     failed_agents,
@@ -24,7 +25,6 @@ from guildhall.cli.format.workflows import (
     working_rows,
 )
 from guildhall.cli.screen import Screen, money
-from guildhall.cli.targets import parse_target
 from guildhall.core.clock import SystemClock
 from guildhall.core.ids import COMMISSION, is_id
 

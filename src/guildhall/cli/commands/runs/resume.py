@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower
-from guildhall.cli.targets import resolve_run
-from guildhall.cli.trust_prompt import run_trusted
+from guildhall.cli.prompt import run_trusted
 from guildhall.core.ids import MEETING, is_id
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
@@ -38,7 +38,7 @@ async def _resume(ctx: Context) -> int:
     client, limits = await ctx.connect(), limits_of(ctx.args)
     run = await resolve_run(ctx.args.run, client)
     if meeting := (await client.runs.get(run)).run.purpose_as(MeetingPurpose):
-        from guildhall.cli.conversation import Conversation
+        from guildhall.cli.commands.projects.meet import Conversation
 
         return await Conversation(ctx.screen, more=limits).once(meeting.id, client, ctx.frame)
     return await resume_run(ctx, run, **limits)

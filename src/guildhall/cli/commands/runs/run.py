@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.cli.arguments import dollars, positive_int, read_text, worker_name
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command, exclusive
 from guildhall.cli.follow import Follower
-from guildhall.cli.parser import dollars, positive_int, read_text
-from guildhall.cli.targets import worker_name
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.text import did_you_mean
 from guildhall.workflow.target import MAIN, SUFFIXES, Start, WorkflowShown, is_workflow, parse_params, workflows_in

@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.targets import resolve_run
-from guildhall.cli.trust_prompt import trust_own_files
 from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.tools.host.protocol import pin_of
 
@@ -43,7 +42,7 @@ async def script(ctx: Context) -> None:
             screen.note(line.removeprefix("# "), "yellow")
     if file is not None:
         screen.note(f"Run it with: guild test {file}")
-    await trust_own_files(untrusted, ctx)
+    await ctx.trust_own_files(untrusted)
 
 
 async def _to_trust(file: Path, text: str, client: HallClient, frame: Frame) -> list[Seen]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.commissions import print_commission, warn_if_stopped
 from guildhall.cli.format.jobs import print_job
-from guildhall.cli.format.meetings import print_meeting
+from guildhall.cli.format.projects import print_commission, print_meeting, warn_if_stopped
 from guildhall.cli.format.runs import how_to_answer, next_steps, text_of, used
 from guildhall.cli.format.workflows import print_workflow
-from guildhall.cli.targets import Resolved, resolve
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.model import labelled

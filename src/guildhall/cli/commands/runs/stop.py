@@ -7,9 +7,9 @@ hall (see `cli.commands.hall.hall`).
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import resolve, run_id
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.meetings import print_change
-from guildhall.cli.targets import resolve, run_id
+from guildhall.cli.format.projects import print_change
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
 from guildhall.runs.purpose import MeetingPurpose

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.trust_prompt import trust_own_files
 from guildhall.core.errors import InvalidFile, NotFound
 from guildhall.core.paths import project_root
 from guildhall.hall.services.trust_files import SUFFIXES, TESTS, tests_in
@@ -48,7 +47,7 @@ async def test(ctx: Context) -> int:
     counts = {"passed": len(done) - failed, "failed": failed, "seconds": round(seconds, 3)}
     text = f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s"
     ctx.print({"tests": [_as_dict(tested) for tested in done], **counts}, text)
-    await trust_own_files([tested.trusted for tested in done if tested.trusted], ctx)
+    await ctx.trust_own_files([tested.trusted for tested in done if tested.trusted])
     return exit_codes.FAILED if failed else exit_codes.DONE
 
 

@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import Resolved, is_member_job, resolve, seconds
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.commissions import is_hall_running, print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.jobs import print_end, print_end_as_json, wait_for_member
+from guildhall.cli.format.projects import is_hall_running, print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
-from guildhall.cli.parser import seconds
-from guildhall.cli.targets import Resolved, is_member_job, resolve
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, is_id

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from guildhall.cli.arguments import parser_of
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.command_table import COMMANDS, Row, family
-from guildhall.cli.parser import parser_of
 
 _BASH = """# guild completion for bash
 _guild() {{

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import json_object
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.parser import json_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

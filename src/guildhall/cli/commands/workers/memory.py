@@ -8,10 +8,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from guildhall.cli.arguments import positive_int, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, command
-from guildhall.cli.parser import positive_int, read_text
 from guildhall.cli.screen import Screen, one_line
-from guildhall.cli.targets import worker_name
 from guildhall.memory.model import SCOPES, EntryHistory, Listing
 
 _MAX_NAME_CHARS = 80

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import worker_name
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.targets import worker_name
 from guildhall.core.errors import GuildError
 
 if TYPE_CHECKING:
