@@ -21,9 +21,12 @@ from guildhall.members.model import of_member
 from guildhall.workflow.target import AgentShown, Target, WorkflowShown, parse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from guildhall.cli.command import Command
     from guildhall.cli.command_table import Row
     from guildhall.hall.client.interface import HallClient
+    from guildhall.runs.model import Run
 
 _MAX_TEXT_BYTES = 1_000_000
 _MAX_TARGET_CHARS = 200
@@ -218,6 +221,16 @@ class Resolved:
         if self.workflow is None or self.target is None or self.target.agent is None:
             return None
         return next(agent for agent in self.workflow.agents if agent.name == self.target.agent)
+
+    def select(self, runs: Iterable[Run]) -> list[Run]:
+        """Return all runs or, if the target names an agent, its runs and those that they called."""
+        if (agent := self.agent) is None:
+            return list(runs)
+        selected: dict[str, Run] = {}
+        for run in runs:
+            if (run.parent == self.run and run.worker == agent.name) or run.parent in selected:
+                selected[run.id] = run
+        return list(selected.values())
 
 
 def is_member_job(text: str) -> bool:
