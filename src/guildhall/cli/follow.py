@@ -46,15 +46,8 @@ class _CalledRun:
     """A run that another run has called."""
 
     worker: str
-    number: int  # among the runs of this worker, starting at 1
     depth: int
-
-    @property
-    def prefix(self) -> str:
-        """Return the text before each line of this run."""
-        name = one_line(self.worker, 40)
-        label = f"{name} {self.number}" if self.number > 1 else name
-        return f"{'  ' * self.depth}[{label}] "
+    prefix: str  # of each line of this run
 
 
 class Follower:
@@ -95,8 +88,15 @@ class Follower:
         """Print an event. If it is an ask and a user is there, ask for the answer."""
         self._remember(event)
         self._print_event(event)
-        if self._screen.interactive and (opened := event.read(AskOpenedData)) is not None:
-            await self._ask(opened["ask"])
+        if not self._screen.interactive or (opened := event.read(AskOpenedData)) is None:
+            return
+        ask: Mapping[str, Any] = opened["ask"]
+        try:
+            await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
+        except TimeoutError:
+            self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
+        except Conflict as error:
+            self._screen.note(error.message, "yellow")
 
     def _remember(self, event: Event) -> None:
         """Keep what later lines need."""
@@ -104,7 +104,11 @@ class Follower:
             self._run = event.run
             self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
         if event.run != self._run and (started := event.read(RunStartedData)) is not None:
-            self._called[event.run] = self._called_run(started)
+            parent, worker = self._called.get(started["parent"] or ""), started["worker"]
+            number = 1 + sum(run.worker == worker for run in self._called.values())
+            depth, label = parent.depth + 1 if parent else 1, one_line(worker, 40)
+            prefix = f"{'  ' * depth}[{label} {number}] " if number > 1 else f"{'  ' * depth}[{label}] "
+            self._called[event.run] = _CalledRun(worker=worker, depth=depth, prefix=prefix)
         if event.type == "turn_end":
             self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
         if (use := event.read(ToolUseData)) is not None:
@@ -120,12 +124,6 @@ class Follower:
             self._turn_over = False
         elif (error := event.read(ErrorData)) is not None and not error.get("transient"):
             self._error = error
-
-    def _called_run(self, started: RunStartedData) -> _CalledRun:
-        """Return the depth of a run that another run has called, and its number among the runs of its worker."""
-        parent, worker = self._called.get(started["parent"] or ""), started["worker"]
-        number = 1 + sum(run.worker == worker for run in self._called.values())
-        return _CalledRun(worker=worker, number=number, depth=parent.depth + 1 if parent else 1)
 
     def _print_event(self, event: Event) -> None:
         held = self._held.setdefault(event.run, WordBuffer())
@@ -163,14 +161,6 @@ class Follower:
         elif event.run == self._run:  # two texts at the same time would be mixed
             self._screen.delta(text)
 
-    async def _ask(self, ask: Mapping[str, Any]) -> None:
-        try:
-            await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
-        except TimeoutError:
-            self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
-        except Conflict as error:
-            self._screen.note(error.message, "yellow")
-
     # at the end
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
@@ -185,20 +175,20 @@ class Follower:
         if shown.run.status == "parked":
             await self._print_interrupted_calls(run)
         with suppress(ReaderGone) if stopped else nullcontext():
-            await self._print(shown)
+            await self._print_result(shown)
         if stopped is not None and shown.run.status != "completed":
             return stopped
         return exit_codes.of_run(shown.run.status, shown.run.error_code)
 
-    async def _print(self, shown: Shown) -> None:
-        if self._screen.wanted.form != "text":
-            self._screen.last(await result_data(shown, self._client))
-        elif shown.run.status == "completed" and (text := text_of(shown.run.output)) and not self._is_on_screen(text):
-            self._screen.result(text)
-
-    def _is_on_screen(self, text: str) -> bool:
-        """Return True if the user has seen the text while it was written."""
-        return self._screen.one_terminal and text in (self._streamed, self._last_message)
+    async def _print_result(self, shown: Shown) -> None:
+        """Print the result, unless the user has seen it while it was written."""
+        text, screen = text_of(shown.run.output), self._screen
+        if screen.wanted.form != "text":
+            screen.last(await result_data(shown, self._client))
+        elif shown.run.status != "completed" or not text:
+            return
+        elif not screen.one_terminal or text not in (self._streamed, self._last_message):
+            screen.result(text)
 
     def _print_status(self, shown: Shown) -> None:
         run = shown.run
@@ -216,13 +206,9 @@ class Follower:
             harmless = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
             calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
             for call in calls.values():
-                if not isinstance(call, ToolStarted) or call.tool in harmless:
-                    continue
-                self._screen.note(
-                    f"{call.tool} was cut off before its end; "
-                    "when the run goes on you may be asked whether it took effect.",
-                    "yellow",
-                )
+                if isinstance(call, ToolStarted) and call.tool not in harmless:
+                    what = "when the run goes on you may be asked whether it took effect."
+                    self._screen.note(f"{call.tool} was cut off before its end; {what}", "yellow")
 
 
 def clear_cancellation() -> None:
@@ -272,16 +258,12 @@ def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
         case "error" if data.get("renewed"):
             return one_line(str(data.get("message")), 2 * width)
         case "error" if data.get("transient"):
-            return one_line(f"{_retrying(data)}: {data.get('message')}", 2 * width)
+            pause, attempt = data.get("pause"), data.get("attempt")
+            retrying = "retrying" if pause is None else f"retrying in {pause:g} s"
+            retrying += "" if attempt is None else f" ({attempt} of {data.get('attempts')})"
+            return one_line(f"{retrying}: {data.get('message')}", 2 * width)
         case _:
             return None
-
-
-def _retrying(data: Mapping[str, Any]) -> str:
-    """Return that a model call is retried, with the pause and the attempt if they are known."""
-    pause, attempt = data.get("pause"), data.get("attempt")
-    said = "retrying" if pause is None else f"retrying in {pause:g} s"
-    return said if attempt is None else f"{said} ({attempt} of {data.get('attempts')})"
 
 
 def _arguments(arguments: Any) -> str:

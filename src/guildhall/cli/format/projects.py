@@ -28,7 +28,6 @@ _POLL_S = 0.1  # while an ask is open
 _WAIT_S = 2.0  # of one request for a change
 _MAX_EXCHANGES = 3  # that are printed; --json has all
 _MAX_LINE = 200  # characters of a reason that is printed on the line of its timeline entry
-_ACTIVE = ("dispatched", "in_progress")
 
 
 async def wait_idle(id: str, client: HallClient, *, hall: bool = True) -> tuple[int, CommissionDetails]:
@@ -39,8 +38,12 @@ async def wait_idle(id: str, client: HallClient, *, hall: bool = True) -> tuple[
     idle = False
     while True:
         shown = await client.commissions.get(id)
-        if shown.commission.status not in _ACTIVE:
-            return code_of(shown), shown
+        status = shown.commission.status
+        if status == "completed":
+            return exit_codes.DONE, shown
+        if status not in ("dispatched", "in_progress"):
+            needs_you = shown.waiting or status in ("pending", "blocked")
+            return exit_codes.NEEDS_YOU if needs_you else exit_codes.FAILED, shown
         if await _is_stopped(shown, client, can_start=hall and not idle):
             return exit_codes.NEEDS_YOU, shown
         if idle:  # an ask is open, and may be answered any time
@@ -54,13 +57,6 @@ async def _is_stopped(shown: CommissionDetails, client: HallClient, *, can_start
         return not can_start
     status = (await client.runs.get(run)).run.status
     return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
-
-
-def code_of(shown: CommissionDetails) -> int:
-    status = shown.commission.status
-    if status == "completed":
-        return exit_codes.DONE
-    return exit_codes.NEEDS_YOU if shown.waiting or status in ("pending", "blocked") else exit_codes.FAILED
 
 
 def is_hall_running() -> bool:
@@ -112,7 +108,7 @@ def print_commission(shown: CommissionDetails, screen: Screen) -> None:
         ["after", ", ".join(around.after)],
         ["before", ", ".join(around.before)],
     ]
-    screen.table([row for row in rows if row[1]])
+    screen.facts(rows)
     for name, text in (("prompt", one.draft.prompt), ("summary", one.summary), ("result", one.result)):
         if text:
             screen.heading(f"\n{name}")
@@ -188,10 +184,8 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         *(["linked", screen.exactly(path)] for path in meeting.linked),
         ["notes", meeting.notes or ""],
     ]
-    screen.table([row for row in rows if row[1]])
-    if meeting.summary:
-        screen.heading("\nsummary")
-        screen.result(meeting.summary)
+    screen.facts(rows)
+    screen.section("summary", meeting.summary)
     print_decisions(shown.decisions, screen)
     if shown.followups:
         screen.heading("\nfollow-ups")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
 
-
 _MAX_FILE_BYTES = 64 * 1024**2
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli.arguments import Resolved, is_member_job, json_object, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.cli.commands.runs.wait import wait_stopped
-from guildhall.cli.format.jobs import label_of, print_end, print_end_as_json, wait_for_member
+from guildhall.cli.format.jobs import label_of, wait_for_member
 from guildhall.cli.format.runs import print_outcome
 from guildhall.core.errors import UsageError
 from guildhall.hall.client.discovery import is_embedded
@@ -74,8 +74,7 @@ async def _wait(ctx: Context, job: Job) -> int:
     client, screen = ctx.client, ctx.screen
     screen.note(f"{job.id} starts. Ctrl-C leaves it as it is.", "dim")
     if is_member_job(job.id):
-        shown = await wait_for_member(job.id, client, ctx.frame)
-        return await (print_end_as_json if ctx.args.json else print_end)(job.id, shown, client, ctx.frame, screen)
+        return await wait_for_member(job.id, ctx)
     assert job.run is not None
     code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
     if ctx.args.json:

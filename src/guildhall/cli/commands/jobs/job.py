@@ -61,50 +61,29 @@ async def ls(ctx: Context) -> None:
         member=member,
         frame=ctx.frame,
     )
-    if member is not None:
-        ctx.print(page, lambda page, screen: _print_member_page(member, page, screen), data=page.as_wire("detailed"))
-        return
     more = {"nextCursor": page.next} if page.next else {}
-    ctx.print(page, _print_page, data={"jobs": [job.as_dict() for job in page.jobs], **more})
+    own = {"jobs": [job.as_dict() for job in page.jobs], **more}
+    data = own if member is None else page.as_wire("detailed")
+    ctx.print(page, lambda page, screen: _print_page(member, page, screen), data=data)
 
 
-def _print_page(page: Page, screen: Screen) -> None:
-    now = SystemClock().now()
-    screen.table(
-        [
-            [
-                job.id,
-                job.status,
-                job.worker,
-                screen.one_line(job.description, 50),
-                screen.one_line(job.summary or job.error or "", 50),
-                age(job.completed_at or job.started_at, now),
-            ]
-            for job in page.jobs
-        ],
-    )
-    if not page.jobs:
-        screen.note('No jobs here. `guild dispatch WORKER "..."` hands something over.')
+def _print_page(member: str | None, page: Page, screen: Screen) -> None:
+    now, rows = SystemClock().now(), list[list[str]]()
+    for job in page.jobs:
+        description, summary = screen.one_line(job.description, 50), screen.one_line(job.summary or "", 50)
+        if member is not None:
+            rows.append([f"{member}/{job.id}", job.status, description, summary])
+            continue
+        summary = summary or screen.one_line(job.error or "", 50)
+        when = age(job.completed_at or job.started_at, now)
+        rows.append([job.id, job.status, job.worker, description, summary, when])
+    screen.table(rows)
+    if not rows:
+        whose = "No jobs here." if member is None else f"The member {member} has no jobs."
+        screen.note(f'{whose} `guild dispatch {member or "WORKER"} "..."` hands something over.')
     if page.next:
-        screen.note(f"There are more: guild job ls --cursor {page.next}", "dim")
-
-
-def _print_member_page(member: str, page: Page, screen: Screen) -> None:
-    screen.table(
-        [
-            [
-                f"{member}/{job.id}",
-                job.status,
-                screen.one_line(job.description, 50),
-                screen.one_line(job.summary or "", 50),
-            ]
-            for job in page.jobs
-        ],
-    )
-    if not page.jobs:
-        screen.note(f'The member {member} has no jobs. `guild dispatch {member} "..."` hands something over.')
-    if page.next:
-        screen.note(f"There are more: guild job ls --member {member} --cursor {page.next}", "dim")
+        of = "" if member is None else f"--member {member} "
+        screen.note(f"There are more: guild job ls {of}--cursor {page.next}", "dim")
 
 
 @command(_ID, JSON, event_loop=False)

@@ -67,7 +67,11 @@ async def _answer(ctx: Context, choice: str | None) -> int:
     answer = await _read_answer(ctx, ask, choice)
     await client.asks.answer(id, answer)
     if ask.kind == "meeting":
-        await _print_meeting(ctx, ask.key)
+        meeting = (await client.meetings.get(ask.key)).meeting
+        if ctx.screen.wanted.form == "text":
+            print_change(meeting, ctx.screen)
+        else:
+            ctx.screen.last(meeting.as_dict())
         return exit_codes.DONE
     ctx.screen.note(f"{id}: {answer.choice}", "dim")
     run = (await client.runs.get(ask.run)).run
@@ -92,14 +96,6 @@ async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
     except (NoAnswer, TimeoutError):
         raise UsageError(f"no answer was given to {ask.id}", hint="It stays open.") from None
     return Answer(choice=typed.choice, note=ctx.args.note or typed.note)
-
-
-async def _print_meeting(ctx: Context, id: str) -> None:
-    meeting = (await ctx.client.meetings.get(id)).meeting
-    if ctx.screen.wanted.form == "text":
-        print_change(meeting, ctx.screen)
-    else:
-        ctx.screen.last(meeting.as_dict())
 
 
 async def _print_commission(ctx: Context, id: str) -> None:

@@ -64,7 +64,7 @@ def _print(shown: MemberShown, screen: Screen) -> None:
         ["last", screen.one_line(shown.note or "", 400)],
         ["log", str(shown.log or "")],
     ]
-    screen.table([row for row in rows if row[1]])
+    screen.facts(rows)
     if not shown.trusted:
         screen.note("Look at it, then: guild trust")
 

@@ -103,13 +103,7 @@ def _print_history(history: EntryHistory, screen: Screen) -> None:
     screen.result(f"{history.scope}/{history.key}: {history.summary}")
     if history.changes:
         rows = [
-            [
-                str(change.id),
-                change.at,
-                change.action,
-                str(change.author),
-                one_line(change.content or "", _MAX_PREVIEW_CHARS),
-            ]
-            for change in history.changes
+            [str(one.id), one.at, one.action, str(one.author), one_line(one.content or "", _MAX_PREVIEW_CHARS)]
+            for one in history.changes
         ]
         screen.table([["number", "time", "action", "author", "content"], *rows])

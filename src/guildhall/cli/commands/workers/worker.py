@@ -80,13 +80,11 @@ def _print(worker: Worker, plan: Plan | None, screen: Screen) -> None:
         screen.result(f"activate: {worker.activate}")
     screen.heading("\ninstructions")
     screen.result(worker.instructions)
-    if plan is None:
-        return
-    screen.heading("\nplan")
-    screen.result(plan.text())
-    if plan.schema is not None:
-        screen.heading(f"\noutput schema ({screen.one_line(plan.schema_ref or '', 400)})")
-        screen.result(json.dumps(plan.schema, indent=2, ensure_ascii=False))
+    if plan is not None:
+        screen.section("plan", plan.text())
+    if plan is not None and plan.schema is not None:
+        name = f"output schema ({screen.one_line(plan.schema_ref or '', 400)})"
+        screen.section(name, json.dumps(plan.schema, indent=2, ensure_ascii=False))
 
 
 def _status(worker: Worker) -> str:
