@@ -12,6 +12,7 @@ import shlex
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -19,7 +20,7 @@ from guildhall.cli import exit_codes
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
-from guildhall.hall.client.discovery import find, find_or_start, is_embedded, same_version, wait_for_end
+from guildhall.hall.client.discovery import Address, find, find_or_start, is_embedded, same_version, wait_for_end
 from guildhall.models.credentials import travelling
 
 if TYPE_CHECKING:
@@ -141,15 +142,13 @@ class _BlockingContext(Context):
     """An invocation without an event loop, whose requests block."""
 
     async def connect(self, mode: Mode = "start", *, model: str | None = None) -> HallClient:
-        environ = dict(os.environ)
-        address = None if mode != "read" or is_embedded(environ) else find(Home.locate(environ))
-        if address is None:
+        if mode != "read" or (address := find_running()) is None:
             raise _NeedsEventLoop
         from guildhall.hall.client.remote import RemoteHall
         from guildhall.hall.client.transport import BlockingTransport
 
         self.client = RemoteHall(same_version(address), BlockingTransport(address))
-        self.frame = _frame(environ, frozenset(), self.screen, None)
+        self.frame = _frame(dict(os.environ), frozenset(), self.screen, None)
         self._is_connected = True
         return self.client
 
@@ -158,20 +157,20 @@ class _BlockingContext(Context):
             await self.client.close()
 
 
+@dataclass(frozen=True)
 class Command:
     """A function with the arguments that it declares."""
 
-    def __init__(self, function: Function, arguments: tuple[Argument, ...], epilog: str, *, event_loop: bool) -> None:
-        self.function = function
-        self._arguments = arguments
-        self._epilog = epilog
-        self.event_loop = event_loop
+    function: Function
+    arguments: tuple[Argument, ...]
+    epilog: str
+    event_loop: bool
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        for add_to in self._arguments:
+        for add_to in self.arguments:
             add_to(parser)
-        if self._epilog:
-            parser.epilog = f"{self._epilog}\n\n{parser.epilog}"
+        if self.epilog:
+            parser.epilog = f"{self.epilog}\n\n{parser.epilog}"
 
     def run(self, args: argparse.Namespace, screen: Screen) -> int:
         """Run the command to its end and return the exit code."""
@@ -196,7 +195,7 @@ def command(*arguments: Argument, epilog: str = "", event_loop: bool = True) -> 
     `event_loop=False` saves the import of asyncio while a hall is running: for functions that send a few requests,
     await nothing else, and use no variables of the frame. Such a function may be called again from its beginning.
     """
-    return lambda function: Command(function, arguments, epilog, event_loop=event_loop)
+    return lambda function: Command(function, arguments, epilog, event_loop)
 
 
 async def _run(ctx: Context, work: Work) -> int:
@@ -212,6 +211,19 @@ def _as_data(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_data(one) for one in value]  # pyright: ignore[reportUnknownVariableType]
     return value.as_dict() if hasattr(value, "as_dict") else value
+
+
+def find_running() -> Address | None:
+    """Return the address of the hall's process, or None if none is running or this command is the hall."""
+    environ = dict(os.environ)
+    return None if is_embedded(environ) else find(Home.locate(environ))
+
+
+def check_background(work: str, instead: str) -> None:
+    """Raise UsageError if this command is the hall itself, because the work would end with it."""
+    if is_embedded(os.environ):
+        hint = f"{instead}, or unset GUILDHALL_EMBEDDED."
+        raise UsageError(f"{work}: this command is the hall itself", hint=hint)
 
 
 async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = None) -> Connection:

@@ -15,20 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.format.jobs import id_of
-from guildhall.cli.format.runs import next_steps, print_error, result_data, text_of, used
+from guildhall.cli.format.runs import print_error, print_next_steps, result_data, text_of, used
 from guildhall.cli.format.workflows import SHOWN_AS_EVENTS, event_line
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, Screen, one_line, plain
+from guildhall.core import events
 from guildhall.core.errors import Conflict, Interrupted
-from guildhall.core.events import (
-    AskOpenedData,
-    ErrorData,
-    Event,
-    MessageData,
-    RunStartedData,
-    TextDeltaData,
-    ToolUseData,
-)
 from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
@@ -59,19 +51,19 @@ class Follower:
         self._run: str | None = None
         self._held: dict[str, WordBuffer] = {}  # by run
         self._called: dict[str, _CalledRun] = {}  # by run: those that other runs have called
-        self._error: ErrorData | None = None  # of the last error event, for a run that could not be recorded
+        self._error: events.ErrorData | None = None  # of the last error event, for a run that could not be recorded
         self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last answer, by run and call id
         self._turn_over = False
         self._streamed = ""  # the text of the last answer, as it was printed while it was written
         self._last_message = ""  # of the room
 
-    async def follow(self, stream: AsyncGenerator[Event]) -> int:
+    async def follow(self, stream: AsyncGenerator[events.Event]) -> int:
         """Follow until the run ends or the user stops it, and return the exit code."""
         stopped: int | None = None
         self._screen.last_words = "Whether a run has begun, `guild ls` shows."
         try:
-            async with aclosing(stream) as events:
-                async for event in events:
+            async with aclosing(stream):
+                async for event in stream:
                     await self.handle(event)
         except (asyncio.CancelledError, ReaderGone):
             stopped = exit_codes.INTERRUPTED
@@ -84,11 +76,11 @@ class Follower:
 
     # while it runs
 
-    async def handle(self, event: Event) -> None:
+    async def handle(self, event: events.Event) -> None:
         """Print an event. If it is an ask and a user is there, ask for the answer."""
         self._remember(event)
         self._print_event(event)
-        if not self._screen.interactive or (opened := event.read(AskOpenedData)) is None:
+        if not self._screen.interactive or (opened := event.read(events.AskOpenedData)) is None:
             return
         ask: Mapping[str, Any] = opened["ask"]
         try:
@@ -98,12 +90,12 @@ class Follower:
         except Conflict as error:
             self._screen.note(error.message, "yellow")
 
-    def _remember(self, event: Event) -> None:
+    def _remember(self, event: events.Event) -> None:
         """Keep what later lines need."""
         if self._run is None:
             self._run = event.run
             self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
-        if event.run != self._run and (started := event.read(RunStartedData)) is not None:
+        if event.run != self._run and (started := event.read(events.RunStartedData)) is not None:
             parent, worker = self._called.get(started["parent"] or ""), started["worker"]
             number = 1 + sum(run.worker == worker for run in self._called.values())
             depth, label = parent.depth + 1 if parent else 1, one_line(worker, 40)
@@ -111,23 +103,23 @@ class Follower:
             self._called[event.run] = _CalledRun(worker=worker, depth=depth, prefix=prefix)
         if event.type == "turn_end":
             self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
-        if (use := event.read(ToolUseData)) is not None:
+        if (use := event.read(events.ToolUseData)) is not None:
             self._calls[event.run, use["id"]] = _arguments(self._screen.scrubbed(use["arguments"]))
         if event.run != self._run:
             return
-        if event.type == "message" and (message := event.read(MessageData)) is not None:
+        if event.type == "message" and (message := event.read(events.MessageData)) is not None:
             self._last_message = message["content"]
         if event.type == "turn_end":
             self._turn_over = True
-        elif (piece := event.read(TextDeltaData)) is not None:
+        elif (piece := event.read(events.TextDeltaData)) is not None:
             self._streamed = ("" if self._turn_over else self._streamed) + piece["text"]
             self._turn_over = False
-        elif (error := event.read(ErrorData)) is not None and not error.get("transient"):
+        elif (error := event.read(events.ErrorData)) is not None and not error.get("transient"):
             self._error = error
 
-    def _print_event(self, event: Event) -> None:
+    def _print_event(self, event: events.Event) -> None:
         held = self._held.setdefault(event.run, WordBuffer())
-        if (piece := event.read(TextDeltaData)) is not None:
+        if (piece := event.read(events.TextDeltaData)) is not None:
             self._print_piece(event, held.add(piece["text"]))
             return
         self._print_piece(event, held.rest())
@@ -152,11 +144,11 @@ class Follower:
             failed = bool(data.get("is_error") or data.get("refused"))
             self._screen.note(before + line, "red" if failed else None if event.type == "run_started" else "dim")
 
-    def _print_piece(self, event: Event, text: str) -> None:
+    def _print_piece(self, event: events.Event, text: str) -> None:
         if not text:
             return
         if self._screen.wanted.form == "stream-json":
-            piece = Event.of(TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
+            piece = events.Event.of(events.TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
             self._screen.json(piece.as_dict())
         elif event.run == self._run:  # two texts at the same time would be mixed
             self._screen.delta(text)
@@ -195,8 +187,7 @@ class Follower:
         self._screen.note(f"{id_of(run)} {run.status}: {used(shown)}", "dim")
         if error := run.error or self._error:
             print_error(run, error, self._screen)
-        for line in next_steps(shown, self._screen):
-            self._screen.note(line)
+        print_next_steps(shown, self._screen)
 
     async def _print_interrupted_calls(self, run: str) -> None:
         shown = await self._client.runs.get(run)
@@ -234,7 +225,7 @@ class WordBuffer:
         return text
 
 
-def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
+def _line(event: events.Event, data: Mapping[str, Any], width: int) -> str | None:
     """Return an event as one line, or None if it is not printed."""
     match event.type:
         case "run_started":

@@ -115,7 +115,8 @@ class Story(ABC):
 
     def guild(self, *words: str, expect: int = 0, since: str = "") -> None:
         """Run a command and print its output, or only the part that begins with a given line."""
-        with self._started(*words) as process:
+        self.show(f"$ guild {shlex.join(words)}")
+        with self._process([*_GUILD, *words]) as process:
             skipped: list[str] = []
             for line in process.stdout or ():
                 if since and not line.startswith(since):
@@ -133,7 +134,8 @@ class Story(ABC):
     def guild_killed(self, marker: str, *words: str, before: Callable[[], None] | None = None) -> None:
         """Run a command, and kill its hall when the command prints `marker`. `before` is called first."""
         killed = False
-        with self._started(*words) as process:
+        self.show(f"$ guild {shlex.join(words)}")
+        with self._process([*_GUILD, *words]) as process:
             for line in process.stdout or ():
                 self.show_line(line)
                 if killed or marker not in line:
@@ -174,13 +176,6 @@ class Story(ABC):
         """Run a git command without printing it, and return its output."""
         return self._quietly(["git", *words], stderr=subprocess.STDOUT, env=_GIT)
 
-    @contextmanager
-    def _started(self, *words: str) -> Generator[subprocess.Popen[str]]:
-        """Start a command and print it. It is stopped at the end of the block."""
-        self.show(f"$ guild {shlex.join(words)}")
-        with self._process([*_GUILD, *words], stderr=subprocess.STDOUT) as process:
-            yield process
-
     def _quietly(self, words: Sequence[str], *, stderr: int | None = None, env: Mapping[str, str] | None = None) -> str:
         with self._process(words, stderr=stderr, env=env) as process:
             out, _ = process.communicate()
@@ -189,7 +184,7 @@ class Story(ABC):
 
     @contextmanager
     def _process(
-        self, words: Sequence[str], *, stderr: int | None, env: Mapping[str, str] | None = None
+        self, words: Sequence[str], *, stderr: int | None = subprocess.STDOUT, env: Mapping[str, str] | None = None
     ) -> Generator[subprocess.Popen[str]]:
         with subprocess.Popen(
             words,

@@ -8,15 +8,13 @@ Invariant: foreign words are printed behind bars, so that they cannot pass for o
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.command import find_running
 from guildhall.cli.format.jobs import print_decisions
 from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import SystemClock
-from guildhall.core.paths import Home
-from guildhall.hall.client.discovery import find, is_embedded
 from guildhall.projects.model import KEPT, OURS
 
 if TYPE_CHECKING:
@@ -59,16 +57,10 @@ async def _is_stopped(shown: CommissionDetails, client: HallClient, *, can_start
     return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
 
 
-def is_hall_running() -> bool:
-    """Return True if a hall runs in the background."""
-    environ = dict(os.environ)
-    return not is_embedded(environ) and find(Home.locate(environ)) is not None
-
-
 async def warn_if_stopped(shown: CommissionDetails, client: HallClient, screen: Screen) -> None:
     """Print a note if an active commission makes no progress because nothing executes it."""
     one = shown.commission
-    if one.status == "dispatched" and not is_hall_running():
+    if one.status == "dispatched" and find_running() is None:
         screen.note(f"No hall is running to start it. Start one: guild resume {one.id}")
     elif one.status == "in_progress" and one.run and (await client.runs.get(one.run)).run.status in ("lost", "parked"):
         screen.note(f"Its run has stopped. Continue: guild resume {one.id}")

@@ -6,11 +6,11 @@ Does not print a commission or wait for it (see `cli.format.projects`).
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import commission_id, dollars, positive_int, read_text
-from guildhall.cli.command import JSON, Argument, Context, Work, argument, command
+from guildhall.cli.command import JSON, Argument, Context, Work, argument, check_background, command
 from guildhall.cli.format.jobs import label_of
 from guildhall.cli.format.projects import commission_row, print_commission, wait_idle, warn_if_stopped
 from guildhall.core.errors import GuildError, UsageError
@@ -18,7 +18,7 @@ from guildhall.hall.client.discovery import is_embedded
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from guildhall.cli.screen import Screen
     from guildhall.projects.commissions.model import Commission, Draft
@@ -164,21 +164,20 @@ async def _edit(ctx: Context, changes: dict[str, Any]) -> int:
 
 @command(_ID, _WAIT, JSON)
 async def dispatch(ctx: Context) -> int:
-    _check_can_start(ctx, "dispatch")
-    client = await ctx.connect()
-    return await _start(ctx, lambda: client.commissions.dispatch(ctx.args.id, ctx.frame))
+    return await _start(ctx, "dispatch")
 
 
 @command(_ID, _WAIT, JSON)
 async def redispatch(ctx: Context) -> int:
-    _check_can_start(ctx, "redispatch")
-    client = await ctx.connect()
-    return await _start(ctx, lambda: client.commissions.redispatch(ctx.args.id, ctx.frame))
+    return await _start(ctx, "redispatch")
 
 
-async def _start(ctx: Context, start: Callable[[], Awaitable[Commission]]) -> int:
-    worker = (await ctx.client.commissions.get(ctx.args.id)).commission.worker
-    return await _print_result(ctx, await ctx.run_trusted(start, worker=worker))
+async def _start(ctx: Context, verb: Literal["dispatch", "redispatch"]) -> int:
+    _check_can_start(ctx, verb)
+    commissions = (await ctx.connect()).commissions
+    worker = (await commissions.get(ctx.args.id)).commission.worker
+    start = commissions.dispatch if verb == "dispatch" else commissions.redispatch
+    return await _print_result(ctx, await ctx.run_trusted(lambda: start(ctx.args.id, ctx.frame), worker=worker))
 
 
 @command(_ID, _REASON, JSON)
@@ -199,11 +198,6 @@ async def abandon(ctx: Context) -> int:
     return await _print_result(ctx, await client.commissions.abandon(ctx.args.id, reason=ctx.args.reason))
 
 
-@command(_ID, JSON)
-async def rm(ctx: Context) -> None:
-    await delete(ctx)
-
-
 async def delete(ctx: Context) -> None:
     """Delete the commission that the argument names."""
     client = await ctx.connect()
@@ -211,13 +205,12 @@ async def delete(ctx: Context) -> None:
     ctx.print({"commission": ctx.args.id, "deleted": True}, f"{ctx.args.id} deleted")
 
 
+rm = command(_ID, JSON)(delete)
+
+
 def _check_can_start(ctx: Context, verb: str) -> None:
-    """Raise UsageError if this command is the hall itself and would end before the commission does."""
-    if not ctx.args.wait and is_embedded(os.environ):
-        raise UsageError(
-            f"commission {verb}: nothing would keep it going: this command is the hall itself",
-            hint="Wait for it with --wait, or unset GUILDHALL_EMBEDDED.",
-        )
+    if not ctx.args.wait:
+        check_background(f"commission {verb}: nothing would keep it going", "Wait for it with --wait")
 
 
 def _given_fields(args: argparse.Namespace) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from guildhall.cli.command import OUTPUT, Context, argument, command, connect, r
 from guildhall.cli.follow import Follower
 from guildhall.cli.format.jobs import rename_run
 from guildhall.cli.format.projects import print_change, print_exchange, print_meeting
-from guildhall.cli.format.runs import next_steps
+from guildhall.cli.format.runs import print_next_steps
 from guildhall.cli.prompt import run_trusted
 from guildhall.core.errors import GuildError, Interrupted, UsageError
 from guildhall.core.ids import MEETING, is_id
@@ -81,14 +81,16 @@ def meet(ctx: Context) -> int:
     said = [*([words] if words is not None else []), *args.say]
     if not back and not said:
         raise UsageError("nothing is said", hint='Say something: guild meet WORKER "...", or --say "..."')
-    return conversation.scripted(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
+    options = {"back": back, "project": args.project, "renew": args.renew, "close": args.close}
+    return conversation.run_turn(partial(conversation.script, who, said, **options))
 
 
 def go_back(id: str, screen: Screen, **more: Any) -> int:
     """Resume a meeting: wait for the answer that is due; at a terminal, continue the conversation."""
     conversation = Conversation(screen, more=more)
     if not screen.interactive or screen.wanted.form != "text":
-        return conversation.scripted(id, (), back=True, project=None, renew=False, close=False)
+        options = {"back": True, "project": None, "renew": False, "close": False}
+        return conversation.run_turn(partial(conversation.script, id, (), **options))
     return conversation.come_back(id, None, renew=False)
 
 
@@ -129,14 +131,14 @@ class Conversation:
                 words = None
             if meant in ("show", "close"):
                 self._screen.note("No meeting is open yet; it is once you have said something.", "yellow")
-        code = self._run_turn(partial(self._open, worker, words, project))
+        code = self.run_turn(partial(self._open, worker, words, project))
         return self._go_on() if code == exit_codes.DONE else code
 
     def come_back(self, id: str, words: str | None, *, renew: bool) -> int:
         """Return to a meeting: print its last exchange, wait for the answer that is due, and continue it."""
-        code = self._run_turn(partial(self._come_back, id, renew=renew))
+        code = self.run_turn(partial(self._come_back, id, renew=renew))
         if words and code == exit_codes.DONE:
-            code = self._run_turn(partial(self._say, words))
+            code = self.run_turn(partial(self._say, words))
         return self._go_on() if code == exit_codes.DONE else code
 
     async def _come_back(self, id: str, *, renew: bool) -> int:
@@ -160,12 +162,12 @@ class Conversation:
                 case "leave":
                     break
                 case "show":
-                    self._run_turn(self._show)
+                    self.run_turn(self._show)
                 case "close":
-                    if self._run_turn(self._close) == exit_codes.DONE:
+                    if self.run_turn(self._close) == exit_codes.DONE:
                         return exit_codes.DONE
                 case "say":
-                    self._run_turn(partial(self._say, words))
+                    self.run_turn(partial(self._say, words))
                 case _:
                     continue
         self._screen.note(f"{self._id} stays open. Come back with: guild meet {self._id}")
@@ -196,7 +198,10 @@ class Conversation:
         lines: list[str] = []
         while True:
             try:
-                line = input(self._prompt(prompt) if not lines else "")
+                if not lines and not self._screen.out.isatty():  # otherwise `input` prints it
+                    self._screen.prompt(prompt.rstrip())
+                    self._screen.entered()
+                line = input(prompt if not lines and self._screen.out.isatty() else "")
             except EOFError:
                 self._screen.note("")
                 return "\n".join(lines) if lines else None
@@ -208,27 +213,13 @@ class Conversation:
             if not line.endswith("\\") and not select.select([sys.stdin], [], [], _PASTE_TIMEOUT_S)[0]:
                 return "\n".join(lines)
 
-    def _prompt(self, text: str) -> str:
-        """Return the prompt for `input`, or print it here if standard output is not a terminal."""
-        if self._screen.out.isatty():
-            return text
-        self._screen.prompt(text.rstrip())
-        self._screen.entered()
-        return ""
-
     # by a program
 
-    def scripted(
+    async def script(
         self, who: str, said: Sequence[str], *, back: bool, project: str | None, renew: bool, close: bool
     ) -> int:
         """Say several things, one after another. The answers are the result."""
-        options = {"back": back, "project": project, "renew": renew, "close": close}
-        return self._run_turn(partial(self._script, who, list(said), **options))
-
-    async def _script(
-        self, who: str, rest: list[str], *, back: bool, project: str | None, renew: bool, close: bool
-    ) -> int:
-        before = 0
+        rest, before = list(said), 0
         if back:
             shown = await self._client.meetings.get(who)
             self._id, before = shown.meeting.id, len(shown.exchanges)
@@ -324,8 +315,7 @@ class Conversation:
             self._screen.note(f"guild: {error['message']}", "red")
             if hint := error.get("hint"):
                 self._screen.note(rename_run(hint, run.run))
-        for line in next_steps(run, self._screen):
-            self._screen.note(rename_run(line, run.run))
+        print_next_steps(run, self._screen)
         return exit_codes.of_run(run.run.status, run.run.error_code)
 
     async def _close(self) -> int:
@@ -341,7 +331,7 @@ class Conversation:
 
     # the hall
 
-    def _run_turn(self, work: Callable[[], Awaitable[int]]) -> int:
+    def run_turn(self, work: Callable[[], Awaitable[int]]) -> int:
         """Do something with the hall. At a terminal, an error ends the turn but not the conversation."""
         conversing = bool(self._id) and self._screen.interactive and self._screen.wanted.form == "text"
         try:

@@ -79,13 +79,11 @@ async def close(ctx: Context) -> None:
     ctx.print(await closed, print_change)
 
 
-@command(_ID, JSON)
-async def rm(ctx: Context) -> None:
-    await delete(ctx)
-
-
 async def delete(ctx: Context) -> None:
     """Delete the meeting that the argument names."""
     client = await ctx.connect()
     await client.meetings.delete(ctx.args.id)
     ctx.print({"meeting": ctx.args.id, "deleted": True}, f"{ctx.args.id} is off the record")
+
+
+rm = command(_ID, JSON)(delete)

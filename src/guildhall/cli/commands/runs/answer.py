@@ -11,7 +11,7 @@ from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
 from guildhall.cli.format.jobs import how_to_answer, question_meant
 from guildhall.cli.format.projects import print_change
-from guildhall.cli.format.runs import next_steps, result_data
+from guildhall.cli.format.runs import print_next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.runs.model import ASIDE, Answer, Ask, choices_in_words
@@ -125,8 +125,7 @@ async def _continue(ctx: Context, run: str) -> int:
         return await Conversation(screen).once(meeting.id, client, ctx.frame)
     if shown.run.status == "waiting" and (is_unblocked or shown.run.kind == "workflow"):
         return await resume_run(ctx, run)
-    for line in next_steps(shown, screen):
-        screen.note(line)
+    print_next_steps(shown, screen)
     if screen.wanted.form != "text":
         screen.last(await result_data(shown, client))
     return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.runs import entry_line, next_steps
+from guildhall.cli.format.runs import entry_line, print_next_steps
 from guildhall.cli.format.workflows import message_line
 from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload
@@ -40,8 +40,7 @@ async def log(ctx: Context) -> None:
         return
     while shown.run.status == "running":
         shown = await _follow(journal, replace(ctx.frame, interactive=False))
-    for line in next_steps(shown, ctx.screen):
-        ctx.screen.note(line)
+    print_next_steps(shown, ctx.screen)
 
 
 async def _follow(journal: _Printer, frame: Frame) -> Shown:

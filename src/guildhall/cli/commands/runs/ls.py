@@ -13,17 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.arguments import parse_target
 from guildhall.cli.command import Context, argument, command
+from guildhall.cli.format import workflows
 from guildhall.cli.format.jobs import how_to_answer, id_of, task_of
 from guildhall.cli.format.projects import commission_row
 from guildhall.cli.format.runs import age, ahead
-from guildhall.cli.format.workflows import (
-    failed_agents,
-    name_of,
-    print_agents,
-    print_workflow,
-    retry_command,
-    working_rows,
-)
 from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import SystemClock
 from guildhall.core.ids import COMMISSION, is_id
@@ -99,11 +92,11 @@ async def ls(ctx: Context) -> None:
     if ctx.args.target is not None:
         await _print_one(ctx, client)
         return
-    workflows = await client.workflows.list(over=False)
+    living = await client.workflows.list(over=False)
     runs, asks = await client.runs.list(everything=everything), await client.asks.list()
     meetings = await client.meetings.list()
     members, commissions = await client.members.active_jobs(), await client.commissions.list()
-    groups = Groups(runs, asks, workflows, members, meetings, commissions)
+    groups = Groups(runs, asks, living, members, meetings, commissions)
     here = ctx.frame.root
     ctx.print(groups, lambda groups, screen: print_groups(groups, screen, here, everything=everything))
     if not ctx.args.json:
@@ -120,9 +113,9 @@ async def _print_one(ctx: Context, client: HallClient) -> None:
     workflow = await client.workflows.get(target)
     if target.agent:
         agents = [agent for agent in workflow.agents if target.agent == agent.name]
-        ctx.print(agents, print_agents, data=agents[0].as_dict())
+        ctx.print(agents, workflows.print_agents, data=agents[0].as_dict())
     else:
-        ctx.print(workflow, print_workflow)
+        ctx.print(workflow, workflows.print_workflow)
 
 
 def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:
@@ -173,13 +166,13 @@ class _Rows:
             ]
         held = {one.run: self._line(one.explanation, 60) for one in self._groups.commissions if one.hold}
         for run in self._groups.stopped:
-            what = f"{name_of(run)}: {self._task(run)}"
+            what = f"{workflows.name_of(run)}: {self._task(run)}"
             rows.append([id_of(run), run.status, what, held.get(run.id, ""), f"guild resume {id_of(run)}"])
         for run in self._groups.working:
             if (workflow := self._workflows.get(run.id)) is not None:
                 why = f"it has given up; why: guild log {workflow.run}"
-                for agent in failed_agents(workflow):
-                    rows.append([str(agent.target), agent.status, why, "", retry_command(agent)])
+                for agent in workflows.failed_agents(workflow):
+                    rows.append([str(agent.target), agent.status, why, "", workflows.retry_command(agent)])
         return rows
 
     def _ask(self, ask: Ask) -> list[str]:
@@ -195,7 +188,7 @@ class _Rows:
         for run in self._groups.working:
             since = age(run.created_at, self._now)
             if (workflow := self._workflows.get(run.id)) is not None:
-                rows += working_rows(run, workflow, since)
+                rows += workflows.working_rows(run, workflow, since)
             else:
                 rows.append([id_of(run), run.worker, self._task(run), since])
         for theirs in self._groups.members:
@@ -234,7 +227,7 @@ class _Rows:
                 continue
             id = run.id if run.kind == "commission" else id_of(run)  # the runs of a deleted commission are still there
             when = age(run.ended_at or run.created_at, self._now)
-            row = [id, run.status, name_of(run), self._task(run), when, money(run.cost_usd)]
+            row = [id, run.status, workflows.name_of(run), self._task(run), when, money(run.cost_usd)]
             found.append((run.created_at, row))
         for one in self._groups.meetings:
             if one.status == "closed":

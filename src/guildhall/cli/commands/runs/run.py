@@ -129,8 +129,6 @@ async def _run(ctx: Context, request: RunRequest) -> int:
 
 async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, background: bool = False) -> int | None:
     """Start a workflow and follow it, or leave it to the hall in the background."""
-    from guildhall.workflow.target import Start
-
     args = ctx.args
     start = Start(file=args.worker, tag=args.tag or MAIN, params=parse_params(args.param), mode=mode, fresh=args.fresh)
     request = request_of(args)

@@ -12,7 +12,7 @@ from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.projects import print_commission, print_meeting, warn_if_stopped
-from guildhall.cli.format.runs import how_to_answer, next_steps, text_of, used
+from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, used
 from guildhall.cli.format.workflows import print_workflow
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import ROWS
@@ -79,8 +79,7 @@ def _print_team(ctx: Context, found: Resolved, shown: Shown) -> None:
         screen.heading("\nasks")
         screen.table(asks, indent="  ")
     screen.section("output", text_of(shown.run.output))
-    for line in next_steps(shown, screen):
-        screen.note(line)
+    print_next_steps(shown, screen)
 
 
 def _print_ask(ask: Ask, screen: Screen) -> None:
@@ -123,5 +122,4 @@ def _print_run(shown: Shown, screen: Screen) -> None:
     screen.facts(rows)
     screen.section("input", run.request.input)
     screen.section("output", text_of(run.output))
-    for line in next_steps(shown, screen):
-        screen.note(line)
+    print_next_steps(shown, screen)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import Resolved, is_member_job, resolve, seconds
-from guildhall.cli.command import Context, argument, command
+from guildhall.cli.command import Context, argument, command, find_running
 from guildhall.cli.format.jobs import wait_for_member
-from guildhall.cli.format.projects import is_hall_running, print_commission, wait_idle, warn_if_stopped
+from guildhall.cli.format.projects import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
 from guildhall.core.clock import SystemClock
@@ -50,7 +50,7 @@ async def wait(ctx: Context) -> int:
     client = await ctx.connect("read")
     if is_id(id, COMMISSION):
         async with _timeout(ctx, f"guild show {id}"):
-            code, details = await wait_idle(id, client, hall=is_hall_running())
+            code, details = await wait_idle(id, client, hall=find_running() is not None)
         ctx.print(details, print_commission)
         await warn_if_stopped(details, client, ctx.screen)
         return code
