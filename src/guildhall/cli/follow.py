@@ -163,7 +163,10 @@ class Follower:
             await asyncio.sleep(_POLL_S)
             shown = await self._client.runs.get(run)
         self._screen.end_line()
-        self._print_status(shown)
+        self._screen.note(f"{id_of(shown.run)} {shown.run.status}: {used(shown)}", "dim")
+        if error := shown.run.error or self._error:
+            print_error(shown.run, error, self._screen)
+        print_next_steps(shown, self._screen)
         if shown.run.status == "parked":
             await self._print_interrupted_calls(run)
         with suppress(ReaderGone) if stopped else nullcontext():
@@ -181,13 +184,6 @@ class Follower:
             return
         elif not screen.one_terminal or text not in (self._streamed, self._last_message):
             screen.result(text)
-
-    def _print_status(self, shown: Shown) -> None:
-        run = shown.run
-        self._screen.note(f"{id_of(run)} {run.status}: {used(shown)}", "dim")
-        if error := run.error or self._error:
-            print_error(run, error, self._screen)
-        print_next_steps(shown, self._screen)
 
     async def _print_interrupted_calls(self, run: str) -> None:
         shown = await self._client.runs.get(run)

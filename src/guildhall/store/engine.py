@@ -40,16 +40,11 @@ _TIMEOUT_S = 10.0  # for another process to release the file
 _IN_MEMORY = "/dev/shm"  # a folder whose files need no disk
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Write:
     fn: Callable[[Connection], Any]
     durable: bool
     done: Future[Any] | asyncio.Future[Any]
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    write: _Write
     result: Any = None
     failure: BaseException | None = None
 
@@ -142,7 +137,8 @@ class Store:
                     first = self._queue.get()
                 closing = first is None
                 if batch:
-                    _settle(_commit(connection, batch))
+                    _commit(connection, batch)
+                    _settle(batch)
                     for loop, changed in self._watchers:
                         with suppress(RuntimeError):  # the loop is closed
                             loop.call_soon_threadsafe(changed.set)
@@ -163,34 +159,34 @@ def _raw(connection: Connection) -> sqlite3.Connection:
     return cast("sqlite3.Connection", connection.connection.dbapi_connection)
 
 
-def _commit(connection: Connection, batch: list[_Write]) -> list[_Outcome]:
+def _commit(connection: Connection, batch: list[_Write]) -> None:
     """Run a batch in one transaction. A function that raises undoes only its own write. A failed commit fails all."""
     raw = _raw(connection)
     try:
         raw.execute(f"PRAGMA synchronous={'FULL' if any(write.durable for write in batch) else 'NORMAL'}")
         raw.execute("BEGIN IMMEDIATE")
         if len(batch) == 1:
-            outcomes = [_Outcome(batch[0], batch[0].fn(connection))]
+            batch[0].result = batch[0].fn(connection)
         else:
-            outcomes = [_apart(raw, connection, write) for write in batch]
+            for write in batch:
+                _run_apart(raw, connection, write)
         raw.execute("COMMIT")
     except BaseException as error:  # noqa: BLE001 - each caller gets it, and the thread continues
         _undo(raw)
-        return [_Outcome(write, failure=error) for write in batch]
-    return outcomes
+        for write in batch:
+            write.failure = error
 
 
-def _apart(raw: sqlite3.Connection, connection: Connection, write: _Write) -> _Outcome:
+def _run_apart(raw: sqlite3.Connection, connection: Connection, write: _Write) -> None:
     raw.execute("SAVEPOINT one")
     try:
-        outcome = _Outcome(write, write.fn(connection))
+        write.result = write.fn(connection)
     except BaseException as error:
         if not raw.in_transaction:  # SQLite rolled back the whole transaction (disk full)
             raise
         raw.execute("ROLLBACK TO one")
-        outcome = _Outcome(write, failure=error)
+        write.failure = error
     raw.execute("RELEASE one")
-    return outcome
 
 
 def _undo(raw: sqlite3.Connection) -> None:
@@ -200,31 +196,29 @@ def _undo(raw: sqlite3.Connection) -> None:
             raw.execute("ROLLBACK")
 
 
-def _settle(outcomes: Iterable[_Outcome]) -> None:
+def _settle(batch: Iterable[_Write]) -> None:
     """Resolve the futures of the callers. An event loop is woken once for a batch, not once for each write."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
-    for outcome in outcomes:
-        done = outcome.write.done
-        if isinstance(done, asyncio.Future):
-            by_loop.setdefault(done.get_loop(), []).append(outcome)
-        elif done.set_running_or_notify_cancel():
-            _resolve([outcome])
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Write]] = {}
+    for write in batch:
+        if isinstance(write.done, asyncio.Future):
+            by_loop.setdefault(write.done.get_loop(), []).append(write)
+        elif write.done.set_running_or_notify_cancel():
+            _resolve([write])
     for loop, theirs in by_loop.items():
         with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
             loop.call_soon_threadsafe(_resolve, theirs)
 
 
-def _resolve(outcomes: Iterable[_Outcome]) -> None:
-    for outcome in outcomes:
-        done, failure = outcome.write.done, outcome.failure
-        if done.done():  # cancelled meanwhile
+def _resolve(batch: Iterable[_Write]) -> None:
+    for write in batch:
+        if write.done.done():  # cancelled meanwhile
             continue
-        if failure is None:
-            done.set_result(outcome.result)
-        elif isinstance(failure, StopIteration):  # a future does not accept it, and its caller would wait for ever
-            done.set_exception(RuntimeError(f"a write raised {failure!r}"))
+        if write.failure is None:
+            write.done.set_result(write.result)
+        elif isinstance(write.failure, StopIteration):  # a future does not accept it: its caller would wait for ever
+            write.done.set_exception(RuntimeError(f"a write raised {write.failure!r}"))
         else:
-            done.set_exception(failure)
+            write.done.set_exception(write.failure)
 
 
 @contextmanager

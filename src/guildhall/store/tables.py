@@ -174,13 +174,8 @@ deliveries = Table(
     Column("priority", Integer, nullable=False),
     Column("status", Text, nullable=False),  # unread, held, done, dead
 )
-Index(
-    "deliveries_unread",
-    deliveries.c.room,
-    deliveries.c.agent,
-    deliveries.c.message,
-    sqlite_where=text("status = 'unread'"),
-)
+_UNREAD = text("status = 'unread'")
+Index("deliveries_unread", deliveries.c.room, deliveries.c.agent, deliveries.c.message, sqlite_where=_UNREAD)
 
 documents = Table(
     "documents",

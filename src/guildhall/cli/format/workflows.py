@@ -71,48 +71,32 @@ def print_workflow(workflow: WorkflowShown, screen: Screen) -> None:
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""
     rows = [
         ["workflow", f"{workflow.target}{again}"],
+        ["file", workflow.file if workflow.name != GLOBAL else ""],
         ["run", workflow.run],
         ["status", f"{workflow.status} ({workflow.reason})" if workflow.reason else workflow.status],
         ["mode", "until it is stopped" if workflow.mode == "start" else "until it is quiet"],
         ["started", workflow.created_at],
+        ["ended", workflow.ended_at or ""],
+        ["said", f"{workflow.messages} messages"],
+        ["cost", money(workflow.cost_usd)],
     ]
-    if workflow.name != GLOBAL:
-        rows.insert(1, ["file", workflow.file])
-    if workflow.ended_at:
-        rows.append(["ended", workflow.ended_at])
-    rows.append(["said", f"{workflow.messages} messages"])
-    rows.append(["cost", money(workflow.cost_usd)])
-    screen.table(rows)
+    screen.facts(rows)
     print_agents(workflow.agents, screen)
 
 
 def print_agents(agents: Sequence[AgentShown], screen: Screen) -> None:
-    if not agents:
-        return
-    screen.heading("\nagents")
-    screen.table(
-        [
-            [
-                str(agent.target),
-                agent.status,
-                "; ".join(filter(None, (agent.task, agent.state))) or "-",
-                f"{agent.unread} unread",
-                "1 run" if agent.runs == 1 else f"{agent.runs} runs",
-                money(agent.cost_usd) if agent.runs else "-",
-                _wakes(agent),
-            ]
-            for agent in agents
-        ],
-        indent="  ",
-    )
-
-
-def _wakes(agent: AgentShown) -> str:
-    schedule = agent.schedule
-    if schedule is None:
-        return ""
-    due = f", next {moment(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
-    return f"wakes {schedule.wakeup}{due}"
+    rows: list[list[str]] = []
+    for agent in agents:
+        does = "; ".join(filter(None, (agent.task, agent.state))) or "-"
+        runs, cost = "1 run" if agent.runs == 1 else f"{agent.runs} runs", money(agent.cost_usd) if agent.runs else "-"
+        wakes, schedule = "", agent.schedule
+        if schedule is not None:
+            due = f", next {moment(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
+            wakes = f"wakes {schedule.wakeup}{due}"
+        rows.append([str(agent.target), agent.status, does, f"{agent.unread} unread", runs, cost, wakes])
+    if rows:
+        screen.heading("\nagents")
+        screen.table(rows, indent="  ")
 
 
 def event_line(type: str, data: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli.arguments import is_member_job, job_id, positive_int
-from guildhall.cli.command import JSON, Context, argument, command, exclusive
+from guildhall.cli.command import JSON, Context, Mode, argument, command, exclusive
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.runs import age
 from guildhall.core.clock import SystemClock
@@ -25,16 +25,12 @@ _DEFAULT_LIMIT = 50
 _ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
 
 
-def _any_job_id(text: str) -> str:
-    """Return the id of a job of the hall or of a member. Raise NotFound otherwise."""
-    return text if is_member_job(text) else job_id(text)
+def _job_id(text: str, *others: str) -> str:
+    """Return the id of a job of the hall or of a member, or an id of another kind. Raise NotFound otherwise."""
+    return text if any(is_id(text, kind) for kind in others) or is_member_job(text) else job_id(text)
 
 
-def _removable_id(text: str) -> str:
-    return text if is_id(text, COMMISSION) or is_id(text, MEETING) else _any_job_id(text)
-
-
-_ID = argument("id", metavar="JOB", type=_any_job_id, help=_ID_HELP)
+_ID = argument("id", metavar="JOB", type=_job_id, help=_ID_HELP)
 _FORCE = argument("--force", action="store_true", help="also one that has failed")
 
 
@@ -88,7 +84,8 @@ def _print_page(member: str | None, page: Page, screen: Screen) -> None:
 
 @command(_ID, JSON, event_loop=False)
 async def show(ctx: Context) -> None:
-    id, client = ctx.args.id, await _connect(ctx)
+    id = ctx.args.id
+    client = await ctx.connect(_mode(id))
     shown = await client.jobs.get(id, ctx.frame)
     if not is_member_job(id):
         ctx.print(shown, lambda shown, screen: print_job(id, shown, screen))
@@ -98,9 +95,9 @@ async def show(ctx: Context) -> None:
         print_job(id, await _with_files(ctx, shown, client), ctx.screen)
 
 
-async def _connect(ctx: Context) -> HallClient:
-    """Connect to the hall. Only a running hall reaches members."""
-    return await ctx.connect("start" if is_member_job(ctx.args.id) else "read")
+def _mode(id: str) -> Mode:
+    """Return how to connect. Only a running hall reaches members."""
+    return "start" if is_member_job(id) else "read"
 
 
 async def _with_files(ctx: Context, shown: JobShown, client: HallClient) -> JobShown:
@@ -114,7 +111,7 @@ async def _with_files(ctx: Context, shown: JobShown, client: HallClient) -> JobS
 
 @command(_ID, JSON, event_loop=False)
 async def result(ctx: Context) -> None:
-    client = await _connect(ctx)
+    client = await ctx.connect(_mode(ctx.args.id))
     found = await client.jobs.result(ctx.args.id, ctx.frame)
     ctx.print(found, _print_result, data=found.as_wire())
 
@@ -147,4 +144,5 @@ async def _rm(ctx: Context) -> None:
 
 
 rm = command(_ID, _FORCE, JSON)(_rm)
-rm_any = command(argument("id", metavar="JOB", type=_removable_id, help=_ID_HELP), _FORCE, JSON)(_rm)
+_ANY_ID = argument("id", metavar="JOB", type=lambda text: _job_id(text, COMMISSION, MEETING), help=_ID_HELP)
+rm_any = command(_ANY_ID, _FORCE, JSON)(_rm)

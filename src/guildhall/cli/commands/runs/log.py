@@ -82,11 +82,13 @@ class _Printer:
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
             if isinstance(item, Entry):
                 self._last[item.run] = item.seq
-                self._print_entry(item, labels[item.run])
+                record = {name: self._screen.scrubbed(value) for name, value in item.data.to_record().items()}
+                redacted = replace(item, data=item.data.from_record(record))  # before any of it is cut
+                data, line = redacted.as_dict(), labels[item.run] + entry_line(redacted)
             else:
                 self._last_message = item.id
-                line = message_line(item)
-                self._screen.json({"type": "message", **item.as_dict()}) if self._as_json else self._screen.result(line)
+                data, line = {"type": "message", **item.as_dict()}, message_line(item)
+            self._screen.json(data) if self._as_json else self._screen.result(line)
         return shown
 
     async def _messages(self, shown: Shown) -> list[Message]:
@@ -96,8 +98,3 @@ class _Printer:
         found = await self.client.rooms.messages(self.run, since=self._last_message)
         agent = self._found.agent
         return [one for one in found if agent is None or agent.name in (one.sender, *one.mentions)]
-
-    def _print_entry(self, entry: Entry[Payload], label: str) -> None:
-        record = {name: self._screen.scrubbed(value) for name, value in entry.data.to_record().items()}
-        redacted = replace(entry, data=entry.data.from_record(record))  # before any of it is cut
-        self._screen.json(redacted.as_dict()) if self._as_json else self._screen.result(label + entry_line(redacted))

@@ -156,7 +156,12 @@ class _Rows:
 
     def needs_you(self) -> list[list[str]]:
         """Return rows for asks, questions of members, stopped runs and agents that have given up."""
-        rows = [self._ask(ask) for ask in self._groups.asks]
+        rows: list[list[str]] = []
+        for ask in self._groups.asks:
+            what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
+            left = f" {ahead(ask.expires_at, self._now)}" if ask.expires_at else ""  # for an answer
+            kind, line = ask.kind.replace("_", " "), self._line(what, 80)
+            rows.append([ask.id, kind, line, f"{ask.run}{left}", f"guild answer {ask.id}"])
         for theirs in self._groups.members:
             asked, elsewhere = theirs.shown.questions, self._elsewhere(theirs)
             cd = f"cd {shlex.quote(theirs.project or '')} && " if elsewhere else ""
@@ -174,13 +179,6 @@ class _Rows:
                 for agent in workflows.failed_agents(workflow):
                     rows.append([str(agent.target), agent.status, why, "", workflows.retry_command(agent)])
         return rows
-
-    def _ask(self, ask: Ask) -> list[str]:
-        """Return a row for an ask, with the time that is left for an answer."""
-        what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
-        time = f" {ahead(ask.expires_at, self._now)}" if ask.expires_at else ""
-        kind = ask.kind.replace("_", " ")
-        return [ask.id, kind, self._line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]
 
     def working(self) -> list[list[str]]:
         """Return rows for running runs, workflows and jobs of members, and for queued commissions."""
