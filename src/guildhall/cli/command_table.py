@@ -7,7 +7,6 @@ Invariant: it imports nothing, so that `guild --help` takes no longer than Pytho
 
 from __future__ import annotations
 
-FIRST_PAGE = 14  # commands at most
 _PACKAGE = "guildhall.cli.commands"
 
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from guildhall.core.errors import GuildError
 
-Style = Literal["dim", "bold", "red", "green", "yellow"]
+Style = Literal["dim", "bold", "red", "yellow"]
 Form = Literal["text", "json", "stream-json"]
 
-_STYLES: Mapping[Style, str] = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33"}
+_STYLES: Mapping[Style, str] = {"dim": "2", "bold": "1", "red": "31", "yellow": "33"}
 RESULT_FIELDS = ("run", "status", "output", "error", "usage", "cost_usd", "asks")
 
 

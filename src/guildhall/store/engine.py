@@ -1,11 +1,9 @@
 """Store: reads an SQLite file in snapshots and writes it through a single thread with group commit.
 
-`write(fn)` passes a function to the writer thread. The thread takes all waiting functions, runs each in a savepoint of
-a single transaction, commits, and then resolves their futures. `durable=True` makes that commit survive a power cut
-too, not only the death of the process.
-
-A function gets a SQLAlchemy connection and only runs statements. It must not commit or wait for anything outside,
-because every other writer waits for it. It returns plain data, not an open result.
+`write(fn)` passes a function to the writer thread. The thread runs all waiting functions in a single transaction, each
+in a savepoint, commits, and then resolves their futures. `durable=True` makes that commit survive a power cut too, not
+only the death of the process. A function only runs statements and returns plain data. It must not commit or wait for
+anything outside, because every other writer waits for it.
 
 Invariant: a write that succeeded for its caller is on disk.
 """

@@ -1,10 +1,9 @@
 """Schema: creates the database of a home from the tables, and checks an existing database before it is opened.
 
-Does not upgrade: nothing is released, so there is a single schema revision. The second revision brings migrations.
+Does not upgrade: nothing is released, so there is a single schema revision. Most commands find an existing database,
+which is checked with sqlite3 alone.
 
-Invariant: a file that this version cannot use is never changed. That is a file that is not a database, the database of
-another program (it lacks our SQLite application id), or a database with another schema revision. A usable database
-is checked with sqlite3 alone, because most commands find an existing database.
+Invariant: a file that is not a database, or has another application id or schema revision, is never changed.
 """
 
 from __future__ import annotations

@@ -117,20 +117,14 @@ async def _new(ctx: Context, draft: Draft) -> int:
         begun = await ctx.run_trusted(lambda: client.commissions.dispatch(id, ctx.frame), worker=draft.worker)
         return await _print_result(ctx, begun, text=id)
     except (GuildError, asyncio.CancelledError) as error:
-        if made is not None:
-            _print_created(ctx, made, is_interrupted=not isinstance(error, GuildError))
+        if made is not None:  # the user must not create it again
+            then = f"{made.id} was created and is pending. Then: guild commission dispatch {made.id}"
+            if not isinstance(error, GuildError):
+                background = f"It continues in the background: guild wait {made.id}"
+                then = f"Continue it: guild resume {made.id}" if is_embedded(os.environ) else background
+            ctx.print(made, made.id)
+            ctx.screen.note(then)
         raise
-
-
-def _print_created(ctx: Context, one: Commission, *, is_interrupted: bool) -> None:
-    """Print the id of a commission if a later step failed, so that the user does not create it again."""
-    ctx.print(one, one.id)
-    if not is_interrupted:
-        ctx.screen.note(f"{one.id} was created and is pending. Then: guild commission dispatch {one.id}")
-    elif is_embedded(os.environ):
-        ctx.screen.note(f"Continue it: guild resume {one.id}")
-    else:
-        ctx.screen.note(f"It continues in the background: guild wait {one.id}")
 
 
 @command(
@@ -142,7 +136,12 @@ def _print_created(ctx: Context, one: Commission, *, is_interrupted: bool) -> No
     epilog="""Given empty (--check "", --max-turns ""), what need not be there is taken away.""",
 )
 def edit(ctx: Context) -> Work:
-    changes = {name: _value_or_none(name, value) for name, value in _given_fields(ctx.args).items()}
+    changes = _given_fields(ctx.args)
+    for name, value in changes.items():  # an empty value unsets the field
+        if value == [""]:
+            changes[name] = []
+        elif value == "" and name not in ("title", "worker"):
+            changes[name] = None
     if ctx.args.prompt is not None:
         changes["prompt"] = read_text(ctx.args.prompt, "prompt")
     if not changes:
@@ -218,13 +217,6 @@ def _given_fields(args: argparse.Namespace) -> dict[str, Any]:
     fields = {name: name for name in _WORDS} | _LISTS
     values = {field: getattr(args, name) for name, field in fields.items()}
     return {field: value for field, value in values.items() if value is not None}
-
-
-def _value_or_none(field: str, value: Any) -> Any:
-    """Return an empty value as the value that unsets the field."""
-    if field in _LISTS.values():
-        return [] if value == [""] else value
-    return None if value == "" and field not in ("title", "worker") else value
 
 
 async def _print_result(ctx: Context, one: Commission, *, text: str = "", is_edit: bool = False) -> int:

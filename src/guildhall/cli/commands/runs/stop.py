@@ -25,7 +25,7 @@ async def stop(ctx: Context) -> int | None:
     if (ctx.args.run is None) == (not ctx.args.all):
         raise UsageError("stop: what is to be stopped?", hint="Name a target or a run, or say --all.")
     if is_id(id, ASK):
-        run_id(id)
+        run_id(id)  # raises
     client = await ctx.connect()
     if ctx.args.all:
         return await _stop_all(ctx)
