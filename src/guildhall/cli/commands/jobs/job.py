@@ -6,6 +6,7 @@ Does not start jobs (see `cli.commands.jobs.dispatch`).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.cli.arguments import is_member_job, job_id, positive_int
@@ -17,6 +18,8 @@ from guildhall.core.errors import UsageError
 from guildhall.core.ids import COMMISSION, JOB, MEETING, is_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import JobResult, JobShown, Page
@@ -25,7 +28,7 @@ _DEFAULT_LIMIT = 50
 _ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
 
 
-def _job_id(text: str, *others: str) -> str:
+def _job_id(text: str, others: Sequence[str] = ()) -> str:
     """Return the id of a job of the hall or of a member, or an id of another kind. Raise NotFound otherwise."""
     return text if any(is_id(text, kind) for kind in others) or is_member_job(text) else job_id(text)
 
@@ -144,5 +147,5 @@ async def _rm(ctx: Context) -> None:
 
 
 rm = command(_ID, _FORCE, JSON)(_rm)
-_ANY_ID = argument("id", metavar="JOB", type=lambda text: _job_id(text, COMMISSION, MEETING), help=_ID_HELP)
+_ANY_ID = argument("id", metavar="JOB", type=partial(_job_id, others=(COMMISSION, MEETING)), help=_ID_HELP)
 rm_any = command(_ANY_ID, _FORCE, JSON)(_rm)

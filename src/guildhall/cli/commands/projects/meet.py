@@ -81,16 +81,16 @@ def meet(ctx: Context) -> int:
     said = [*([words] if words is not None else []), *args.say]
     if not back and not said:
         raise UsageError("nothing is said", hint='Say something: guild meet WORKER "...", or --say "..."')
-    options = {"back": back, "project": args.project, "renew": args.renew, "close": args.close}
-    return conversation.run_turn(partial(conversation.script, who, said, **options))
+    return conversation.run_turn(
+        lambda: conversation.script(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
+    )
 
 
 def go_back(id: str, screen: Screen, **more: Any) -> int:
     """Resume a meeting: wait for the answer that is due; at a terminal, continue the conversation."""
     conversation = Conversation(screen, more=more)
     if not screen.interactive or screen.wanted.form != "text":
-        options = {"back": True, "project": None, "renew": False, "close": False}
-        return conversation.run_turn(partial(conversation.script, id, (), **options))
+        return conversation.run_turn(lambda: conversation.script(id, (), back=True))
     return conversation.come_back(id, None, renew=False)
 
 
@@ -216,7 +216,14 @@ class Conversation:
     # by a program
 
     async def script(
-        self, who: str, said: Sequence[str], *, back: bool, project: str | None, renew: bool, close: bool
+        self,
+        who: str,
+        said: Sequence[str],
+        *,
+        back: bool,
+        project: str | None = None,
+        renew: bool = False,
+        close: bool = False,
     ) -> int:
         """Say several things, one after another. The answers are the result."""
         rest, before = list(said), 0

@@ -102,7 +102,7 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
 
 
 def _print_run(shown: Shown, screen: Screen) -> None:
-    run, runtime, origin, error = shown.run, ROWS[shown.runtime], shown.run.forked_from, shown.run.error or {}
+    run, runtime, origin, error = shown.run, ROWS[shown.runtime], shown.run.forked_from, shown.run.error
     rows = [
         ["run", run.id],
         ["called by", run.parent or ""],
@@ -115,7 +115,7 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         ["ended", run.ended_at or ""],
         *(["attached", labelled(file)] for file in shown.attachments),
         ["used", used(shown)],
-        *(["error" if name == "code" else name, str(error.get(name) or "")] for name in _ERROR_FIELDS),
+        *(["error" if name == "code" else name, str(error.get(name) or "")] for name in _ERROR_FIELDS if error),
         *(["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below),
         *(["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks),
     ]
