@@ -168,7 +168,7 @@ class Follower:
             print_error(shown.run, error, self._screen)
         print_next_steps(shown, self._screen)
         if shown.run.status == "parked":
-            await self._print_interrupted_calls(run)
+            await self._print_interrupted_calls(shown)
         with suppress(ReaderGone) if stopped else nullcontext():
             await self._print_result(shown)
         if stopped is not None and shown.run.status != "completed":
@@ -185,8 +185,7 @@ class Follower:
         elif not screen.one_terminal or text not in (self._streamed, self._last_message):
             screen.result(text)
 
-    async def _print_interrupted_calls(self, run: str) -> None:
-        shown = await self._client.runs.get(run)
+    async def _print_interrupted_calls(self, shown: Shown) -> None:
         for one in (shown.run, *shown.below):
             entries = await self._client.runs.journal(one.id)
             first = entries[0].data if entries else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import parse_target, worker_name
 from guildhall.cli.command import OUTPUT, Context, argument, check_background, command
-from guildhall.cli.commands.runs.run import FRESH, LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of, run_workflow
+from guildhall.cli.commands.runs.run import NEW_RUN, file_of, request_of, run_workflow
 from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
 from guildhall.core.errors import GuildError, UsageError
@@ -32,11 +32,7 @@ from guildhall.workflow.target import SUFFIXES, Target, WorkflowShown, is_workfl
         ),
     ),
     argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
-    *MODELS,
-    *LIMITS,
-    MODES,
-    *WORKFLOW,
-    FRESH,
+    *NEW_RUN,
     argument("--json", action="store_true", help="with --background: print an object"),
     OUTPUT,
 )

@@ -45,12 +45,13 @@ WORKFLOW = (
         help="a value that the workflow's file asks for; repeatable",
     ),
 )
-FRESH = argument("--fresh", action="store_true", help="a workflow begins in a new room, without what was said")
 LIMITS = (
     argument("--budget", metavar="USD", type=dollars, help="dollars that it may spend before it asks"),
     argument("--max-turns", metavar="N", type=positive_int, help="model calls that the run may make"),
     argument("--max-tokens", metavar="N", type=positive_int, help="tokens that the run may use, in and out"),
 )
+_FRESH = argument("--fresh", action="store_true", help="a workflow begins in a new room, without what was said")
+NEW_RUN = (*MODELS, *LIMITS, MODES, *WORKFLOW, _FRESH)
 
 
 def limits_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -63,14 +64,8 @@ def request_of(args: argparse.Namespace) -> RunRequest:
     from guildhall.runs.model import RunRequest
 
     mode: Mode = "approve_all" if args.approve_all else "strict" if args.strict else "ask"
-    return RunRequest(
-        worker=args.worker,
-        input="",
-        model=args.model,
-        override_model=args.override_model,
-        mode=mode,
-        **limits_of(args),
-    )
+    models = {"model": args.model, "override_model": args.override_model}
+    return RunRequest(worker=args.worker, input="", mode=mode, **models, **limits_of(args))
 
 
 @command(
@@ -88,11 +83,7 @@ def request_of(args: argparse.Namespace) -> RunRequest:
         default=[],
         help="attach a file: sandbox/path, or a path; repeatable",
     ),
-    *MODELS,
-    *LIMITS,
-    MODES,
-    *WORKFLOW,
-    FRESH,
+    *NEW_RUN,
     OUTPUT,
 )
 def run(ctx: Context) -> Work:
