@@ -107,9 +107,10 @@ class Screen:
     def exactly(self, text: str) -> str:
         return exact(self.redact(text))
 
-    def barred(self, text: str, *, wrapped: bool) -> str:
-        """Return the text behind bars, wrapped to the width of the terminal or with whole lines."""
-        return barred(self.redact(text), self.width if wrapped else None)
+    def barred(self, text: str, *, wrapped: bool | None = None) -> str:
+        """Return the text behind bars, wrapped to the width of the terminal by default if the result goes there."""
+        is_wrapped = self.out.isatty() if wrapped is None else wrapped
+        return barred(self.redact(text), self.width if is_wrapped else None)
 
     def scrubbed(self, value: Any) -> Any:
         """Return a copy of the value with the secrets in all its texts redacted."""

@@ -92,16 +92,15 @@ def print_job(id: str, shown: JobShown, screen: Screen) -> None:
 
 
 def _print_questions(id: str, shown: JobShown, screen: Screen) -> None:
-    wrapped = screen.out.isatty()
     questions = () if shown.job.run else shown.questions  # a member's have no ids
     if shown.asked or questions:
         screen.heading("\nquestions")
     for one in shown.asked:
-        screen.result(f"{one.ask}:\n{screen.barred(one.question, wrapped=wrapped)}")
-        answer = one.answer and f"answer:\n{screen.barred(one.answer, wrapped=wrapped)}"
+        screen.result(f"{one.ask}:\n{screen.barred(one.question)}")
+        answer = one.answer and f"answer:\n{screen.barred(one.answer)}"
         screen.result(answer or f"guild answer {one.ask} ...")
     for question in questions:
-        screen.result(screen.barred(question, wrapped=wrapped))
+        screen.result(screen.barred(question))
         if shown.job.status == "running":
             screen.note(how_to_answer(id, question, questions))
 
@@ -144,7 +143,7 @@ async def wait_for_member(id: str, ctx: Context) -> int:
         screen.json({**shown.as_wire(), **(result.as_wire() if result else {}), "member": id.rpartition("/")[0]})
     elif shown.waits:
         for question in shown.questions:
-            screen.note(screen.barred(question, wrapped=screen.out.isatty()))
+            screen.note(screen.barred(question))
             screen.note(f"It waits for you: {how_to_answer(id, question, shown.questions)}", "yellow")
         if not shown.questions:
             screen.note(f'It waits for you: guild answer {id} "..."', "yellow")

@@ -143,7 +143,7 @@ def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:
         reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE)
         screen.result(f"  {line.at}  {line.after or '':<{wide}}  {reason}".rstrip())
         if is_long:
-            screen.result(screen.barred(line.reason, wrapped=screen.out.isatty()))
+            screen.result(screen.barred(line.reason))
 
 
 def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
@@ -154,7 +154,7 @@ def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
     for check in looked[-1]:
         if not check["passed"]:
             screen.heading(f"\n{screen.exactly(check['command'])}")
-            screen.result(screen.barred(check["output"], wrapped=screen.out.isatty()))
+            screen.result(screen.barred(check["output"]))
 
 
 def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
@@ -183,7 +183,7 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         screen.heading("\nfollow-ups")
         for one in shown.followups:
             whom = f" ({one.worker})" if one.worker else ""
-            screen.result(f"{one.title}{whom}\n{screen.barred(one.prompt, wrapped=screen.out.isatty())}")
+            screen.result(f"{one.title}{whom}\n{screen.barred(one.prompt)}")
     if last := shown.exchanges[-_MAX_EXCHANGES:]:
         screen.heading(f"\nlast said ({len(last)} of {len(shown.exchanges)})")
         for exchange in last:
@@ -199,11 +199,10 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
 
 def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None:
     """Print the words of the user and the answer."""
-    wrapped = screen.out.isatty()
     if exchange.words:
-        screen.result(f"you:\n{screen.barred(exchange.words, wrapped=wrapped)}")
+        screen.result(f"you:\n{screen.barred(exchange.words)}")
     if exchange.answer:
-        screen.result(f"{meeting.worker}:\n{screen.barred(exchange.answer, wrapped=wrapped)}")
+        screen.result(f"{meeting.worker}:\n{screen.barred(exchange.answer)}")
 
 
 def _standing(shown: MeetingDetails) -> str:

@@ -96,7 +96,7 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
     screen.facts(rows)
     screen.result(screen.exactly(ask.question.title))
     if ask.question.body:
-        screen.result(screen.barred(ask.question.body, wrapped=screen.out.isatty()))
+        screen.result(screen.barred(ask.question.body))
     if ask.status == "open":
         screen.note(f"Answer with: {how_to_answer(ask, here=True)}")
 

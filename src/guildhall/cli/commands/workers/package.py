@@ -60,7 +60,7 @@ def _print(shown: PackageShown, screen: Screen) -> None:
     if shown.posture:
         screen.heading("\nposture")
         more = len(shown.posture) - _LONGEST
-        screen.result(screen.barred(shown.posture[:_LONGEST], wrapped=screen.out.isatty()))
+        screen.result(screen.barred(shown.posture[:_LONGEST]))
         screen.note(f"... and {more:,} more characters") if more > 0 else None
     screen.heading("\nfiles")
     files = [[screen.exactly(file.path), f"{file.size:,} bytes", "runs" if file.runs else ""] for file in shown.files]
