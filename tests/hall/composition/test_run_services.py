@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from guildhall.hall.composition.workflow_databases import WorkflowDatabase
 
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.run_services import RunServices
-from guildhall.hall.composition.workflow_databases import WorkflowDatabase
 
 if TYPE_CHECKING:
     from pathlib import Path

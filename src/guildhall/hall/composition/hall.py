@@ -24,7 +24,7 @@ from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_ho
 from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy
 from guildhall.hall.composition.lazy import lazy
 from guildhall.hall.composition.projects import ProjectServices
-from guildhall.hall.composition.run_services import RunServices
+from guildhall.hall.composition.run_services import RunServices, WorkflowDatabases
 from guildhall.hall.composition.runtimes import RuntimeRegistry
 from guildhall.hall.composition.workers import WorkerServices
 from guildhall.runs.record.records import find_run
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.hall.composition.workflow_databases import WorkflowDatabases
     from guildhall.jobs.service import Jobs
     from guildhall.members.service import Members
     from guildhall.memory.service import Memory
@@ -137,8 +136,6 @@ class Hall:
     @lazy
     def workflow_databases(self) -> WorkflowDatabases:
         """The databases that workflows name."""
-        from guildhall.hall.composition.workflow_databases import WorkflowDatabases
-
         return WorkflowDatabases(self.main, self.runtimes)
 
     def where(self, run: str) -> RunServices:

@@ -175,7 +175,6 @@ class ProjectServices:
     @lazy
     def meetings(self) -> Meetings:
         """The conversations of people with workers, in projects."""
-        from guildhall.hall.composition.workers import check_trust_again
         from guildhall.projects.meetings.context import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
@@ -194,10 +193,13 @@ class ProjectServices:
                 redact=self.redact,
                 find_worker=self._find_worker,
                 models=self.usable_models,
-                check_trust=partial(check_trust_again, self.workers, self.database.history),
+                check_trust=self._check_trust_again,
                 frame_at=lambda place: self.environment.frame_at(place, place),
             )
         )
+
+    def _check_trust_again(self, run: str, frame: Frame) -> None:
+        self.workers.check_trust_again(self.database.history.get(run), frame)
 
     def restore_worktrees(self) -> None:
         """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""

@@ -66,12 +66,9 @@ def _was_quiet(part: RunServices, run: Run) -> bool:
 
 async def go_on(part: RunServices, run: Run) -> None:
     """Lets a run that has stopped go on by itself; nobody follows it."""
-    from guildhall.hall.composition.workers import check_trust_again
-
     try:
         await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")  # it takes a second, the first time
         frame = _frame(part, run)
-        check_trust_again(part.workers, part.history, run.id, frame)
         part.launch(await part.prepare_again(run.id, frame))
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:

@@ -24,7 +24,7 @@ from guildhall.workers.registry import Registry
 from guildhall.workers.trust import Pin, how_to_trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.frame import Frame
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
+    from guildhall.runs.model import Run
     from guildhall.runs.plan.planner import Planner
-    from guildhall.runs.record.history import History
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
@@ -104,7 +104,7 @@ class WorkerServices:
 
         worker = self.find(name, frame)
         usable(worker, "name")
-        check_trust(self, worker, frame)
+        self.check_trust(worker, frame)
         return worker
 
     def active(self, frame: Frame) -> list[Worker]:
@@ -221,62 +221,51 @@ class WorkerServices:
 
         return has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
 
+    def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
+        """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
 
-def check_trust(workers: WorkerServices, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
-    """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
+        The error then lists the untrusted code of the worker itself too. `given`: toolboxes of the caller's process.
+        """
+        below = [error for one in self._callees(worker, frame) for error in self._untrusted(one, frame, given)]
+        if below:
+            errors = (*self._untrusted(worker, frame, given), *below)
+            refuse([_called(error, worker, frame) for error in errors], worker.place)
 
-    The error then lists the untrusted code of the worker itself too. `given`: toolboxes of the caller's own process.
-    """
-    below = [error for one in _callees(workers, worker, frame) for error in _untrusted(workers, one, frame, given)]
-    if below:
-        refuse(
-            [_called(error, worker, frame) for error in (*_untrusted(workers, worker, frame, given), *below)],
-            worker.place,
-        )
-
-
-def check_trust_again(
-    workers: WorkerServices, history: History, run: str, frame: Frame, given: Collection[str] = ()
-) -> None:
-    """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
-    found = history.get(run)
-    if found.parent is not None or found.status in ("completed", "cancelled"):
-        return
-    frame = replace(frame, cwd=found.frame.cwd, root=found.frame.root)
-    try:
-        worker = workers.find(found.request.worker, frame)
-    except GuildError:
-        return
-    check_trust(workers, worker, frame, given)
-
-
-def untrusted_callees(workers: WorkerServices, worker: Worker, frame: Frame) -> list[str]:
-    """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
-    named = {one.identity for one in _callees(workers, worker, frame)}
-    everyone = _callees(workers, worker, frame, active=workers.active(worker.frame(frame)))
-    others = [one for one in everyone if one.identity not in named]
-    return [one.name for one in others if any(_untrusted(workers, one, frame, ()))]
-
-
-def _callees(workers: WorkerServices, worker: Worker, frame: Frame, active: Iterable[Worker] = ()) -> list[Worker]:
-    """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
-    near, star = worker.frame(frame), list(active)
-    found = reached(worker, lambda name: workers.find(name, near), lambda: star)
-    return [one.worker for one in found if one.worker and one.problem is None]
-
-
-def _untrusted(workers: WorkerServices, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
-    trust, found = workers.supply.trust(), list[NotTrusted]()
-    for code in workers.supply.code_of(worker, frame, given)[0]:
+    def check_trust_again(self, run: Run, frame: Frame, given: Collection[str] = ()) -> None:
+        """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
+        if run.parent is not None or run.status in ("completed", "cancelled"):
+            return
+        frame = replace(frame, cwd=run.frame.cwd, root=run.frame.root)
         try:
-            trust.demand(code, worker, frame)
-        except NotTrusted as error:
-            found.append(error)
-    return found
+            worker = self.find(run.request.worker, frame)
+        except GuildError:
+            return
+        self.check_trust(worker, frame, given)
+
+    def untrusted_callees(self, worker: Worker, frame: Frame) -> list[str]:
+        """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
+        named = {one.identity for one in self._callees(worker, frame)}
+        everyone = self._callees(worker, frame, active=self.active(worker.frame(frame)))
+        return [one.name for one in everyone if one.identity not in named and self._untrusted(one, frame, ())]
+
+    def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
+        """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
+        near = worker.frame(frame)
+        found = reached(worker, lambda name: self.find(name, near), lambda: active)
+        return [one.worker for one in found if one.worker and one.problem is None]
+
+    def _untrusted(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
+        trust, found = self.supply.trust(), list[NotTrusted]()
+        for code in self.supply.code_of(worker, frame, given)[0]:
+            try:
+                trust.demand(code, worker, frame)
+            except NotTrusted as error:
+                found.append(error)
+        return found
 
 
 def _called(error: NotTrusted, caller: Worker, frame: Frame) -> NotTrusted:
-    """The error with the file that it is about in its text, and the command that shows all of the caller's code."""
+    """Return the error with its file in the text and the command that shows all of the caller's code."""
     about = "" if error.where == caller.place else f"{error.where}, which it may call: "
     hint = f"Look at it, then: {how_to_trust(caller, frame)}"
     return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)

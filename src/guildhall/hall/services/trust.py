@@ -38,9 +38,7 @@ class TrustService(Trust):
         return await of_folder(self._hall, at, frame)
 
     async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
-        from guildhall.hall.composition.workers import untrusted_callees
-
-        return untrusted_callees(self._hall.workers, self._hall.workers.find(worker, frame), frame)
+        return self._hall.workers.untrusted_callees(self._hall.workers.find(worker, frame), frame)
 
     async def grant(self, files: Sequence[Seen]) -> None:
         now = stamp(self._hall.clock.now())

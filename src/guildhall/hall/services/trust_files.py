@@ -5,98 +5,33 @@ Does not store pins (`trust`). Imported when it is needed, because it loads work
 
 from __future__ import annotations
 
-import re
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core import yaml
-from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted, UsageError
-from guildhall.core.paths import Home, project_root
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, UsageError
+from guildhall.core.paths import project_root
 from guildhall.hall.client.model import Trusting
-from guildhall.hall.services.workflow_files import load_workflow, plans_of_agents
+from guildhall.hall.composition.workflow_files import load_workflow, plans_of_agents
+from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_programs, tests_in
 from guildhall.members.service import member_code
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import Executes, Plan
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
-from guildhall.workers.references import Code, CodeFile, toolboxes_in
-from guildhall.workers.trust import Trust as Trust_cases
-from guildhall.workers.trust import Trust as Trust_trusting
+from guildhall.workers.references import Code, toolboxes_in
+from guildhall.workers.trust import Trust
 from guildhall.workflow.loader import executed
 from guildhall.workflow.plan import as_far_as_known
 from guildhall.workflow.target import MAIN, is_workflow, workflows_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.core.yaml import Source
     from guildhall.hall.composition.hall import Hall
     from guildhall.models.scripted.test_case import Case
-
-
-TESTS = "tests"
-
-
-SUFFIXES = (".yaml", ".yml")
-
-
-_A_TEST = re.compile(rb"^(test|[\"']test[\"']) *:", re.MULTILINE)
-
-
-_LOOKED_AT = 1_000_001  # bytes; what is larger is no script
-
-
-def tests_in(folder: Path) -> Iterator[Path]:
-    """The files in a folder that have a test in them."""
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix in SUFFIXES and not hidden and path.is_file() and has_test(path):
-            yield path
-
-
-def has_test(path: Path) -> bool:
-    """Whether a file is one. One that cannot be read may be: reading it says what is wrong."""
-    try:
-        with path.open("rb") as file:
-            return _A_TEST.search(file.read(_LOOKED_AT)) is not None
-    except OSError:
-        return True
-
-
-def root_of_test(file: Path) -> Path:
-    """The project that a test is of. One of workflows alone has nothing that marks it but its tests."""
-    folder = file.absolute().parent
-    root = project_root(folder)
-    return folder.parent if root == folder and folder.name == TESTS else root
-
-
-def code_of_test(source: Source, home: Home) -> Code:
-    """The file of a test, as it was read."""
-    path = source.path.resolve()
-    root = root_of_test(source.path).resolve()
-    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=source.text.encode())
-    return Code(kind="test", name=shown, root=root, files=(file,), own=root == home.path.resolve())
-
-
-def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
-    """Raises NotTrusted where the test would run programs and its file is not trusted as it is."""
-    code, trust = code_of_test(source, hall.home), Trust_cases(hall.workers.pins())
-    if not runs_programs(plan) or trust.holds(code):
-        return
-    said = trust.seen(code)[0].said
-    raise NotTrusted(
-        f"the worker can run programs, and the test says which: it is not trusted as it is ({said})",
-        where=str(source.path),
-        hint=f"Look at it, then: guild trust {shlex.quote(str(source.path))}",
-    )
-
-
-def runs_programs(plan: Plan) -> bool:
-    return "proc.exec" in plan.reach
 
 
 async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
@@ -179,7 +114,7 @@ async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
     """The setup of a workflow, with the code of its agents."""
     workflow = load_workflow(hall, file, frame)
     there = workflow.frame(frame)
-    setup = executed(workflow, Trust_trusting(hall.workers.pins()), hall.home)
+    setup = executed(workflow, Trust(hall.workers.pins()), hall.home)
     settings = hall.settings(there)
     known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
@@ -236,7 +171,7 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
 
 
 def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:
-    trust = Trust_trusting(hall.workers.pins())
+    trust = Trust(hall.workers.pins())
     return [
         Executes(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
         for one in found

@@ -1,8 +1,11 @@
 """Test runner: executes a test file in temporary copies, answers asks as recorded, and returns deviations.
 
+Assembly, doors, tools and journal are the parts of production. Models are scripted, network results are recorded.
 An error of a test is a deviation too, so that the other tests continue.
-The database of a test is in memory (`/dev/shm`) where that is possible.
-Does not compare: `compare` does. Does not copy or replace parts: `hall` does.
+Does not start tool servers or members, does not execute setup commands, and has no keys. Does not compare: `compare`
+does.
+
+Invariant: a test writes nothing outside of its copies.
 """
 
 from __future__ import annotations
@@ -17,34 +20,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core import yaml
-from guildhall.core.config import load_settings
-from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.core.config import WebSearch, load_settings
+from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
 from guildhall.core.events import AskOpenedData, Event, RunStartedData, ToolResultData, ToolUseData
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Redactor
 from guildhall.hall.client.model import Deviation, Tested
-from guildhall.hall.services.trust_files import code_of_test, refuse_programs, root_of_test
-from guildhall.hall.services.workflow_files import load_workflow
-from guildhall.hall.testrun.compare import Comparison, difference
-from guildhall.hall.testrun.hall import TestHall, copy_home, copy_project, empty_folder, put_files
+from guildhall.hall.composition.environment import RunPolicy
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.workflow_files import load_workflow, prepare_workflow
+from guildhall.hall.testrun.compare import Comparison, difference, update_file
+from guildhall.hall.testrun.files import (
+    code_of_test,
+    copy_home,
+    copy_project,
+    empty_folder,
+    put_files,
+    refuse_programs,
+    root_of_test,
+)
+from guildhall.models.scripted.source import Answer as ScriptedAnswer
 from guildhall.models.scripted.source import Script, ScriptSource
-from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply
+from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, Spoken
+from guildhall.room.model import Actor
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, Ask, RunRequest
 from guildhall.runs.record.entries import LimitAsked, ToolAsked
 from guildhall.runs.replay.normalize import Neutral
+from guildhall.runtimes.pydantic import PydanticRuntime
+from guildhall.tools.definition import TypedHandler
+from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
 from guildhall.workers.trust import Pin, Seen, Trust
+from guildhall.workflow.ordering import RecordedOrder, begins, ends, who
+from guildhall.workflow.service import WorkflowPolicy
 from guildhall.workflow.start import values_of
 from guildhall.workflow.target import Start
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.usage import RequestUsage
 
     from guildhall.core.yaml import Source
-    from guildhall.hall.composition.hall import Hall
+    from guildhall.models.model import OnText, Query
+    from guildhall.runs.assembly.callees import Outsiders
     from guildhall.runs.plan.model import Plan
-
+    from guildhall.workers.model import Worker
 
 _IN_MEMORY = "/dev/shm"  # where a file is never waited for
 
@@ -63,8 +86,6 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
         comparison = await _compared(source, script, script.test, hall)
         deviations = comparison.deviations
         if update and deviations:
-            from guildhall.hall.testrun.compare import update_file
-
             updated = await asyncio.to_thread(update_file, source, comparison)
             trusted = _still_trusted(source, hall) if updated else None
     except GuildError as error:
@@ -145,9 +166,6 @@ class _Stage:
 
 
 async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> Comparison:
-    from guildhall.hall.services.embedded import EmbeddedHall
-    from guildhall.hall.testrun.hall import TestHall
-
     data = script.model_dump(by_alias=True, exclude_unset=True)
     placed = Script.model_validate(stage.neutral.restored(data))
     test = await asyncio.to_thread(TestHall, stage.home, stage.project, ScriptSource(file, placed), stage.trusted)
@@ -158,10 +176,11 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
         play = _Play(test, case)
         if case.workflow is None:
             stage.permit(await hall.workers.planner.plan(hall.workers.find(request.worker, frame), frame))
-            played = await play.play(EmbeddedHall(hall).runs.run(request, frame))
+            prepared = await hall.main.prepare(request, frame)
         else:
             start = await _staged(test, placed_case, stage, frame)
-            played = await play.play(EmbeddedHall(hall).workflows.run(start, request, frame))
+            _, prepared = await prepare_workflow(hall, start, request, frame)
+        played = await play.play(hall.main.stream(prepared, stays=False))
         comparison = Comparison(script, case, hall.history, stage.neutral)
         comparison.compare(played.run, stopped=bool(played.deviations))
         comparison.deviations += played.deviations
@@ -280,3 +299,155 @@ def _about(reply: Reply) -> str:
 
 def _question(ask: Ask) -> str:
     return f"{ask.question.title}\n{ask.question.body}"
+
+
+_PAUSE = 0.01  # seconds before an agent is tried again
+_DEBOUNCE = 0.02  # seconds that a team which is quiet stays together
+_NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and never asked
+
+
+class TestHall:
+    """Opens a hall for a test. It knows no key and asks no provider."""
+
+    def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
+        """`trusted`: the files of the copied project that the user trusts in the real one."""
+        test = source.script.test
+        self._project = project
+        self._recorded = _Recorded(source.script)
+        self._setup = list(test.setup) if test else []
+        self.order = RecordedOrder(test.order if test else [])
+        self.order.speak = self._speak
+        replies = test.answers if test else []
+        self.order.loop_answers = sum(reply.loop and reply.answer != TIMED_OUT for reply in replies)
+        self.order.leaves_loop = any(reply.loop and reply.answer == TIMED_OUT for reply in replies)
+        ordered = OrderedSource(source, self.order)
+        policy = RunPolicy(
+            runtime_of=lambda runtime, frame: PydanticRuntime(),
+            source_of=lambda model, frame, login: ordered,
+            pins={pin.path: pin for pin in trusted},
+            adjust_settings=lambda settings: settings.model_copy(update={"web_search": _NOWHERE}),
+            check_worker=self.check_worker,
+            check_servers=_refuse_servers,
+            replace_tool=self._replace_tool,
+            may_use_workflow_databases=False,
+            workflows=WorkflowPolicy(
+                first_pause=_PAUSE, debounce=_DEBOUNCE, order=self.order, commands=self._recorded_commands
+            ),
+        )
+        self.hall = Hall(home, environ={}, policy=policy)
+
+    async def _speak(self, spoken: Spoken) -> None:
+        for room in self.hall.workflows.rooms_alive():
+            await room.send(spoken.person, Actor.person(), to=spoken.to)
+
+    def _recorded_commands(self, **_: Any) -> Execute:
+        """Return what answers setup commands: their recorded output. No command is executed."""
+
+        async def recorded(tool: Tool, call: ToolCall) -> ToolResult:
+            number = int(call.key.rpartition("/")[2])
+            if number > len(self._setup):
+                return ToolResult.error("A test runs no command, and the script holds nothing for this one.")
+            step = self._setup[number - 1]
+            if step.failed:
+                return ToolResult.error(step.prints)
+            return ToolResult(content=(Text(step.prints), Text("[exit code 0]")))
+
+        return recorded
+
+    def check_worker(self, worker: Worker, frame: Frame) -> None:
+        """Raise if a worker may write outside of the copy of the project."""
+        if worker.workdir is not None and not worker.workdir.is_relative_to(self._project):
+            raise ToolUnavailable(
+                f"workdir: {worker.workdir} is outside of the project, and the agent {worker.name} may write there",
+                where=worker.place,
+                hint="A test works on a copy of the project alone: use a folder inside it.",
+            )
+        for folder in worker.folders(frame):
+            if folder.writable and not folder.path.is_relative_to(self._project):
+                raise ToolUnavailable(
+                    f"sandboxes.{folder.name}: {folder.path} is outside of the project, and the worker may write there",
+                    where=worker.place,
+                    hint="A test works on a copy of the project alone: use a folder inside it.",
+                )
+
+    def _replace_tool(self, tool: Tool) -> Tool:
+        """Return a tool that gives the recorded results, if the tool reaches the network."""
+        if "net" not in tool.capabilities:
+            return tool
+
+        async def recorded(**arguments: Any) -> ToolResult:
+            return self._recorded.result(tool.name, arguments)
+
+        if isinstance(tool.handler, TypedHandler):
+            return replace(tool, handler=TypedHandler(recorded, tool.handler.form), runs_in="hall")
+        return replace(tool, handler=recorded, runs_in="hall")
+
+
+def _refuse_servers(worker: Worker, members: Outsiders) -> None:
+    """Raise if a worker names tool servers or members: a test starts and reaches none."""
+    if worker.definition.mcp_servers:
+        raise ToolUnavailable(
+            f"mcp_servers: {', '.join(worker.definition.mcp_servers)}: a test starts and reaches no servers",
+            where=worker.place,
+            hint="Test a worker without them.",
+        )
+    if worker.definition.members or members.toolboxes:
+        raise ToolUnavailable(
+            "members: a test starts and reaches no members", where=worker.place, hint="Test a worker without them."
+        )
+
+
+@dataclass(frozen=True)
+class OrderedSource:
+    """The script's answers. The last answer or failure of an agent's run is delayed until the run's turn to end."""
+
+    script: ScriptSource
+    order: RecordedOrder
+
+    @property
+    def name(self) -> str:
+        return self.script.name
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        return self.script.cost(usage)
+
+    def takes(self, media_type: str) -> bool:
+        return self.script.takes(media_type)
+
+    def upstream(self, api: str) -> None:
+        return None
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        mine = who(query.worker, query.ordinal + 1)
+        self.order.done(begins(mine))
+        run = self.script.script.run_of(query.worker, query.ordinal) or []
+        if query.step >= _last_step(run):
+            await self.order.comes_to(ends(mine))
+        return await self.script.answer(query, on_text)
+
+
+def _last_step(run: Sequence[ScriptedAnswer]) -> int:
+    """Return the step of a run's last answer. If the run ends with failures, these are its last step."""
+    answers = sum(answer.fail is None for answer in run)
+    return answers if run and run[-1].fail is not None else answers - 1
+
+
+class _Recorded:
+    """The results that a script holds, each given once."""
+
+    def __init__(self, script: Script) -> None:
+        self._results = [
+            (call.call, call.arguments, call.result)
+            for runs in script.workers.values()
+            for answers in runs
+            for answer in answers
+            for call in answer.every_call
+            if call.result is not None
+        ]
+
+    def result(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
+        for place, (name, given, result) in enumerate(self._results):
+            if name == tool and isinstance(given, dict) and given.items() <= arguments.items():
+                del self._results[place]
+                return ToolResult(content=(Text(result.text),), is_error=result.is_error)
+        return ToolResult.error("A test uses no network, and the script holds no `result` for this call.")
