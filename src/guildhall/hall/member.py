@@ -28,7 +28,7 @@ import secrets
 import signal
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -64,7 +64,7 @@ class Member:
     """A member, by the folder that its program lies in."""
 
     def __init__(self, file: str | Path) -> None:
-        """`file`: the program, beside which its manifest lies: `Member(__file__)`."""
+        """`file`: the program, which is beside its manifest: `Member(__file__)`."""
         self.root = Path(file).resolve().parent
         self._tools: dict[str, Tool] = {}
 
@@ -79,7 +79,7 @@ class Member:
     def tool(self, /, *, name: str | None = None) -> Callable[[Handler], Handler]: ...
 
     def tool(self, function: Handler | None = None, /, *, name: str | None = None) -> Any:
-        """Offers a typed function as a tool: `@member.tool`. It stays the function that it is."""
+        """Offer a typed function as a tool: `@member.tool`. Return the function unchanged."""
 
         def offer(function: Handler) -> Handler:
             made = tool(name=name)(function)
@@ -91,7 +91,7 @@ class Member:
         return offer if function is None else offer(function)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
-        """The program: `server.py --port N`. Leaves on SIGTERM; what runs then goes on at the next start."""
+        """Run the program `server.py --port N` until SIGTERM. The next start resumes interrupted runs."""
         parser = argparse.ArgumentParser(prog=self.root.name)
         parser.add_argument("--port", type=int, default=0, help="where to serve on this machine; 0: any free port")
         port = parser.parse_args(arguments).port
@@ -103,7 +103,7 @@ class Member:
             sys.exit(f"{self.root.name}: {error}")
 
     async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: Log) -> None:
-        """Until somebody ends the process."""
+        """Serve until SIGTERM or SIGINT."""
         leave = asyncio.Event()
         shown = "" if secret else secrets.token_urlsafe(32)  # for a person who starts it by hand
         async with self.serving(port, secret or shown, environ, log=log) as url:
@@ -120,7 +120,7 @@ class Member:
     async def serving(
         self, port: int, secret: str, environ: Mapping[str, str], *, log: Log | None = None
     ) -> AsyncGenerator[str]:
-        """Serves for the length of a block; gives the address."""
+        """Serve within the block. Yield the address."""
         name, tools = self.manifest.name, tuple(self._tools.values())
         offer = Offer(name=name, version=self.manifest.version or "0", tools=tools)
         if WORKER in self.manifest.capabilities:
@@ -134,15 +134,15 @@ class Member:
     async def _with_hall(
         self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: Log
     ) -> AsyncGenerator[str]:
-        """A member that takes work is a small hall."""
+        """Serve the tools and the worker from a hall."""
         try:
-            member = open_member_hall(self.root, self.manifest.name, environ)
+            hall, worker = open_member_hall(self.root, self.manifest.name, environ)
         except HallInUse as error:
             raise HallInUse(error.message, where=error.where, hint=_RUNNING) from None
         try:
-            process = MemberHallProcess(member, log, port=port)
+            process = MemberHallProcess(hall, self.root, worker, log, port=port)
         except BaseException:
-            member.hall.release()
+            hall.release()
             raise
         url = process.offer(offer, secret)
         ready = asyncio.Event()
@@ -160,7 +160,7 @@ class Member:
 
 @asynccontextmanager
 async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
-    """A member with tools alone needs no hall."""
+    """Serve the tools without a hall."""
     listener = Listener(port=port)
     await listener.listen(Endpoint.of_one(offer, secret))
     try:
@@ -169,44 +169,34 @@ async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
         await listener.close(_FAREWELL)
 
 
-@dataclass(frozen=True)
-class MemberHall:
-    """The hall of one member, with the worker that does its work."""
+def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple[Hall, str]:
+    """Open the hall of the member in a folder. Return it with the name of the member's worker.
 
-    hall: Hall
-    root: Path
-    worker: str
-
-    def frame(self) -> Frame:
-        """Return the frame of new work: the member's folder, with the variables that the member was given."""
-        return replace(self.hall.environment.frame_at(self.root, self.root), caller="member")
-
-
-def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> MemberHall:
-    """Open the hall of the member in a folder. Raise if the file of its worker is invalid.
-
-    The settings are those of the user who started the member, unless the member has its own.
+    Raise if the file of the worker is invalid. The settings are those of the user who started the member, unless the
+    member has its own.
     """
     worker = worker_in(root, name)
     user = environ.get(HOME_VARIABLE)
     folder = MemberFolder(root, user_home=Home(Path(user)) if user else None)
     hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, process=True, member=folder)
-    member = MemberHall(hall, root, worker)
     try:
-        hall.workers.find(worker, member.frame())
+        hall.workers.find(worker, hall.environment.frame_at(root, root))
     except BaseException:
         hall.release()
         raise
-    return member
+    return hall, worker
 
 
 class MemberHallProcess(Process):
     """The process of a member: a hall that never exits when idle, and serves the member's own address."""
 
-    def __init__(self, member: MemberHall, log: Log, *, port: int) -> None:
-        super().__init__(member.hall, log, idle=None, port=port)
-        self._member = member
-        self._operations = Operations(HallJobs(EmbeddedHall(member.hall, stays=True), member.worker, member.frame))
+    def __init__(self, hall: Hall, root: Path, worker: str, log: Log, *, port: int) -> None:
+        super().__init__(hall, log, idle=None, port=port)
+
+        def frame() -> Frame:
+            return replace(hall.environment.frame_at(root, root), caller="member")
+
+        self._operations = Operations(HallJobs(EmbeddedHall(hall, stays=True), worker, frame))
 
     def offer(self, offer: Offer, secret: str) -> str:
         """Serve these tools and the worker. Return the address."""
@@ -218,7 +208,7 @@ class MemberHallProcess(Process):
     async def _operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Execute `worker/*`, once the runs of an earlier process are resumed."""
         await self.recovered()
-        if self._member.hall.main.peek_runs() is None:  # importing takes a second; others are answered meanwhile
+        if self._hall.main.peek_runs() is None:  # importing takes a second; others are answered meanwhile
             await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")
         return await self._operations(method, params)
 

@@ -1,6 +1,5 @@
 """Environment of a hall: holds home, variables, clock and settings, and the run policy of tests and members.
 
-`RunPolicy` contains the replacements for parts of production, such as the scripted models of `guild test`.
 Does not start or close anything. Does not parse settings: `core.config` does.
 """
 

@@ -1,13 +1,5 @@
 """Composition root: `Hall` creates the parts of a hall and passes each part the objects that it needs.
 
-    Environment         home, variables, clock, settings, run policy
-    Database            the home's own: store, lock, asks, history
-    RuntimeRegistry     the runtimes that execute runs
-    WorkerServices      workers and the things that they declare
-    RunServices         runs, workflows, rooms of a database: `main` is the home's own
-    WorkflowDatabases   the databases that workflows name, each with RunServices
-    ProjectServices     projects, commissions, meetings
-
 A part that needs imports or files is built on first use (`lazy`), so that creating a `Hall` is cheap.
 Does not implement the interface: `hall.services` does. Does not serve HTTP: `hall.server` does.
 """
@@ -33,22 +25,17 @@ from guildhall.store.schema import SET_HOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.jobs.service import Jobs
     from guildhall.members.service import Members
     from guildhall.memory.service import Memory
-    from guildhall.models.model import Source
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.hooks import Seating
-    from guildhall.runs.model import Ask
     from guildhall.runs.purpose import RunKind
-    from guildhall.tools.model import Tool
-    from guildhall.workers.model import Worker
     from guildhall.workflow.service import Workflows
 
 
@@ -96,14 +83,13 @@ class Hall:
         self.settings = environment.settings
         self.bus = EventBus()
         self.keeps_alive: list[Callable[[], bool]] = []  # each returns True if the process must not exit when idle
-        holder = {"boot": environment.boot, "hall": process}
         self.database = Database(
             home.database,
             environment,
-            lock=partial(lock_home, home, environment.clock, told=holder),
+            lock=partial(lock_home, home, environment.clock, told={"boot": environment.boot, "hall": process}),
             patience=patience,
             choose_another=SET_HOME,
-            ask_closed=self._ask_closed,
+            ask_closed=lambda ask: self.main.ask_closed(ask),
         )
         self.store = self.database.store
         self.history = self.database.history
@@ -116,8 +102,8 @@ class Hall:
             members=Hall.members.of(self),
             memory=Hall.memory.of(self),
             compactor=Hall.memory_compactor.of(self),
-            project_tools=self._project_tools,
-            recorded_source=self._recorded_source,
+            project_tools=lambda *of_run: self.project_services.tools(*of_run),
+            recorded_source=lambda run: self.where(run).recordings.source(run),
         )
         self.main = RunServices(
             environment,
@@ -145,12 +131,6 @@ class Hall:
     def databases(self) -> Sequence[RunServices]:
         """Return the services of all databases, `main` first."""
         return (self.main, *self.workflow_databases.every())
-
-    def _ask_closed(self, ask: Ask) -> None:
-        self.main.ask_closed(ask)
-
-    def _recorded_source(self, run: str) -> Source:
-        return self.where(run).recordings.source(run)
 
     # services
 
@@ -224,9 +204,6 @@ class Hall:
             bus=self.bus,
             clock=self.clock,
         )
-
-    def _project_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
-        return self.project_services.tools(worker, frame, run, context)
 
     # owners of runs
 

@@ -1,7 +1,5 @@
 """Project services of a hall: connect registration, git, commissions, meetings and the manager's tools.
 
-The module creates the commission and meeting services of all projects. It also decides which project tools a worker
-gets without declaring them.
 Does not contain the rules of commissions, meetings or branches: `guildhall.projects` does.
 
 Invariant: a hall that may write ties a project's name to its repository before it uses that repository.
@@ -27,7 +25,7 @@ from guildhall.runs.record.journal import entries_with
 from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from guildhall.core.events import EventBus
@@ -88,11 +86,9 @@ class ProjectServices:
         return Identities(self.environment.home, self.database.store)
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
-        """Registers a repository, with what is on record of it and of no other that had its name.
-
-        One that is registered and was moved keeps its name and its settings.
-        """
-        moved = self._moved_to(path)
+        """Register a repository. A moved repository keeps its name, its settings and its records."""
+        gone = [one for one in self.projects.sound() if not one.path.exists()] if path.is_dir() else []
+        moved = next((one for one in gone if self.identities.is_at(one.name, path)), None)
         if moved is not None and name not in (None, moved.name):
             hint = "Leave `--name` out: then it is registered here, with all that is on record of it."
             raise Conflict(f"this is the project {moved.name!r}, which was at {moved.path}", where=str(path), hint=hint)
@@ -101,13 +97,8 @@ class ProjectServices:
         self._claim(project)
         return project
 
-    def _moved_to(self, path: Path) -> Project | None:
-        """The project whose own folder is gone, and whose repository lies here."""
-        gone = [one for one in self.projects.sound() if not one.path.exists()] if path.is_dir() else []
-        return next((one for one in gone if self.identities.is_at(one.name, path)), None)
-
     def remove_project(self, name: str) -> ProjectShown:
-        """Takes a project out of the register; what is on record of it stays the repository's, not the name's."""
+        """Remove a project from the register. Its records stay with the repository, not with the name."""
         removed = self.projects.remove(name)
         self._forget_git(name)
         if is_name(name):  # what config.yaml has may be anything
@@ -115,7 +106,7 @@ class ProjectServices:
         return removed
 
     def check_project(self, name: str) -> list[Problem]:
-        """What is wrong with a project: with its entry and its repository, then with how its branches stand."""
+        """Return the problems of a project's entry, repository and branches."""
         found = self.projects.check(name)
         if any(problem.blocks for problem in found):
             return found
@@ -130,7 +121,7 @@ class ProjectServices:
             del self._gits[key]
 
     def _claim(self, project: Project) -> None:
-        """Nothing is done for a project before it is sure which repository its name stands for."""
+        """Tie the project's name to its repository."""
         if self.environment.readonly or not project.path.is_dir():  # where its folder is gone, git says so
             return
         try:
@@ -147,7 +138,7 @@ class ProjectServices:
 
     @lazy
     def redact(self) -> Redactions:
-        """Texts as they may come into a repository, also where an earlier hall knew a secret that this one does not."""
+        """Redacts texts for a repository, also secrets that only an earlier hall knew."""
         from guildhall.projects.records import Redactions
 
         return Redactions(self.database.store, self.environment.secrets, readonly=self.environment.readonly)
@@ -159,7 +150,7 @@ class ProjectServices:
 
     @lazy
     def usable_models(self) -> UsableModels:
-        """What is known about models without asking one."""
+        """Checks models without calling them."""
         from guildhall.projects.model_check import UsableModels
 
         return UsableModels(
@@ -174,7 +165,7 @@ class ProjectServices:
 
     @lazy
     def meetings(self) -> Meetings:
-        """The conversations of people with workers, in projects."""
+        """The meetings of all projects."""
         from guildhall.projects.meetings.context import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
@@ -193,19 +184,16 @@ class ProjectServices:
                 redact=self.redact,
                 find_worker=self._find_worker,
                 models=self.usable_models,
-                check_trust=self._check_trust_again,
+                check_trust=lambda run, frame: self.workers.check_trust_again(self.database.history.get(run), frame),
                 frame_at=lambda place: self.environment.frame_at(place, place),
             )
         )
 
-    def _check_trust_again(self, run: str, frame: Frame) -> None:
-        self.workers.check_trust_again(self.database.history.get(run), frame)
-
     def restore_worktrees(self) -> None:
-        """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""
+        """Create the checkouts again that were removed by hand while no hall ran, and log them."""
         try:
             projects = self.projects.sound()
-        except GuildError as error:  # config.yaml cannot be read at all: what is wrong there keeps nobody from going on
+        except GuildError as error:  # an unreadable config.yaml must not stop recovery
             _log.warning("the worktrees: %s", error)
             return
         for project in projects:
@@ -219,7 +207,7 @@ class ProjectServices:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 
     def unfinished(self, project: str) -> tuple[str, ...]:
-        """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""
+        """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
         from guildhall.projects.commissions.model import parse_checkout_name
         from guildhall.projects.records import living
 
@@ -228,7 +216,7 @@ class ProjectServices:
         return tuple(dict.fromkeys((*on_record, *others)))
 
     def check_removable(self, name: str) -> None:
-        """Raises where a project cannot be taken out of the register: something there has not ended, or still lies."""
+        """Raise Conflict if a project has unfinished work or checkouts."""
         from guildhall.projects.records import living
 
         if on_record := self.database.store.read(lambda connection: living(connection, name)):
@@ -252,6 +240,7 @@ class ProjectServices:
         from guildhall.projects.commissions.context import CommissionContext
         from guildhall.projects.commissions.service import Commissions
 
+        home = self.environment.home.path
         return Commissions(
             CommissionContext(
                 store=self.database.store,
@@ -268,19 +257,12 @@ class ProjectServices:
                 models=self.usable_models,
                 output_schema=self.workers.output_schema,
                 frame_at=self.environment.hall_frame,
-                max_running=self._max_commissions,
+                max_running=lambda: self.environment.settings(self.environment.hall_frame(home)).commissions.max,
                 request_meeting=self._request_conflict_meeting,
-                decline_meeting=self._decline_conflict_meeting,
+                decline_meeting=lambda run: self.meetings.call_off(run, "the conflict is resolved"),
                 readonly=self.environment.readonly,
             )
         )
-
-    def _max_commissions(self) -> int:
-        home = self.environment.home.path
-        return self.environment.settings(self.environment.hall_frame(home)).commissions.max
-
-    def _decline_conflict_meeting(self, run: str) -> Awaitable[None]:
-        return self.meetings.call_off(run, "the conflict is resolved")
 
     async def _request_conflict_meeting(self, commission: Commission) -> None:
         """Request a meeting about a merge conflict, with the worker whose work it is."""
@@ -297,10 +279,8 @@ class ProjectServices:
         """
         project = self.projects.at(frame.root)
         artifacts = self._artifact_tools(project, worker.name, frame) if project is not None else ()
-        if worker.scope != "shipped":
-            return artifacts
-
-        return (*artifacts, *make_manager_tools(self, worker, frame, run, context))
+        manager = make_manager_tools(self, worker, frame, run, context) if worker.scope == "shipped" else ()
+        return (*artifacts, *manager)
 
     def _artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""

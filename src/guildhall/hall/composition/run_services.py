@@ -317,7 +317,7 @@ class WorkflowDatabases:
     # finding
 
     def where(self, found: Callable[[Connection], bool]) -> RunServices:
-        """Return the services of the database in which something is found. Return the home's own if it is in none."""
+        """Return the services of the database that contains something, or the home's own if none does."""
         if not self._known or self._main.store.read(found):
             return self._main
         return next((database for database in self.every() if database.store.read(found)), self._main)

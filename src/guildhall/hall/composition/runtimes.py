@@ -1,6 +1,5 @@
 """Runtime registry of a hall: selects the runtime of a run, and owns the fork server, the doors and the tokens.
 
-A runtime is a forked process, a program of another vendor, or the pydantic runtime in this process.
 Nothing is imported or started before a run needs it.
 Does not implement runtimes: `guildhall.runtimes` does.
 """
@@ -108,10 +107,7 @@ class RuntimeRegistry:
             self.programs.seen_by(frame.keys).demand(row)
 
     def warm(self) -> None:
-        """Start the fork server in the background, so that the first run need not wait for it.
-
-        Call it in the thread that has the hall's event loop.
-        """
+        """Start the fork server in the background. Call it in the thread that has the hall's event loop."""
         if self.nursery is not None:
             self.nursery.start()
 

@@ -1,6 +1,5 @@
-"""Worker services of a hall: find workers, check trust, and resolve the things that workers declare.
+"""Worker services of a hall: find workers, check trust, and resolve the code, members, models and tools of workers.
 
-A worker declares code, members, models and tools.
 Trust is checked for a worker and for all workers that it may call by name. Untrusted workers that it may call only by
 `*` are left out.
 Does not read worker files: `guildhall.workers` does. Does not start runs: `run_services` does.
@@ -16,7 +15,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.hall.composition.lazy import Lazy, lazy
 from guildhall.models.credentials import joined
-from guildhall.runs.assembly.callees import Outsiders, reached
+from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
 from guildhall.workers.lifecycle import usable, wish
@@ -101,7 +100,6 @@ class WorkerServices:
 
     def find_for_work(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
-
         worker = self.find(name, frame)
         usable(worker, "name")
         self.check_trust(worker, frame)
@@ -130,8 +128,6 @@ class WorkerServices:
     @lazy
     def supply(self) -> Supply:
         """Resolves what a worker declares: code, keys, schemas, members."""
-        from guildhall.runs.assembly.preflight import Supply
-
         member = self._environment.member
         return Supply(
             home=self._environment.home,
@@ -139,13 +135,10 @@ class WorkerServices:
             settings=self._environment.settings,
             pins=self.pins,
             locked=lambda: self._store.read(records.all_locks),
-            outsiders=self._member_tools,
+            outsiders=lambda worker, frame: self._members().outsiders(worker, frame),
             own=member.root if member is not None else None,
             program=self._runtimes.check_program,
         )
-
-    def _member_tools(self, worker: Worker, frame: Frame) -> Outsiders:
-        return self._members().outsiders(worker, frame)
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the JSON schema of a worker's result, or None if it may be any text."""

@@ -42,7 +42,7 @@ _SCRIPT = "script:"
 
 
 def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
-    """The workflow in a file, relative to where the request comes from. Workers are looked for in its own project."""
+    """Load the workflow in a file, relative to the request's folder. Its workers are searched in its own project."""
     try:
         path = frame.cwd / Path(file).expanduser()
         there_is_one = path.exists()
@@ -84,7 +84,7 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
 async def plan_workflow(
     hall: Hall, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
 ) -> WorkflowPlan:
-    """What could happen if a workflow were started. `request` has its file in the place of a worker."""
+    """Return the plan of a workflow. `request.worker` is its file."""
     workflow = load_workflow(hall, request.worker, frame)
     settings = hall.settings(workflow.frame(frame))
     starting = as_far_as_known(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
@@ -102,12 +102,12 @@ async def plan_workflow(
 async def plans_of_agents(
     hall: Hall, workflow: Workflow, values: Values, request: RunRequest, frame: Frame
 ) -> dict[str, Plan]:
-    """The plan of each agent in its seat."""
+    """Return the plan of each agent."""
     there, request = workflow.frame(frame), from_here(request, frame)
+    tools = room_tools() if workflow.definition.context.enabled else ()
     found: dict[str, Plan] = {}
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
-        tools = room_tools() if workflow.definition.context.enabled else ()
         seat = PlannedSeat(tools=tools, around=workflow.around(agent))
         worker = replace(agent.worker, keeps=workflow.keeps(values))
         found[agent.name] = await hall.workers.planner.plan(worker, there, own, seat=seat)
@@ -115,7 +115,7 @@ async def plans_of_agents(
 
 
 async def replay(services: RunServices, run: str, frame: Frame) -> Replayed:
-    """Plays a run again, be it a worker's or a workflow's, with all that it has called."""
+    """Replay the run of a worker or a workflow, with all runs that it called."""
     if services.history.workflow_of(run) is None:
         return await services.recordings.replay(run, frame)
     replays = WorkflowReplays(

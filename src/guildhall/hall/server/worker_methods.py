@@ -20,7 +20,7 @@ from guildhall.core.paths import project_root
 from guildhall.core.text import did_you_mean
 from guildhall.jobs.model import Detail, Dispatch, Job, JobResult, JobShown, Page, WorkerJobs, detail_of
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS, Endpoint, Offer
-from guildhall.rpc.http import HttpError, is_token
+from guildhall.rpc.http import HttpError, Message, is_token
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.services.embedded import EmbeddedHall
-    from guildhall.rpc.http import Message
 
     Carry = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -83,7 +82,7 @@ class HallJobs:
 
 
 class Operations:
-    """`worker/*` of one worker."""
+    """The methods `worker/*` of a worker."""
 
     def __init__(self, jobs: WorkerJobs) -> None:
         self._jobs = jobs
@@ -149,19 +148,15 @@ def _job_id(params: Mapping[str, Any], *more: str) -> str:
 
 
 def refusal(error: GuildError) -> RpcError:
-    """An error of the hall as the wire has it: a wrong parameter, or a state that does not permit it."""
-    if isinstance(error, NotFinished):
-        return RpcError(SERVER_ERROR, _said(error), {"jobId": error.job, "status": error.status})
-    if isinstance(error, UsageError | UnknownJob | NotDeletable):
-        return RpcError(INVALID_PARAMS, _said(error))
-    return RpcError(SERVER_ERROR, _said(error), error.as_dict())
-
-
-def _said(error: GuildError) -> str:
-    """What was wrong and what to do, in a line."""
+    """Return an error of the hall in the wire format: an invalid parameter, or a state that forbids the operation."""
     where = f"{error.where}: " if error.where else ""
     hint = f". {error.hint}" if error.hint else ""
-    return " ".join(f"{where}{error.message}{hint}".split())
+    message = " ".join(f"{where}{error.message}{hint}".split())
+    if isinstance(error, NotFinished):
+        return RpcError(SERVER_ERROR, message, {"jobId": error.job, "status": error.status})
+    if isinstance(error, UsageError | UnknownJob | NotDeletable):
+        return RpcError(INVALID_PARAMS, message)
+    return RpcError(SERVER_ERROR, message, error.as_dict())
 
 
 def _only(params: Mapping[str, Any], *known: str) -> None:
@@ -179,7 +174,7 @@ def _needed(params: Mapping[str, Any], name: str, kind: type[T]) -> T:
 
 
 def _given(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
-    """A parameter; null is as if it were not there."""
+    """Return a parameter, or None if it is missing or null."""
     value = params.get(name)
     if value is None:
         return None
@@ -194,7 +189,7 @@ _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
 
 
 class ServedWorkers:
-    """Finds what a request goes to."""
+    """Finds the worker that a request names."""
 
     def __init__(
         self, hall: Hall, client: EmbeddedHall, *, leaving: Callable[[], bool], recovered: asyncio.Event
@@ -236,7 +231,7 @@ class ServedWorkers:
 
 
 def _project(query: bytes) -> Path | None:
-    """The folder that a request names."""
+    """Return the folder that a request names, or None if it names none."""
     try:
         named = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
-    """The plans of the worker of a test, or of the agents, if they can be had, and whether it could run programs.
+    """Return the plans of a test's worker or agents, as far as they can be made, and True if it could run programs.
 
-    A test that brings a worker's file of its own is taken for one that does.
+    A test with a worker file of its own counts as one that could.
     """
     from guildhall.core.redaction import Redactor
     from guildhall.runs.replay.normalize import Neutral
@@ -58,30 +58,34 @@ async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tup
 
 
 async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
-    """The code of one worker and of all that it may call."""
+    """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
     _, wrong = hall.workers.supply.code_of(worker, frame)
     return Trusting(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
 
 
 async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
-    """The code of a folder: its toolboxes, used or not, all that its workers name, setups, tests that run programs.
+    """Return the code of a folder: its toolboxes, the code that its workers name, setups, tests that run programs.
 
     `at` may be the file of a worker, of a workflow, or of a test.
     """
-    if at is not None:
-        at = frame.cwd / at
-        if not at.exists():
-            raise NotFound(f"there is no folder {at}")
-        if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
-            if is_workflow(at):
-                return await of_workflow(hall, at, frame)
-            if has_test(at):
-                return await of_test(hall, at, frame)
-            return await of_worker(hall, hall.workers.find(str(at), frame), frame)
-        if not at.is_dir():
-            raise UsageError(f"{at} is neither a folder nor the file of a worker or a workflow")
-        frame = replace(frame, cwd=at.resolve(), root=project_root(at.resolve()))
+    if at is None:
+        return await _of_project(hall, frame)
+    at = frame.cwd / at
+    if not at.exists():
+        raise NotFound(f"there is no folder {at}")
+    if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
+        if is_workflow(at):
+            return await of_workflow(hall, at, frame)
+        if has_test(at):
+            return await of_test(hall, at, frame)
+        return await of_worker(hall, hall.workers.find(str(at), frame), frame)
+    if not at.is_dir():
+        raise UsageError(f"{at} is neither a folder nor the file of a worker or a workflow")
+    return await _of_project(hall, replace(frame, cwd=at.resolve(), root=project_root(at.resolve())))
+
+
+async def _of_project(hall: Hall, frame: Frame) -> Trusting:
     folder = frame.root
     plans: list[Plan] = []
     wrong: list[GuildError] = []
@@ -103,15 +107,20 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
             continue
         tests += [code for code in looking.code if code.kind == "test"]
         plans += [plan for plan in looking.plans if plan.worker not in [one.worker for one in plans]]
-    setups, broken = await _setups(hall, folder, frame)
-    wrong += broken
+    setups: list[Executes] = []
+    for file in workflows_in(folder):
+        try:
+            looking = await of_workflow(hall, file, frame)
+            setups += [code for code in looking.code if code.kind == "workflow"]
+        except GuildError as error:
+            wrong.append(error)
     code = [*_stand(hall, lying), *_executed(plans), *setups, *tests]
     problems = {(error.where, error.message): error for error in (*unreadable, *wrong)}
     return Trusting(folder=folder, code=_once(code), plans=plans, problems=[*problems.values()])
 
 
 async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
-    """The setup of a workflow, with the code of its agents."""
+    """Return the setup of a workflow, with the code of its agents."""
     workflow = load_workflow(hall, file, frame)
     there = workflow.frame(frame)
     setup = executed(workflow, Trust(hall.workers.pins()), hall.home)
@@ -124,37 +133,23 @@ async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
     return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)
 
 
-async def _setups(hall: Hall, folder: Path, frame: Frame) -> tuple[list[Executes], list[GuildError]]:
-    """What the workflows of a folder would execute themselves, and those that cannot be read."""
-    found: list[Executes] = []
-    wrong: list[GuildError] = []
-    for file in workflows_in(folder):
-        try:
-            looking = await of_workflow(hall, file, frame)
-        except GuildError as error:
-            wrong.append(error)
-            continue
-        found += [code for code in looking.code if code.kind == "workflow"]
-    return found, wrong
-
-
 async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
-    """The file of a test, if its worker can run programs, with the code of the worker."""
+    """Return the file of a test if its worker can run programs, with the code of the worker."""
     from guildhall.models.scripted.source import Script
 
     source = yaml.read(file)
     case = yaml.validate(Script, source).test
     found = code_of_test(source, hall.home)
-    if case is None or found.own:
-        return Trusting(folder=found.root, code=[], plans=[], problems=[])
-    plans, runs = await plans_of_test(case, found.root, hall, frame)
-    if not runs:
-        return Trusting(folder=found.root, code=[], plans=[], problems=[])
-    return Trusting(folder=found.root, code=[*_executed(plans), *_stand(hall, [found])], plans=plans, problems=[])
+    if case is not None and not found.own:
+        plans, runs = await plans_of_test(case, found.root, hall, frame)
+        if runs:
+            code = [*_executed(plans), *_stand(hall, [found])]
+            return Trusting(folder=found.root, code=code, plans=plans, problems=[])
+    return Trusting(folder=found.root, code=[], plans=[], problems=[])
 
 
 def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
-    """The members of the project, used or not, and what cannot be read of them."""
+    """Return the code of the project's members, and the members that cannot be read."""
     found: list[Code] = []
     wrong: list[GuildError] = []
     for member in hall.members.roster(frame).listed():

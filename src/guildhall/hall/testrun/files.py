@@ -36,7 +36,7 @@ _LOOKED_AT = 1_000_001  # bytes; what is larger is no script
 
 
 def tests_in(folder: Path) -> Iterator[Path]:
-    """The files in a folder that have a test in them."""
+    """Yield the files below a folder that contain a test."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.suffix in SUFFIXES and not hidden and path.is_file() and has_test(path):
@@ -44,7 +44,7 @@ def tests_in(folder: Path) -> Iterator[Path]:
 
 
 def has_test(path: Path) -> bool:
-    """Whether a file is one. One that cannot be read may be: reading it says what is wrong."""
+    """Return True if a file contains a test or cannot be read: reading it later raises the error."""
     try:
         with path.open("rb") as file:
             return _A_TEST.search(file.read(_LOOKED_AT)) is not None
@@ -53,14 +53,14 @@ def has_test(path: Path) -> bool:
 
 
 def root_of_test(file: Path) -> Path:
-    """The project that a test is of. One of workflows alone has nothing that marks it but its tests."""
+    """Return the project of a test. A project of workflows may be marked by its tests alone."""
     folder = file.absolute().parent
     root = project_root(folder)
     return folder.parent if root == folder and folder.name == TESTS else root
 
 
 def code_of_test(source: Source, home: Home) -> Code:
-    """The file of a test, as it was read."""
+    """Return the file of a test as code that needs trust."""
     path = source.path.resolve()
     root = root_of_test(source.path).resolve()
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
@@ -69,7 +69,7 @@ def code_of_test(source: Source, home: Home) -> Code:
 
 
 def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
-    """Raises NotTrusted where the test would run programs and its file is not trusted as it is."""
+    """Raise NotTrusted if the test would run programs and its file is not trusted as it is."""
     code, trust = code_of_test(source, hall.home), Trust(hall.workers.pins())
     if not runs_programs(plan) or trust.holds(code):
         return
@@ -92,7 +92,7 @@ MOST_BYTES = 200_000_000
 
 
 class _Copying:
-    """What holds for the whole of a copy: where it starts, what stays behind, and how much it may be."""
+    """The limits of a copy: its root, the folder to leave out, its size."""
 
     def __init__(self, root: Path, without: Path | None) -> None:
         self.top = Path(os.path.realpath(root))
@@ -116,10 +116,7 @@ class _Copying:
 
 
 def copy_project(root: Path, target: Path, *, without: Path | None = None) -> None:
-    """Copies the project, without what version control and package managers keep. Links that lead out stay behind.
-
-    So does what this user may not read, and a folder that runs are not to see.
-    """
+    """Copy a project, except for files of tools, unreadable files, links that lead out, and the folder `without`."""
     try:
         _copy(root, target, _Copying(root, without))
     except OSError as error:
@@ -127,25 +124,25 @@ def copy_project(root: Path, target: Path, *, without: Path | None = None) -> No
 
 
 def copy_home(home: Home, target: Home) -> None:
-    """Copies what the person has set up: settings, workers, toolboxes, packages. Neither the record nor the memory."""
+    """Copy the settings, workers, toolboxes and packages of a home, without its database and memory."""
     target.path.mkdir(mode=0o700)
     if home.settings.is_file():
         shutil.copyfile(home.settings, target.settings)
-    theirs = (home.workers, home.toolboxes, home.packages)
-    for folder, copied in zip(theirs, (target.workers, target.toolboxes, target.packages), strict=True):
+    folders = {home.workers: target.workers, home.toolboxes: target.toolboxes, home.packages: target.packages}
+    for folder, copied in folders.items():
         if folder.is_dir():
             copy_project(folder, copied, without=home.packages / ASIDE)
 
 
 def empty_folder(folder: Path, project: Path) -> None:
-    """Takes away a folder of the copy, with all that is in it."""
+    """Delete a folder of the copy. Do nothing if a link leads to it."""
     inside = folder.is_relative_to(project) and folder != project
     if inside and not any(one.is_symlink() for one in (folder, *folder.parents) if one.is_relative_to(project)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def put_files(project: Path, files: Mapping[str, str | None]) -> None:
-    """Puts files as a test wants them at its beginning; None takes one away. Links are not followed."""
+    """Write the files of a test; None deletes a file. Links are not followed."""
     for name, text in files.items():
         path = project / name
         if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(project)):
@@ -171,7 +168,9 @@ def _copy(source: Path, target: Path, copying: _Copying) -> None:
 
 def _copy_entry(entry: os.DirEntry[str], target: Path, copying: _Copying) -> None:
     if entry.is_symlink():
-        _copy_link(Path(entry.path), target, copying.top)
+        leads_to = os.readlink(entry.path)  # noqa: PTH115 - a relative link stays one, inside the copy
+        if not os.path.isabs(leads_to) and Path(os.path.realpath(entry.path)).is_relative_to(copying.top):  # noqa: PTH117
+            target.symlink_to(leads_to)
     elif entry.is_dir():
         if copying.wanted(entry):
             _copy(Path(entry.path), target, copying)
@@ -180,10 +179,3 @@ def _copy_entry(entry: os.DirEntry[str], target: Path, copying: _Copying) -> Non
         copying.count(status.st_size)
         shutil.copyfile(entry.path, target)
         target.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
-
-
-def _copy_link(link: Path, target: Path, top: Path) -> None:
-    """A link inside the project leads to the same place inside the copy."""
-    leads_to = os.readlink(link)  # noqa: PTH115 - the text of it, as it stands
-    if not os.path.isabs(leads_to) and Path(os.path.realpath(link)).is_relative_to(top):  # noqa: PTH117
-        target.symlink_to(leads_to)

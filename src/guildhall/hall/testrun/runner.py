@@ -40,7 +40,6 @@ from guildhall.hall.testrun.files import (
     refuse_programs,
     root_of_test,
 )
-from guildhall.models.scripted.source import Answer as ScriptedAnswer
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, Spoken
 from guildhall.room.model import Actor
@@ -58,14 +57,14 @@ from guildhall.workflow.start import values_of
 from guildhall.workflow.target import Start
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
 
     from pydantic_ai.messages import ModelResponse
-    from pydantic_ai.usage import RequestUsage
 
     from guildhall.core.yaml import Source
     from guildhall.models.model import OnText, Query
     from guildhall.runs.assembly.callees import Outsiders
+    from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import Worker
 
@@ -73,7 +72,7 @@ _IN_MEMORY = "/dev/shm"  # where a file is never waited for
 
 
 async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
-    """What comes of a test. Whatever is wrong with it is a deviation too: the others are tested all the same."""
+    """Execute a test and return its deviations. An error is a deviation too."""
     began = hall.clock.monotonic()
     worker = trusted = None
     updated = False
@@ -95,7 +94,7 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
 
 
 def _still_trusted(before: Source, hall: Hall) -> Seen | None:
-    """The file of a test that was updated, if it was trusted: what it does is the same."""
+    """Return the updated file of a test if its earlier content was trusted."""
     trust = Trust(hall.workers.pins())
     if any(seen.standing != "trusted" for seen in trust.seen(code_of_test(before, hall.home))):
         return None
@@ -103,33 +102,41 @@ def _still_trusted(before: Source, hall: Hall) -> Seen | None:
 
 
 async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
-    file = source.path
+    """Execute a test in temporary copies, and compare it with its script."""
     with _temporary() as folder, _temporary(_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
         project, home = top / "project", TestHome(top / "home", record=Path(record))
         neutral = Neutral(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
-            await asyncio.to_thread(_set_up, file, hall.home, project, home, neutral.restored(case.files))
-            trusted = _trusted(file, hall, project)
-            stage = _Stage(project, home, neutral, hall.environ, trusted, partial(refuse_programs, source, hall))
-            return await _performed(file, script, case, stage)
+            await asyncio.to_thread(copy_project, root_of_test(source.path), project, without=hall.home.path)
+            await asyncio.to_thread(copy_home, hall.home, home)
+            await asyncio.to_thread(put_files, project, neutral.restored(case.files))
+            # Trust is by content, so that a change in the copy needs trust too.
+            root = root_of_test(source.path).resolve()
+            pins = [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
+            placed = Script.model_validate(neutral.restored(script.model_dump(by_alias=True, exclude_unset=True)))
+            permit = partial(refuse_programs, source, hall)
+            test = await asyncio.to_thread(TestHall, home, project, source.path, placed, pins, permit)
+            try:
+                play = _Play(test, case)
+                await play.play(_frame(project, home, case, hall), placed.test or case)
+                comparison = Comparison(script, case, test.hall.history, neutral)
+                comparison.compare(play.run, stopped=bool(play.deviations))
+                comparison.deviations += play.deviations
+                return comparison
+            finally:
+                await test.hall.close()
         except GuildError as error:
             raise type(error)(
                 neutral.text(error.message), where=neutral.text(error.where or "") or None, hint=error.hint
             ) from None
 
 
-def _set_up(file: Path, real: Home, project: Path, home: Home, files: Mapping[str, str | None]) -> None:
-    """Everything as it is when the test begins."""
-    copy_project(root_of_test(file), project, without=real.path)
-    copy_home(real, home)
-    put_files(project, files)
-
-
-def _trusted(file: Path, hall: Hall, project: Path) -> list[Pin]:
-    """What the person trusts of the project, as it lies in the copy: by content, so that a change is one there too."""
-    root = root_of_test(file).resolve()
-    return [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
+def _frame(project: Path, home: Home, case: Case, hall: Hall) -> Frame:
+    """Return the frame of a test. It is interactive: asks are answered at once, and the run does not wait for them."""
+    allowed = frozenset(load_settings(home, project).env)
+    there = Frame.here(project / case.folder, hall.environ, allowed=allowed)
+    return Frame(cwd=there.cwd, root=project, env=there.env, interactive=True, caller="test")
 
 
 def _temporary(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
@@ -138,7 +145,7 @@ def _temporary(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
 
 @dataclass(frozen=True)
 class TestHome(Home):
-    """A home that nobody will come back to: its record need not outlast the machine, and is not waited for."""
+    """A temporary home. Its database may be in memory."""
 
     record: Path = field(kw_only=True)
 
@@ -147,82 +154,9 @@ class TestHome(Home):
         return self.record / "hall.db"
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """Where a test plays."""
-
-    project: Path
-    home: Home
-    neutral: Neutral
-    environ: Mapping[str, str]
-    trusted: Sequence[Pin]
-    permit: Callable[[Plan], None]  # raises where the test may not do what the plan says
-
-    def frame(self, folder: str) -> Frame:
-        allowed = frozenset(load_settings(self.home, self.project).env)
-        there = Frame.here(self.project / folder, self.environ, allowed=allowed)
-        # As if a person were there: asks are answered at once, and the run does not go to sleep over them.
-        return Frame(cwd=there.cwd, root=self.project, env=there.env, interactive=True, caller="test")
-
-
-async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> Comparison:
-    data = script.model_dump(by_alias=True, exclude_unset=True)
-    placed = Script.model_validate(stage.neutral.restored(data))
-    test = await asyncio.to_thread(TestHall, stage.home, stage.project, ScriptSource(file, placed), stage.trusted)
-    hall = test.hall
-    try:
-        placed_case = placed.test or case
-        request, frame = _request(file, placed_case), stage.frame(case.folder)
-        play = _Play(test, case)
-        if case.workflow is None:
-            stage.permit(await hall.workers.planner.plan(hall.workers.find(request.worker, frame), frame))
-            prepared = await hall.main.prepare(request, frame)
-        else:
-            start = await _staged(test, placed_case, stage, frame)
-            _, prepared = await prepare_workflow(hall, start, request, frame)
-        played = await play.play(hall.main.stream(prepared, stays=False))
-        comparison = Comparison(script, case, hall.history, stage.neutral)
-        comparison.compare(played.run, stopped=bool(played.deviations))
-        comparison.deviations += played.deviations
-        return comparison
-    finally:
-        await hall.close()
-
-
-async def _staged(test: TestHall, case: Case, stage: _Stage, frame: Frame) -> Start:
-    """A workflow that can be started: it is permitted, and its room is as empty as it was."""
-    hall = test.hall
-    start = Start(file=str(stage.project / case.subject), tag=case.tag, params=case.params)
-    workflow = load_workflow(hall, start.file, frame)
-    there = workflow.frame(frame)
-    for agent in workflow.agents:
-        test.check_worker(agent.worker, there)
-        stage.permit(await hall.workers.planner.plan(agent.worker, there))
-    allowed = hall.settings(there).env
-    values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
-    await asyncio.to_thread(empty_folder, workflow.room_folder(values), stage.project)
-    await asyncio.to_thread(put_files, stage.project, case.files)
-    return start
-
-
-def _request(file: Path, case: Case) -> RunRequest:
-    attached: dict[str, Any] = {"attachments": tuple(case.attachments)} if case.attachments else {}
-    return RunRequest(
-        **attached,
-        worker=case.subject,
-        input=case.input or "",
-        override_model=f"script:{file.absolute()}",
-        max_turns=case.max_turns,
-        max_tokens=case.max_tokens,
-        max_budget_usd=case.max_budget_usd,
-        budget=case.budget,
-        mode=case.mode,
-    )
-
-
 @dataclass
 class _Play:
-    """Runs the worker, and answers for the person as the test says."""
+    """Runs the worker, and answers asks as the test says."""
 
     test: TestHall
     case: Case
@@ -233,26 +167,26 @@ class _Play:
         self._replies = list(self.case.answers)
         self._runs: dict[str, list[str]] = {}  # of each worker, in the order in which they began
 
-    async def play(self, stream: AsyncGenerator[Event]) -> _Play:
-        async with aclosing(stream) as events:
+    async def play(self, frame: Frame, placed: Case) -> None:
+        """Execute the run of the test. `placed`: the test with the paths of the copy."""
+        prepared = await self.test.prepare(placed, frame)
+        async with aclosing(self.test.hall.main.stream(prepared, stays=False)) as events:
             async for event in events:
                 self.run = self.run or event.run
                 if (started := event.read(RunStartedData)) is not None:
                     self._runs.setdefault(started["worker"], []).append(event.run)
                 self._note_under_way(event)
-                if (opened := event.read(AskOpenedData)) is not None:
-                    ask = self.test.hall.asks.get(opened["ask"]["ask"])
-                    if not await self._answer(ask):
-                        break
+                opened = event.read(AskOpenedData)
+                if opened is not None and not await self._answer(self.test.hall.asks.get(opened["ask"]["ask"])):
+                    break
         self.deviations += [
             Deviation(text=f"nobody asked about {_about(reply)}: the answer {reply.answer!r} was not used")
             for reply in self._replies
             if not self.deviations
         ]
-        return self
 
     def _note_under_way(self, event: Event) -> None:
-        """Calls beyond the room's take their time: meanwhile nobody is said to be late."""
+        """Note tool calls outside of the room: an agent that waits for one is not late."""
         use = event.read(ToolUseData)
         call = use or event.read(ToolResultData)
         if call is not None and call["tool"] not in ROOM_TOOLS:
@@ -260,10 +194,11 @@ class _Play:
             (self.test.order.under_way.add if made else self.test.order.under_way.discard)(id)
 
     async def _answer(self, ask: Ask) -> bool:
-        """Says what was said then; whether there was anything to say."""
+        """Give the recorded answer to an ask. Return False if the run cannot continue."""
         reply = self._reply(ask)
         if reply is None and ask.kind != "limit":
-            shown = difference("the run asks something that no answer is recorded for", "", _question(ask))
+            asked = f"{ask.question.title}\n{ask.question.body}"
+            shown = difference("the run asks something that no answer is recorded for", "", asked)
             self.deviations.append(Deviation(text=shown))
             return False
         if reply is not None and reply.loop and reply.answer == TIMED_OUT:
@@ -297,10 +232,6 @@ def _about(reply: Reply) -> str:
     return reply.tool or ("the loop" if reply.loop else f"the limit {reply.limit}")
 
 
-def _question(ask: Ask) -> str:
-    return f"{ask.question.title}\n{ask.question.body}"
-
-
 _PAUSE = 0.01  # seconds before an agent is tried again
 _DEBOUNCE = 0.02  # seconds that a team which is quiet stays together
 _NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and never asked
@@ -309,24 +240,41 @@ _NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and
 class TestHall:
     """Opens a hall for a test. It knows no key and asks no provider."""
 
-    def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
-        """`trusted`: the files of the copied project that the user trusts in the real one."""
-        test = source.script.test
+    def __init__(
+        self,
+        home: Home,
+        project: Path,
+        file: Path,
+        script: Script,
+        trusted: Iterable[Pin],
+        permit: Callable[[Plan], None],
+    ) -> None:
+        """`trusted`: the trusted files of the copied project. `permit`: raises if the test must not execute a plan."""
+        test = script.test
         self._project = project
-        self._recorded = _Recorded(source.script)
+        self._file = file
+        self._permit = permit
+        self._results = [
+            (call.call, call.arguments, call.result)
+            for runs in script.workers.values()
+            for answers in runs
+            for answer in answers
+            for call in answer.every_call
+            if call.result is not None
+        ]
         self._setup = list(test.setup) if test else []
         self.order = RecordedOrder(test.order if test else [])
         self.order.speak = self._speak
         replies = test.answers if test else []
         self.order.loop_answers = sum(reply.loop and reply.answer != TIMED_OUT for reply in replies)
         self.order.leaves_loop = any(reply.loop and reply.answer == TIMED_OUT for reply in replies)
-        ordered = OrderedSource(source, self.order)
+        source = OrderedSource(file, script, order=self.order)
         policy = RunPolicy(
             runtime_of=lambda runtime, frame: PydanticRuntime(),
-            source_of=lambda model, frame, login: ordered,
+            source_of=lambda model, frame, login: source,
             pins={pin.path: pin for pin in trusted},
             adjust_settings=lambda settings: settings.model_copy(update={"web_search": _NOWHERE}),
-            check_worker=self.check_worker,
+            check_worker=self._check_worker,
             check_servers=_refuse_servers,
             replace_tool=self._replace_tool,
             may_use_workflow_databases=False,
@@ -335,6 +283,37 @@ class TestHall:
             ),
         )
         self.hall = Hall(home, environ={}, policy=policy)
+
+    async def prepare(self, case: Case, frame: Frame) -> Prepared:
+        """Create the run of the test. Raise if its worker or its agents must not be executed."""
+        hall, planner = self.hall, self.hall.workers.planner
+        attached: dict[str, Any] = {"attachments": tuple(case.attachments)} if case.attachments else {}
+        request = RunRequest(
+            **attached,
+            worker=case.subject,
+            input=case.input or "",
+            override_model=f"script:{self._file.absolute()}",
+            max_turns=case.max_turns,
+            max_tokens=case.max_tokens,
+            max_budget_usd=case.max_budget_usd,
+            budget=case.budget,
+            mode=case.mode,
+        )
+        if case.workflow is None:
+            self._permit(await planner.plan(hall.workers.find(request.worker, frame), frame))
+            return await hall.main.prepare(request, frame)
+        start = Start(file=str(self._project / case.subject), tag=case.tag, params=case.params)
+        workflow = load_workflow(hall, start.file, frame)
+        there = workflow.frame(frame)
+        for agent in workflow.agents:
+            self._check_worker(agent.worker, there)
+            self._permit(await planner.plan(agent.worker, there))
+        allowed = hall.settings(there).env
+        values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
+        # The room was empty when the test was recorded.
+        await asyncio.to_thread(empty_folder, workflow.room_folder(values), self._project)
+        await asyncio.to_thread(put_files, self._project, case.files)
+        return (await prepare_workflow(hall, start, request, frame))[1]
 
     async def _speak(self, spoken: Spoken) -> None:
         for room in self.hall.workflows.rooms_alive():
@@ -354,18 +333,15 @@ class TestHall:
 
         return recorded
 
-    def check_worker(self, worker: Worker, frame: Frame) -> None:
+    def _check_worker(self, worker: Worker, frame: Frame) -> None:
         """Raise if a worker may write outside of the copy of the project."""
-        if worker.workdir is not None and not worker.workdir.is_relative_to(self._project):
-            raise ToolUnavailable(
-                f"workdir: {worker.workdir} is outside of the project, and the agent {worker.name} may write there",
-                where=worker.place,
-                hint="A test works on a copy of the project alone: use a folder inside it.",
-            )
-        for folder in worker.folders(frame):
-            if folder.writable and not folder.path.is_relative_to(self._project):
+        named = [(f"sandboxes.{one.name}", one.path, "worker") for one in worker.folders(frame) if one.writable]
+        if worker.workdir is not None:
+            named.insert(0, ("workdir", worker.workdir, f"agent {worker.name}"))
+        for name, path, who_writes in named:
+            if not path.is_relative_to(self._project):
                 raise ToolUnavailable(
-                    f"sandboxes.{folder.name}: {folder.path} is outside of the project, and the worker may write there",
+                    f"{name}: {path} is outside of the project, and the {who_writes} may write there",
                     where=worker.place,
                     hint="A test works on a copy of the project alone: use a folder inside it.",
                 )
@@ -376,7 +352,11 @@ class TestHall:
             return tool
 
         async def recorded(**arguments: Any) -> ToolResult:
-            return self._recorded.result(tool.name, arguments)
+            for place, (name, given, result) in enumerate(self._results):
+                if name == tool.name and isinstance(given, dict) and given.items() <= arguments.items():
+                    del self._results[place]  # each is given once
+                    return ToolResult(content=(Text(result.text),), is_error=result.is_error)
+            return ToolResult.error("A test uses no network, and the script holds no `result` for this call.")
 
         if isinstance(tool.handler, TypedHandler):
             return replace(tool, handler=TypedHandler(recorded, tool.handler.form), runs_in="hall")
@@ -398,56 +378,17 @@ def _refuse_servers(worker: Worker, members: Outsiders) -> None:
 
 
 @dataclass(frozen=True)
-class OrderedSource:
+class OrderedSource(ScriptSource):
     """The script's answers. The last answer or failure of an agent's run is delayed until the run's turn to end."""
 
-    script: ScriptSource
-    order: RecordedOrder
-
-    @property
-    def name(self) -> str:
-        return self.script.name
-
-    def cost(self, usage: RequestUsage) -> float | None:
-        return self.script.cost(usage)
-
-    def takes(self, media_type: str) -> bool:
-        return self.script.takes(media_type)
-
-    def upstream(self, api: str) -> None:
-        return None
+    order: RecordedOrder = field(kw_only=True)
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         mine = who(query.worker, query.ordinal + 1)
         self.order.done(begins(mine))
-        run = self.script.script.run_of(query.worker, query.ordinal) or []
-        if query.step >= _last_step(run):
+        run = self.script.run_of(query.worker, query.ordinal) or []
+        answers = sum(answer.fail is None for answer in run)
+        last_step = answers if run and run[-1].fail is not None else answers - 1  # failures at the end are one step
+        if query.step >= last_step:
             await self.order.comes_to(ends(mine))
-        return await self.script.answer(query, on_text)
-
-
-def _last_step(run: Sequence[ScriptedAnswer]) -> int:
-    """Return the step of a run's last answer. If the run ends with failures, these are its last step."""
-    answers = sum(answer.fail is None for answer in run)
-    return answers if run and run[-1].fail is not None else answers - 1
-
-
-class _Recorded:
-    """The results that a script holds, each given once."""
-
-    def __init__(self, script: Script) -> None:
-        self._results = [
-            (call.call, call.arguments, call.result)
-            for runs in script.workers.values()
-            for answers in runs
-            for answer in answers
-            for call in answer.every_call
-            if call.result is not None
-        ]
-
-    def result(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
-        for place, (name, given, result) in enumerate(self._results):
-            if name == tool and isinstance(given, dict) and given.items() <= arguments.items():
-                del self._results[place]
-                return ToolResult(content=(Text(result.text),), is_error=result.is_error)
-        return ToolResult.error("A test uses no network, and the script holds no `result` for this call.")
+        return await super().answer(query, on_text)
