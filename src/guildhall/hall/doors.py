@@ -29,7 +29,7 @@ from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.models.passthrough.session import Passing, Reply, failure
 from guildhall.rpc.endpoint import send_reply
-from guildhall.rpc.http import App, Headers, HttpError, Message, Receive, Send, check_json_post, check_local, read_body
+from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from guildhall.rpc.listener import Listener
 from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from guildhall.models.dialects.base import Dialect
+    from guildhall.rpc.http import App, Message, Receive, Send
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 
