@@ -1,20 +1,19 @@
 """Composition root: `Hall` creates the parts of a hall and passes each part the objects that it needs.
 
-A part that needs imports or files is built on first use (`lazy`), so that creating a `Hall` is cheap.
+A part that needs imports or files is built on first use (`cached_property`), so that creating a `Hall` is cheap.
 Does not implement the interface: `hall.services` does. Does not serve HTTP: `hall.server` does.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import Event, EventBus
 from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_home
-from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy
-from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy, peek
 from guildhall.hall.composition.projects import ProjectServices
 from guildhall.hall.composition.run_services import RunServices, WorkflowDatabases
 from guildhall.hall.composition.runtimes import RuntimeRegistry
@@ -99,9 +98,9 @@ class Hall:
             environment,
             self.database,
             self.runtimes,
-            members=Hall.members.of(self),
-            memory=Hall.memory.of(self),
-            compactor=Hall.memory_compactor.of(self),
+            members=lambda: self.members,
+            memory=lambda: self.memory,
+            compactor=lambda: self.memory_compactor,
             project_tools=lambda *of_run: self.project_services.tools(*of_run),
             recorded_source=lambda run: self.where(run).recordings.source(run),
         )
@@ -119,7 +118,7 @@ class Hall:
 
     # databases
 
-    @lazy
+    @cached_property
     def workflow_databases(self) -> WorkflowDatabases:
         """The databases that workflows name."""
         return WorkflowDatabases(self.main, self.runtimes)
@@ -159,7 +158,7 @@ class Hall:
         """The meetings of all projects."""
         return self.project_services.meetings
 
-    @lazy
+    @cached_property
     def jobs(self) -> Jobs:
         """The jobs that were dispatched here. The first access reads their directories."""
         from guildhall.jobs.service import Jobs
@@ -170,28 +169,28 @@ class Hall:
             clock=self.clock,
             history=self.history,
             asks=self.asks,
-            runs=RunServices.runs.of(self.main),
+            runs=lambda: self.main.runs,
             alive=self.main.is_alive,
             find=self.workers.find_for_work,
             output_schema=self.workers.output_schema,
             readonly=self.environment.readonly,
         )
 
-    @lazy
+    @cached_property
     def members(self) -> Members:
         """The guild members that can be reached from here. A member is started when it is needed."""
         from guildhall.members.service import Members
 
         return Members(home=self.home, clock=self.clock, trust=self.workers.supply.trust)
 
-    @lazy
+    @cached_property
     def memory(self) -> Memory:
         """The memory of workers, projects and the user."""
         from guildhall.memory.service import Memory
 
         return Memory(self.home, self.store, self.clock)
 
-    @lazy
+    @cached_property
     def memory_compactor(self) -> MemoryCompactor:
         """Compacts memory that is over its limit, in the background."""
         from guildhall.runs.execution.memory_compaction import MemoryCompactor
@@ -223,13 +222,13 @@ class Hall:
 
     def is_busy(self) -> bool:
         """Return True if runs are executed, background work is going on, or something else needs this process."""
-        members, compactor = Hall.members.of(self).peek(), Hall.memory_compactor.of(self).peek()
+        members, compactor = peek(self, Hall.members), peek(self, Hall.memory_compactor)
         in_background = (members is not None and members.busy) or (compactor is not None and compactor.is_busy)
         return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keeps_alive)
 
     async def settle(self, timeout_s: float | None = None) -> list[Event]:
         """Wait for background work. Return its events that no stream has delivered."""
-        compactor = Hall.memory_compactor.of(self).peek()
+        compactor = peek(self, Hall.memory_compactor)
         if compactor is None:
             return []
         return await (compactor.wait() if timeout_s is None else compactor.wait(timeout_s))
@@ -241,7 +240,7 @@ class Hall:
         await self.settle(_SETTLE_TIMEOUT_S)
 
     def _stop_wakeups(self) -> None:
-        if (jobs := Hall.jobs.of(self).peek()) is not None:
+        if (jobs := peek(self, Hall.jobs)) is not None:
             jobs.close()
         self.project_services.close()
 
@@ -250,13 +249,13 @@ class Hall:
         self._stop_wakeups()
         await self.settle()
         await self.workflow_databases.park_all("user")
-        if (members := Hall.members.of(self).peek()) is not None:
+        if (members := peek(self, Hall.members)) is not None:
             await members.close()
         await self.runtimes.close()
         self.release()
 
     def release(self) -> None:
         """Close the databases and release their locks. Nothing may run."""
-        if (databases := Hall.workflow_databases.of(self).peek()) is not None:
+        if (databases := peek(self, Hall.workflow_databases)) is not None:
             databases.close()
         self.database.close()

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
-from guildhall.hall.composition.environment import Environment
-from guildhall.hall.composition.lazy import lazy
-from guildhall.hall.composition.run_services import RunServices
+from guildhall.hall.composition.environment import Environment, peek
 from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectShown
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.database import Database
+    from guildhall.hall.composition.run_services import RunServices
     from guildhall.hall.composition.workers import WorkerServices
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
@@ -79,7 +78,7 @@ class ProjectServices:
             self._gits[key] = Git(project.path, self.environment.home.desks / project.name)
         return self._gits[key]
 
-    @lazy
+    @cached_property
     def identities(self) -> Identities:
         from guildhall.projects.identity import Identities
 
@@ -136,7 +135,7 @@ class ProjectServices:
 
         return Branches(project, self.git(project), self.redact)
 
-    @lazy
+    @cached_property
     def redact(self) -> Redactions:
         """Redacts texts for a repository, also secrets that only an earlier hall knew."""
         from guildhall.projects.records import Redactions
@@ -148,7 +147,7 @@ class ProjectServices:
         self.environment.secrets.learn({**frame.env, **frame.keys})
         return self.workers.find_for_work(name, frame)
 
-    @lazy
+    @cached_property
     def usable_models(self) -> UsableModels:
         """Checks models without calling them."""
         from guildhall.projects.workspace import UsableModels
@@ -157,13 +156,13 @@ class ProjectServices:
             settings=self.environment.settings, source=self.workers.source, priced=self.workers.has_price
         )
 
-    @lazy
+    @cached_property
     def worktrees(self) -> Worktrees:
         from guildhall.projects.git.worktrees import Worktrees
 
         return Worktrees(self.environment.home, self.git)
 
-    @lazy
+    @cached_property
     def meetings(self) -> Meetings:
         """The meetings of all projects."""
         from guildhall.projects.meetings.context import MeetingContext
@@ -175,10 +174,10 @@ class ProjectServices:
                 store=self.database.store,
                 clock=self.environment.clock,
                 history=self.database.history,
-                projects=Environment.projects.of(self.environment),
+                projects=lambda: self.environment.projects,
                 branches=self.branches,
                 worktrees=self.worktrees,
-                runs=RunServices.runs.of(self._main),
+                runs=lambda: self._main.runs,
                 is_alive=self._main.is_alive,
                 bus=self._bus,
                 redact=self.redact,
@@ -234,7 +233,7 @@ class ProjectServices:
                 "the way of one that stays; move it elsewhere.",
             )
 
-    @lazy
+    @cached_property
     def commissions(self) -> Commissions:
         """The commissions of all projects."""
         from guildhall.projects.commissions.context import CommissionContext
@@ -248,10 +247,10 @@ class ProjectServices:
                 history=self.database.history,
                 asks=self.database.asks,
                 redact=self.redact,
-                projects=Environment.projects.of(self.environment),
+                projects=lambda: self.environment.projects,
                 branches=self.branches,
                 worktrees=self.worktrees,
-                runs=RunServices.runs.of(self._main),
+                runs=lambda: self._main.runs,
                 is_alive=self._main.is_alive,
                 find_worker=self._find_worker,
                 models=self.usable_models,
@@ -293,7 +292,7 @@ class ProjectServices:
     def close(self) -> None:
         """Stop waking commissions and meetings that wait. Do nothing if neither was used."""
         for part in (ProjectServices.commissions, ProjectServices.meetings):
-            if (built := part.of(self).peek()) is not None:
+            if (built := peek(self, part)) is not None:
                 built.close()
 
 

@@ -8,14 +8,14 @@ Does not contain jobs, commissions, meetings or projects: these exist once in a 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import local_zone, stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_database
-from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.environment import peek
 from guildhall.runs.purpose import CallPurpose, RunKind
 from guildhall.workflow import records
 from guildhall.workflow.target import OVER, Instance, Start, Target
@@ -72,7 +72,7 @@ class RunServices:
         self.close = database.close  # the runs must be parked
         self._runtimes = runtimes
 
-    @lazy
+    @cached_property
     def runs(self) -> Runs:
         """Prepares, executes, parks and cancels runs."""
         from guildhall.runs.execution.runs import Runs
@@ -91,7 +91,7 @@ class RunServices:
             tokens=self._runtimes.tokens,
         )
 
-    @lazy
+    @cached_property
     def recordings(self) -> Recordings:
         """Replays recorded runs, and serves their recorded model answers."""
         from guildhall.jobs import service as jobs
@@ -108,7 +108,7 @@ class RunServices:
             tokens=self._runtimes.tokens,
         )
 
-    @lazy
+    @cached_property
     def forks(self) -> Forks:
         """Starts new runs from a point of a recorded run."""
         from guildhall.runs.replay.fork import Forks
@@ -121,7 +121,7 @@ class RunServices:
             budget_of=lambda frame: self.environment.settings(frame).budget,
         )
 
-    @lazy
+    @cached_property
     def rooms(self) -> Rooms:
         """The rooms in which the agents of workflows work."""
         from guildhall.room.model import RoomListener
@@ -133,7 +133,7 @@ class RunServices:
         )
         return Rooms(self.store, self.environment.clock, listener)
 
-    @lazy
+    @cached_property
     def workflows(self) -> Workflows:
         """Starts, resumes and stops workflows."""
         from guildhall.workflow.service import Workflows
@@ -153,7 +153,7 @@ class RunServices:
 
     def peek_runs(self) -> Runs | None:
         """Return the runs, or None if no run was started or asked for."""
-        return RunServices.runs.of(self).peek()
+        return peek(self, RunServices.runs)
 
     def is_alive(self, run: str) -> bool:
         """Return True if a run is being executed."""
@@ -162,7 +162,7 @@ class RunServices:
 
     def ask_closed(self, ask: Ask) -> None:
         """Tell the workflows that an ask was answered or has expired."""
-        if (workflows := RunServices.workflows.of(self).peek()) is not None:
+        if (workflows := peek(self, RunServices.workflows)) is not None:
             workflows.answered(ask)
 
     async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:

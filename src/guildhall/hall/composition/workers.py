@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.hall.composition.lazy import Lazy, lazy
 from guildhall.models.credentials import joined
 from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
@@ -55,9 +55,9 @@ class WorkerServices:
         database: Database,
         runtimes: RuntimeRegistry,
         *,
-        members: Lazy[Members],
-        memory: Lazy[Memory],
-        compactor: Lazy[MemoryCompactor],
+        members: Callable[[], Members],
+        memory: Callable[[], Memory],
+        compactor: Callable[[], MemoryCompactor],
         project_tools: ProjectTools,
         recorded_source: Callable[[str], Source],
     ) -> None:
@@ -125,7 +125,7 @@ class WorkerServices:
         top = folder.resolve()
         return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
 
-    @lazy
+    @cached_property
     def supply(self) -> Supply:
         """Resolves what a worker declares: code, keys, schemas, members."""
         member = self._environment.member
@@ -144,7 +144,7 @@ class WorkerServices:
         """Return the JSON schema of a worker's result, or None if it may be any text."""
         return await self.supply.output_schema(worker, frame)
 
-    @lazy
+    @cached_property
     def planner(self) -> Planner:
         """Computes what a worker could do. It starts nothing that could do anything."""
         from guildhall.runs.assembly.memory import RunMemory
@@ -161,7 +161,7 @@ class WorkerServices:
             priced=self.has_price,
         )
 
-    @lazy
+    @cached_property
     def assembler(self) -> Assembler:
         """Assembles runs from what their workers declare."""
         from guildhall.runs.assembly.assembler import Assembler

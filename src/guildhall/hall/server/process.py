@@ -28,6 +28,7 @@ from guildhall.core.paths import Home
 from guildhall.core.redaction import Secrets
 from guildhall.hall.client.discovery import Address, process_of
 from guildhall.hall.composition.database import LOCK_PATIENCE
+from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.hall.server.api import Api, House
@@ -160,7 +161,7 @@ class Process:
             await asyncio.sleep((self._idle or _OFTEN) / _LOOKS)
             busy = self._listener.clients > 0 or self._recovery.under_way or self._hall.is_busy()
             idle = 0 if self._idle is None or busy else idle + 1
-            compactor = Hall.memory_compactor.of(self._hall).peek()
+            compactor = peek(self._hall, Hall.memory_compactor)
             for event in compactor.take_unreported() if compactor is not None else ():
                 _log.info("%s: %s", event.run, event.data["text"])
         _log.info("nothing lives here any more")

@@ -17,6 +17,7 @@ from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.hall.client.interface import HallInfo
 from guildhall.hall.client.model import Check, Checked, Welcome
+from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.models.catalog import detected_keys
 from guildhall.models.credentials import joined
@@ -44,7 +45,7 @@ class InfoService(HallInfo):
             return Welcome(env=(), problem=error)
 
     async def status(self) -> dict[str, Any]:
-        members = Hall.members.of(self._hall).peek()
+        members = peek(self._hall, Hall.members)
         running = {
             "boot": self._hall.boot,
             "version": __version__,

@@ -18,6 +18,7 @@ from guildhall.core.ids import is_name
 from guildhall.core.text import did_you_mean
 from guildhall.hall.client import interface
 from guildhall.hall.client.interface import Members, Workers
+from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.runs.assembly.activation import demand_function, describe
 from guildhall.runs.record.records import unfinished
@@ -239,5 +240,5 @@ class MemberService(Members):
             return (await server.call(tool, arguments)).as_dict()
 
     async def active_jobs(self) -> Sequence[AtWork]:
-        members = Hall.members.of(self._hall).peek()
+        members = peek(self._hall, Hall.members)
         return members.at_work() if members is not None else []
