@@ -112,16 +112,14 @@ class Hall:
             runtimes=self.runtimes,
             owner_of=self.owner_of,
         )
-        self.project_services = ProjectServices(
-            environment, self.database, bus=self.bus, workers=self.workers, main=self.main
-        )
+        self.project_services = ProjectServices(self.main)
 
     # databases
 
     @cached_property
     def workflow_databases(self) -> WorkflowDatabases:
         """The databases that workflows name."""
-        return WorkflowDatabases(self.main, self.runtimes)
+        return WorkflowDatabases(self.main)
 
     def where(self, run: str) -> RunServices:
         """Return the services of the database that has a run. Return `main` if no database has it."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
-from guildhall.hall.composition.environment import Environment, peek
+from guildhall.hall.composition.environment import peek
 from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectShown
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.database import Database
     from guildhall.hall.composition.run_services import RunServices
-    from guildhall.hall.composition.workers import WorkerServices
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.git.integration import Branches
@@ -51,14 +48,11 @@ _log = logging.getLogger("guildhall.hall")
 class ProjectServices:
     """The projects of a home, with their commissions and meetings."""
 
-    def __init__(
-        self, environment: Environment, database: Database, *, bus: EventBus, workers: WorkerServices, main: RunServices
-    ) -> None:
+    def __init__(self, main: RunServices) -> None:
         """`main`: the services of the home's own database, where the runs of projects are."""
-        self.environment = environment
-        self.database = database
-        self.workers = workers
-        self._bus = bus
+        self.environment = main.environment
+        self.workers = main.workers
+        self.history = main.history
         self._main = main
         self._gits: dict[tuple[str, Path], Git] = {}
 
@@ -82,7 +76,7 @@ class ProjectServices:
     def identities(self) -> Identities:
         from guildhall.projects.identity import Identities
 
-        return Identities(self.environment.home, self.database.store)
+        return Identities(self.environment.home, self._main.store)
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
         """Register a repository. A moved repository keeps its name, its settings and its records."""
@@ -140,7 +134,7 @@ class ProjectServices:
         """Redacts texts for a repository, also secrets that only an earlier hall knew."""
         from guildhall.projects.records import Redactions
 
-        return Redactions(self.database.store, self.environment.secrets, readonly=self.environment.readonly)
+        return Redactions(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
 
     def _find_worker(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. The caller's secrets are redacted from now on."""
@@ -171,19 +165,19 @@ class ProjectServices:
         return Meetings(
             MeetingContext(
                 home=self.environment.home,
-                store=self.database.store,
+                store=self._main.store,
                 clock=self.environment.clock,
-                history=self.database.history,
+                history=self.history,
                 projects=lambda: self.environment.projects,
                 branches=self.branches,
                 worktrees=self.worktrees,
                 runs=lambda: self._main.runs,
                 is_alive=self._main.is_alive,
-                bus=self._bus,
+                bus=self._main.bus,
                 redact=self.redact,
                 find_worker=self._find_worker,
                 models=self.usable_models,
-                check_trust=lambda run, frame: self.workers.check_trust_again(self.database.history.get(run), frame),
+                check_trust=lambda run, frame: self.workers.check_trust_again(self.history.get(run), frame),
                 frame_at=lambda place: self.environment.frame_at(place, place),
             )
         )
@@ -210,7 +204,7 @@ class ProjectServices:
         from guildhall.projects.commissions.model import parse_checkout_name
         from guildhall.projects.records import living
 
-        on_record = self.database.store.read(lambda connection: living(connection, project))
+        on_record = self._main.store.read(lambda connection: living(connection, project))
         others = [parse_checkout_name(place) or place for place in self.worktrees.activities(project)]
         return tuple(dict.fromkeys((*on_record, *others)))
 
@@ -218,7 +212,7 @@ class ProjectServices:
         """Raise Conflict if a project has unfinished work or checkouts."""
         from guildhall.projects.records import living
 
-        if on_record := self.database.store.read(lambda connection: living(connection, name)):
+        if on_record := self._main.store.read(lambda connection: living(connection, name)):
             more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(
                 f"the project {name} has work that has not ended: {', '.join(on_record[:10])}{more}",
@@ -242,10 +236,10 @@ class ProjectServices:
         home = self.environment.home.path
         return Commissions(
             CommissionContext(
-                store=self.database.store,
+                store=self._main.store,
                 clock=self.environment.clock,
-                history=self.database.history,
-                asks=self.database.asks,
+                history=self.history,
+                asks=self._main.asks,
                 redact=self.redact,
                 projects=lambda: self.environment.projects,
                 branches=self.branches,
@@ -339,5 +333,5 @@ def _open_pull_request(services: ProjectServices, project: Project, title: str, 
 
 def _started_at(services: ProjectServices, run: str, key: str) -> str | None:
     """Return when a tool call of a run started, the first time if it was repeated. Return None if it did not."""
-    journal = services.database.history.journal(run)
+    journal = services.history.journal(run)
     return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)

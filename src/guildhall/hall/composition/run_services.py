@@ -70,7 +70,7 @@ class RunServices:
         self.history = database.history
         self.asks = database.asks
         self.close = database.close  # the runs must be parked
-        self._runtimes = runtimes
+        self.runtimes = runtimes
 
     @cached_property
     def runs(self) -> Runs:
@@ -87,8 +87,8 @@ class RunServices:
             assembler=self.workers.assembler,
             planner=self.workers.planner,
             source_of=self.workers.source,
-            runtime_of=self._runtimes.for_run,
-            tokens=self._runtimes.tokens,
+            runtime_of=self.runtimes.for_run,
+            tokens=self.runtimes.tokens,
         )
 
     @cached_property
@@ -104,8 +104,8 @@ class RunServices:
             history=self.history,
             assembler=self.workers.assembler,
             seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
-            runtime_of=self._runtimes.for_replay,
-            tokens=self._runtimes.tokens,
+            runtime_of=self.runtimes.for_replay,
+            tokens=self.runtimes.tokens,
         )
 
     @cached_property
@@ -214,7 +214,7 @@ class RunServices:
 class WorkflowDatabase(RunServices):
     """A database that a workflow names, with what runs on it. No job, commission, meeting or project is in it."""
 
-    def __init__(self, main: RunServices, runtimes: RuntimeRegistry, path: Path) -> None:
+    def __init__(self, main: RunServices, path: Path) -> None:
         """Open the database at a path, and create it if it does not exist."""
         database = Database(
             path,
@@ -229,7 +229,7 @@ class WorkflowDatabase(RunServices):
             database,
             bus=main.bus,
             workers=main.workers,
-            runtimes=runtimes,
+            runtimes=main.runtimes,
             owner_of=lambda kind: None,
         )
         self._path = path
@@ -244,9 +244,8 @@ class WorkflowDatabase(RunServices):
 class WorkflowDatabases:
     """The known databases of workflows. Each is opened when something is looked for that may be in it."""
 
-    def __init__(self, main: RunServices, runtimes: RuntimeRegistry) -> None:
+    def __init__(self, main: RunServices) -> None:
         self._main = main
-        self._runtimes = runtimes
         self._known = [Path(path) for path in main.store.read(records.databases_known)]
         self._open: dict[Path, WorkflowDatabase] = {}
         self._opening = asyncio.Lock()
@@ -273,7 +272,7 @@ class WorkflowDatabases:
             if not path.exists():
                 hint = "Put it back, and what is on record there is known again."
                 raise NotFound("the database of a workflow is gone", where=str(path), hint=hint)
-            self._open[path] = WorkflowDatabase(self._main, self._runtimes, path)
+            self._open[path] = WorkflowDatabase(self._main, path)
         return self._open[path]
 
     def _close_if_replaced(self, path: Path) -> None:
@@ -290,7 +289,7 @@ class WorkflowDatabases:
                 self._known.append(path)
             self._close_if_replaced(path)
             if path not in self._open:  # creating a database takes time
-                self._open[path] = await asyncio.to_thread(WorkflowDatabase, self._main, self._runtimes, path)
+                self._open[path] = await asyncio.to_thread(WorkflowDatabase, self._main, path)
             return self._open[path]
 
     # all that are open, and the home's own
