@@ -29,7 +29,7 @@ from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.models.passthrough.session import Passing, Reply, failure
 from guildhall.rpc.endpoint import send_reply
-from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body
+from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from guildhall.rpc.listener import Listener
 from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
@@ -166,7 +166,8 @@ class LlmEndpoint:
         try:
             reply, last = await self._reply(scope, path, receive), False
         except HttpError as error:
-            reply, last = failure(self._meant(path), error.status, error.message), True
+            dialect = self._asked.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
+            reply, last = failure(dialect, error.status, error.message), True
             await _drained(receive)
         await _send(send, reply, last=last)
 
@@ -190,9 +191,6 @@ class LlmEndpoint:
         if not token or (passing := self._passing(token)) is None:
             raise HttpError(401, "this takes the token of a run that is going on, in the place of a key")
         return passing
-
-    def _meant(self, path: str) -> Dialect:
-        return self._asked.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
 
 
 def key_of(headers: Headers) -> str | None:
@@ -243,8 +241,5 @@ class Reception:
             if scope["path"].startswith(prefix):
                 await app(scope, receive, send)
                 return
-        await send_reply(send, _not_found())
-
-
-async def _not_found() -> tuple[int, Any]:
-    raise HttpError(404, "this address has the doors of a run and nothing else")
+        error = RpcError(INTERNAL_ERROR, "this address has the doors of a run and nothing else")
+        await send_json(send, 404, error.as_response(None))

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
 from guildhall.hall.composition.environment import peek
+from guildhall.projects.commissions.model import Commission, parse_checkout_name
 from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectShown
+from guildhall.projects.records import Redactions, living
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
 from guildhall.workers.definition import ToolRule
@@ -28,14 +30,12 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.run_services import RunServices
-    from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.repository import Git
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.service import Meetings
-    from guildhall.projects.records import Redactions
     from guildhall.projects.registry import Projects
     from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
@@ -132,8 +132,6 @@ class ProjectServices:
     @cached_property
     def redact(self) -> Redactions:
         """Redacts texts for a repository, also secrets that only an earlier hall knew."""
-        from guildhall.projects.records import Redactions
-
         return Redactions(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
 
     def _find_worker(self, name: str, frame: Frame) -> Worker:
@@ -201,17 +199,12 @@ class ProjectServices:
 
     def unfinished(self, project: str) -> tuple[str, ...]:
         """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
-        from guildhall.projects.commissions.model import parse_checkout_name
-        from guildhall.projects.records import living
-
         on_record = self._main.store.read(lambda connection: living(connection, project))
         others = [parse_checkout_name(place) or place for place in self.worktrees.activities(project)]
         return tuple(dict.fromkeys((*on_record, *others)))
 
     def check_removable(self, name: str) -> None:
         """Raise Conflict if a project has unfinished work or checkouts."""
-        from guildhall.projects.records import living
-
         if on_record := self._main.store.read(lambda connection: living(connection, name)):
             more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(

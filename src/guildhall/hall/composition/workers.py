@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.models.credentials import joined
+from guildhall.models import catalog
+from guildhall.models.credentials import joined, login_of
 from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
@@ -84,19 +85,17 @@ class WorkerServices:
 
         A worker that asks to be locked is pinned when it is first seen. The manager gets the rules of the settings.
         """
-        worker = self._pinned(self.registry(frame).find(name, frame.cwd))
+        worker = self.registry(frame).find(name, frame.cwd)
+        pin = wish(worker, stamp(self._environment.clock.now()))
+        if pin is not None and not self._environment.readonly:
+            lock = self._store.submit(lambda connection: records.pin_wish(connection, pin)).result()
+            worker = replace(worker, lock=lock)
         self._environment.policy.check_worker(worker, frame)
         if worker.scope != "shipped":
             return worker
         from guildhall.hall.composition.projects import add_manager_rules
 
         return add_manager_rules(worker, self._environment.settings(frame).manager.asks_before)
-
-    def _pinned(self, worker: Worker) -> Worker:
-        pin = wish(worker, stamp(self._environment.clock.now()))
-        if pin is None or self._environment.readonly:
-            return worker
-        return replace(worker, lock=self._store.submit(lambda connection: records.pin_wish(connection, pin)).result())
 
     def find_for_work(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
@@ -201,18 +200,13 @@ class WorkerServices:
         """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
         if (source_of := self._environment.policy.source_of) is not None:
             return source_of(model, frame, login)
-        from guildhall.models.catalog import source_for
-        from guildhall.models.credentials import login_of
-
         environ = joined(self._environment.environ, frame.keys)
         found = login_of(environ) if login else None
-        return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
+        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
         """Return True if the price of a model is known, or None if that cannot be decided."""
-        from guildhall.models.catalog import has_price
-
-        return has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
+        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
 
     def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
         """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.

@@ -21,6 +21,7 @@ from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.models.catalog import detected_keys
 from guildhall.models.credentials import joined
+from guildhall.runs.assembly.preflight import doubts
 from guildhall.runtimes.catalog import ROWS
 from guildhall.sandbox.jail import available
 from guildhall.workers.package_store import Packages
@@ -184,8 +185,6 @@ def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
 
 def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     """Return a worker with the declarations that cannot be met here."""
-    from guildhall.runs.assembly.preflight import doubts
-
     return Checked(worker=worker, problems=hall.workers.supply.lacking(worker, frame), doubts=doubts(worker))
 
 
@@ -205,6 +204,6 @@ async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]
     errors = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
     # `missing` is among the problems already; a broken schema was raised above
-    doubts = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
-    doubts += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
-    return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *doubts])
+    risks = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
+    risks += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
+    return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *risks])

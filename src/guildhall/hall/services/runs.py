@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.redaction import Redactor
 from guildhall.hall.client.interface import Asks, Runs
 from guildhall.hall.client.model import Shown, Tested
+from guildhall.hall.composition.recovery import go_on
 from guildhall.hall.composition.run_services import MAX_BUFFERED_EVENTS
 from guildhall.runs.record.history import conversation
 from guildhall.runs.record.records import find_ask
@@ -181,8 +182,6 @@ class AskService(Asks):
 
     async def _notify_owner(self, ask: Ask) -> None:
         """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
-        from guildhall.hall.composition.recovery import go_on
-
         part = self._hall.where(ask.root)
         if (runs := part.peek_runs()) is not None:
             await runs.gone(ask.root)  # a run that is being parked does not resume by itself

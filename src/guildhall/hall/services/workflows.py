@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.hall.client.interface import Rooms, Workflows
 from guildhall.hall.client.model import Document, Voted
+from guildhall.room.model import Actor, Message, check_text
 from guildhall.workflow import queries, records
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.room.document_stores import Listed as DocumentListed
-    from guildhall.room.model import Message
     from guildhall.room.room import Room
     from guildhall.runs.model import RunRequest
     from guildhall.store.engine import Store
@@ -56,16 +56,12 @@ class RoomService(Rooms):
     async def write_document(
         self, target: Target, content: str, *, file: str | None = None, base: str | None = None
     ) -> Document:
-        from guildhall.room.model import Actor
-
         room = self._room(target)
         base = base or await room.documents.digest(file)
         await room.perform("document_write", Actor.person(), file=file, content=content, base=base)
         return await self.read_document(target, file=file)
 
     async def append_document(self, target: Target, content: str, *, file: str | None = None) -> Document:
-        from guildhall.room.model import Actor
-
         await self._room(target).perform("document_append", Actor.person(), file=file, content=content)
         return await self.read_document(target, file=file)
 
@@ -165,7 +161,6 @@ class WorkflowService(Workflows):
         return self._hall.workflow_databases.of_team(target).store.read(read)
 
     async def set_schedule(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
-        from guildhall.room.model import check_text
         from guildhall.workflow.definition import wakeup_of
 
         try:

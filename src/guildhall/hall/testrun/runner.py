@@ -103,7 +103,8 @@ def _still_trusted(before: Source, hall: Hall) -> Seen | None:
 
 async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
     """Execute a test in temporary copies, and compare it with its script."""
-    with _temporary() as folder, _temporary(_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
+    temporary = partial(tempfile.TemporaryDirectory[str], prefix="guild-test-", ignore_cleanup_errors=True)
+    with temporary() as folder, temporary(dir=_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
         project, home = top / "project", TestHome(top / "home", record=Path(record))
         neutral = Neutral(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
@@ -137,10 +138,6 @@ def _frame(project: Path, home: Home, case: Case, hall: Hall) -> Frame:
     allowed = frozenset(load_settings(home, project).env)
     there = Frame.here(project / case.folder, hall.environ, allowed=allowed)
     return Frame(cwd=there.cwd, root=project, env=there.env, interactive=True, caller="test")
-
-
-def _temporary(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="guild-test-", dir=place, ignore_cleanup_errors=True)
 
 
 @dataclass(frozen=True)
