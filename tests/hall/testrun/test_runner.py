@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from tests.conftest import Guild, Ran
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 READ = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "a.md"}}
 TOOLBOX = '''
 from guildhall import tool
