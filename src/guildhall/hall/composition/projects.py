@@ -8,8 +8,7 @@ Invariant: a hall that may write ties a project's name to its repository before 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
@@ -22,7 +21,6 @@ from guildhall.projects.model import Problem, Project, ProjectShown
 from guildhall.projects.records import Redactions, living
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
-from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -265,8 +263,39 @@ class ProjectServices:
         """
         project = self.projects.at(frame.root)
         artifacts = self._artifact_tools(project, worker.name, frame) if project is not None else ()
-        manager = make_manager_tools(self, worker, frame, run, context) if worker.scope == "shipped" else ()
-        return (*artifacts, *manager)
+        return (*artifacts, *self.manager_tools(worker, frame, run, context))
+
+    def manager_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
+        """Return the manager's tools if this is the manager and it works for a user, else nothing."""
+        if not is_manager(worker) or context not in CONTEXTS:
+            return ()
+        return manager_tools(
+            ManagerContext(
+                run=run,
+                frame=frame,
+                projects=self.projects,
+                commissions=lambda: self.commissions,
+                meetings=lambda: self.meetings,
+                workers=self._workers_for_manager,
+                review=self._open_pull_request,
+                began=lambda key: self._started_at(run, key),
+            )
+        )
+
+    def _workers_for_manager(self, frame: Frame) -> Sequence[Worker]:
+        """Return the workers that the manager can give work to: not itself, and no worker that only the hall runs."""
+        found = self.workers.active(frame)
+        return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
+
+    def _open_pull_request(self, project: Project, title: str, body: str) -> Review:
+        outward, clock = Outward(project.path, self.environment.environ), self.environment.clock
+        git, branches = self.git(project), self.branches(project)
+        return PullRequests(project, git=git, branches=branches, outward=outward, clock=clock).open(title, body)
+
+    def _started_at(self, run: str, key: str) -> str | None:
+        """Return when a tool call of a run first started, or None if it did not."""
+        journal = self.history.journal(run)
+        return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)
 
     def _artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""
@@ -281,50 +310,3 @@ class ProjectServices:
         for part in (ProjectServices.commissions, ProjectServices.meetings):
             if (built := peek(self, part)) is not None:
                 built.close()
-
-
-def make_manager_tools(
-    services: ProjectServices, worker: Worker, frame: Frame, run: str, context: str
-) -> tuple[Tool, ...]:
-    """Return the manager's tools if this is the manager and it works for a user, else nothing."""
-    if not is_manager(worker) or context not in CONTEXTS:
-        return ()
-    return manager_tools(
-        ManagerContext(
-            run=run,
-            frame=frame,
-            projects=services.projects,
-            commissions=lambda: services.commissions,
-            meetings=lambda: services.meetings,
-            workers=partial(_workers, services),
-            review=partial(_open_pull_request, services),
-            began=partial(_started_at, services, run),
-        )
-    )
-
-
-def add_manager_rules(worker: Worker, asks_before: Sequence[str]) -> Worker:
-    """Return the manager with the tools that need approval by the settings. Return any other worker unchanged."""
-    if not asks_before or not is_manager(worker):
-        return worker
-    rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
-    return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
-
-
-def _workers(services: ProjectServices, frame: Frame) -> Sequence[Worker]:
-    """Return the workers that the manager can give work to: not itself, and no worker that only the hall runs."""
-    found = services.workers.active(frame)
-    return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
-
-
-def _open_pull_request(services: ProjectServices, project: Project, title: str, body: str) -> Review:
-    environment = services.environment
-    outward = Outward(project.path, environment.environ)
-    git, branches = services.git(project), services.branches(project)
-    return PullRequests(project, git=git, branches=branches, outward=outward, clock=environment.clock).open(title, body)
-
-
-def _started_at(services: ProjectServices, run: str, key: str) -> str | None:
-    """Return when a tool call of a run started, the first time if it was repeated. Return None if it did not."""
-    journal = services.history.journal(run)
-    return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)

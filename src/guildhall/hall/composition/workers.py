@@ -16,9 +16,11 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models import catalog
 from guildhall.models.credentials import joined, login_of
+from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
+from guildhall.workers.definition import ToolRule
 from guildhall.workers.lifecycle import usable, wish
 from guildhall.workers.registry import Registry
 from guildhall.workers.trust import Pin, how_to_trust
@@ -91,11 +93,11 @@ class WorkerServices:
             lock = self._store.submit(lambda connection: records.pin_wish(connection, pin)).result()
             worker = replace(worker, lock=lock)
         self._environment.policy.check_worker(worker, frame)
-        if worker.scope != "shipped":
+        asks_before = self._environment.settings(frame).manager.asks_before if is_manager(worker) else ()
+        if not asks_before:
             return worker
-        from guildhall.hall.composition.projects import add_manager_rules
-
-        return add_manager_rules(worker, self._environment.settings(frame).manager.asks_before)
+        rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
+        return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
 
     def find_for_work(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
