@@ -101,7 +101,7 @@ class Hall:
             members=lambda: self.members,
             memory=lambda: self.memory,
             compactor=lambda: self.memory_compactor,
-            project_tools=lambda *of_run: self.project_services.tools(*of_run),
+            project_tools=lambda worker, frame, run, context: self.project_services.tools(worker, frame, run, context),
             recorded_source=lambda run: self.where(run).recordings.source(run),
         )
         self.main = RunServices(

@@ -159,8 +159,8 @@ class Process:
         idle = 0
         while idle < _LOOKS:
             await asyncio.sleep((self._idle or _OFTEN) / _LOOKS)
-            busy = self._listener.clients > 0 or self._recovery.under_way or self._hall.is_busy()
-            idle = 0 if self._idle is None or busy else idle + 1
+            stays = self._idle is None or self._listener.clients > 0 or self._recovery.under_way or self._hall.is_busy()
+            idle = 0 if stays else idle + 1
             compactor = peek(self._hall, Hall.memory_compactor)
             for event in compactor.take_unreported() if compactor is not None else ():
                 _log.info("%s: %s", event.run, event.data["text"])
