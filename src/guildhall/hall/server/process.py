@@ -32,7 +32,7 @@ from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.hall.server.api import Api, House
-from guildhall.hall.server.worker_methods import PREFIX, ServedWorkers
+from guildhall.hall.server.worker_methods import PREFIX, workers_endpoint
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.hall.services.workers import log_invalid
 from guildhall.rpc.listener import Listener
@@ -141,8 +141,10 @@ class Process:
         )
         for prefix, app in self._hall.runtimes.reception.apps.items():
             api.mount(prefix, app)
-        workers = ServedWorkers(self._hall, client, leaving=self._leave.is_set, recovered=self._recovered)
-        api.mount(PREFIX, workers.endpoint(self._address.token))
+        leaving, recovered = self._leave.is_set, self._recovered
+        api.mount(
+            PREFIX, workers_endpoint(self._hall, client, self._address.token, leaving=leaving, recovered=recovered)
+        )
         return api
 
     async def _recover(self) -> None:

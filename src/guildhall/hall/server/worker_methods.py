@@ -189,46 +189,39 @@ _OF_A_PROJECT = "A worker of a project is at /workers/NAME/mcp?project= and the 
 _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
 
 
-class ServedWorkers:
-    """Finds the worker that a request names."""
+def workers_endpoint(
+    hall: Hall, client: EmbeddedHall, token: str, *, leaving: Callable[[], bool], recovered: asyncio.Event
+) -> Endpoint:
+    """Return the endpoint of all workers of a hall. `recovered`: set when the runs of an earlier hall are resumed."""
 
-    def __init__(
-        self, hall: Hall, client: EmbeddedHall, *, leaving: Callable[[], bool], recovered: asyncio.Event
-    ) -> None:
-        self._hall = hall
-        self._client = client
-        self._leaving = leaving
-        self._recovered = recovered
-
-    def endpoint(self, token: str) -> Endpoint:
-        return Endpoint(admits=lambda shown: is_token(shown, token), find=self.find)
-
-    def find(self, scope: Message) -> Offer | None:
+    def find(scope: Message) -> Offer | None:
         path = _PATH.fullmatch(scope["path"])
         if path is None:
             return None
-        if self._leaving():
+        if leaving():
             raise HttpError(503, "the hall is leaving: the same again finds a new one")
         project = _project(scope.get("query_string", b""))
         try:
-            frame = self._frame(project)
-            worker = self._hall.workers.find(path[1], frame)
+            frame = _frame(hall, project)
+            worker = hall.workers.find(path[1], frame)
         except GuildError as error:
             where = "" if project else f" {_OF_A_PROJECT}"
             return Offer(name=path[1], version=__version__, missing=f"{refusal(error).message}{where}")
-        operations = Operations(HallJobs(self._client, path[1], lambda: frame, name=worker.name))
+        operations = Operations(HallJobs(client, path[1], lambda: frame, name=worker.name))
 
         async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-            await self._recovered.wait()
+            await recovered.wait()
             return await operations(method, params)
 
         return Offer(name=worker.name, version=__version__, worker=operate)
 
-    def _frame(self, project: Path | None) -> Frame:
-        cwd = project or self._hall.home.path
-        here = Frame(cwd=cwd, root=project_root(cwd))
-        allowed = frozenset(self._hall.settings(here).env)
-        return Frame.here(cwd, self._hall.environ, allowed=allowed, caller="member")
+    return Endpoint(admits=lambda shown: is_token(shown, token), find=find)
+
+
+def _frame(hall: Hall, project: Path | None) -> Frame:
+    cwd = project or hall.home.path
+    allowed = frozenset(hall.settings(Frame(cwd=cwd, root=project_root(cwd))).env)
+    return Frame.here(cwd, hall.environ, allowed=allowed, caller="member")
 
 
 def _project(query: bytes) -> Path | None:
