@@ -141,10 +141,8 @@ class Process:
         )
         for prefix, app in self._hall.runtimes.reception.apps.items():
             api.mount(prefix, app)
-        leaving, recovered = self._leave.is_set, self._recovered
-        api.mount(
-            PREFIX, workers_endpoint(self._hall, client, self._address.token, leaving=leaving, recovered=recovered)
-        )
+        token, leaving = self._address.token, self._leave.is_set
+        api.mount(PREFIX, workers_endpoint(self._hall, client, token, leaving=leaving, recovered=self._recovered))
         return api
 
     async def _recover(self) -> None:
