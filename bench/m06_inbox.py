@@ -21,7 +21,7 @@ from guildhall.tools.model import ToolCall
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
 
 UNREAD = 10
 READS = 200

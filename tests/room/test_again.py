@@ -15,13 +15,13 @@ from guildhall.room.tools import TOOLS
 from guildhall.store.temporary import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
-from tests.room.desks import At, perform
+from tests.room.desks import At, end_proposals, perform, vote
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 
@@ -54,8 +54,8 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     room = asyncio.run(rooms.open("review", "main", TEAM, how))
     coordinator, reviewer, coder = (At(room, name) for name in TEAM)
     election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), 60))
-    asyncio.run(room.vote(election.id, "coder", Actor(name="reviewer")))
-    asyncio.run(room.settle_open())
+    asyncio.run(vote(room, election.id, "coder", Actor(name="reviewer")))
+    asyncio.run(end_proposals(room, "settle"))
     said = Said((Piece("Diff:\n"), Piece("+@coder", quoted=True), Piece("\n@reviewer look")))
     asyncio.run(room.send(said, Actor.system("w-1", "kickoff")))
     batch = room.unread("reviewer")
@@ -87,7 +87,7 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     coordinator("channel_read")
     coder("resource_create", content="kept")
     coder("inbox_ack", until=room.unread("coder")[0].message.id)
-    until = store.read(lambda c: inbox.seen(c, room.id, "r-reviewer")).until
+    until = store.read(lambda c: records.seen(c, room.id, "r-reviewer")).until
     perform(store, room, "acknowledged", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
     batch = room.unread("coordinator")
     first = Actor(name="coordinator", run="r-x", key="inbox")

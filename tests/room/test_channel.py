@@ -11,12 +11,13 @@ from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.room import inbox, records
 from guildhall.room.channel import tell
 from guildhall.room.model import Actor, Piece, Said
+from guildhall.room.operation import begin
 from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
 from tests.room.desks import perform
 
 if TYPE_CHECKING:
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 
@@ -84,7 +85,7 @@ def test_what_the_room_says_in_the_transaction_of_another_reaches_those_who_are_
     room = opened(rooms)
 
     def write(connection: Any) -> Any:
-        turn = room.turn(connection, Actor.system(run="w-1"))
+        turn = begin(connection, room.id, Actor.system(run="w-1"), room.now())
         return turn, tell(turn, "@coder could not handle #1", ["reviewer", "gone", "person"], 3)
 
     turn, posted = store.submit(write).result(5)
@@ -133,7 +134,7 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
         batch = room.unread(name)
         perform(store, room, "inbox_shown", agent(name, run, "inbox"), left=0, **inbox.marks(batch))
         posted = asyncio.run(room.send(text, agent(name, run)))
-        until = store.read(lambda c: inbox.seen(c, room.id, run)).until
+        until = store.read(lambda c: records.seen(c, room.id, run)).until
         perform(store, room, "acknowledged", agent(name, run), agent=name, until=until)
         return posted.held
 
@@ -146,7 +147,7 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
     assert heard.happened[-1].type == "held"
     assert room.waiting() == {}
     assert [message.hops for message in room.messages()] == [0, 1, 2, 3]
-    assert [name for name, _ in store.read(lambda c: inbox.held_mail(c, room.id))] == ["reviewer"]
+    assert [name for name, _ in store.read(lambda c: records.in_status(c, room.id, "held"))] == ["reviewer"]
     released = perform(store, room, "released", PERSON).turn
     assert released is not None
     asyncio.run(room.follow(released))
@@ -162,7 +163,7 @@ def test_dead_letters_are_not_unread_until_they_are_delivered_again(rooms: Rooms
     buried = perform(store, room, "buried", Actor.system(), agent="coder", until=2).result["messages"]
     assert buried == [1, 2]
     assert numbers(room, "coder") == [3]
-    dead = store.read(lambda c: inbox.dead_letters(c, room.id))
+    dead = store.read(lambda c: records.in_status(c, room.id, "dead"))
     assert [(mail.message.id, mail.message.sender) for _, mail in dead] == [(1, "reviewer"), (2, "reviewer")]
     again = perform(store, room, "delivered_again", PERSON, agent="coder").turn
     assert again is not None

@@ -21,7 +21,7 @@ from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.temporary import scratch
 from tests.room.conftest import Heard, Moments
-from tests.room.desks import At, perform
+from tests.room.desks import At, end_proposals, perform, vote
 from tests.room.test_again import first_difference
 
 TEAM = ("a", "b", "c")
@@ -132,7 +132,7 @@ class Inboxes(InRoom):
     @rule(run=runs, how=st.sampled_from(["done", "dead", "failed"]))
     def it_ends(self, run: tuple[str, str], how: str) -> None:
         name, id = run
-        until = self.store.read(lambda c: inbox.seen(c, self.room.id, id)).until
+        until = self.store.read(lambda c: records.seen(c, self.room.id, id)).until
         assert until == self.shown[id]
         if how == "done":
             self.perform("acknowledged", Actor(name=name, run=id), agent=name, until=until)
@@ -204,7 +204,7 @@ class Votes(InRoom):
         one = data.draw(st.sampled_from(self.room.proposals()))
         choice = data.draw(st.sampled_from(one.options))
         try:
-            after = self.runner.run(self.room.vote(one.id, choice, Actor(name=by)))
+            after = self.runner.run(vote(self.room, one.id, choice, Actor(name=by)))
         except GuildError:
             assert one.id not in self.open_ones or (one.expires_at or "z") <= self.room.now()
             return
@@ -222,7 +222,7 @@ class Votes(InRoom):
             if id in self.open_ones and (one.expires_at or "z") > self.room.now():
                 choice = data.draw(st.sampled_from(one.options))
                 self.open_ones[id][name] = choice
-                after = self.runner.run(self.room.vote(id, choice, Actor(name=name)))
+                after = self.runner.run(vote(self.room, id, choice, Actor(name=name)))
                 if after.status != "open":
                     self._ended(after)
 
@@ -245,13 +245,13 @@ class Votes(InRoom):
 
     @rule()
     def time_is_up(self) -> None:
-        for one in self.runner.run(self.room.expire()):
+        for one in self.runner.run(end_proposals(self.room, "expire")):
             assert one.status == "expired"
             self._ended(one)
 
     @rule()
     def nobody_can_move(self) -> None:
-        for one in self.runner.run(self.room.settle_open()):
+        for one in self.runner.run(end_proposals(self.room, "settle")):
             self._ended(one)
         assert self.open_ones == {}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import UsageError
-from guildhall.room import inbox
+from guildhall.room import records as room_records
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
         assert (told.kind, told.sender, set(told.mentions)) == ("system", "system", {"ann", "person"})
         assert "bob could not handle #2" in told.content
         room = team.room.id
-        dead = team.hall.store.read(lambda connection: inbox.dead_letters(connection, room))
+        dead = team.hall.store.read(lambda connection: room_records.in_status(connection, room, "dead"))
         assert [(agent, mail.message.id) for agent, mail in dead] == [("bob", 2)]
 
     team.inside(look)

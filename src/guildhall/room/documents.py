@@ -5,7 +5,7 @@ a repeated call continues: the content of the document shows whether the change 
 appended to `decisions.md`.
 Does not store the content (`document_stores.py`) or the SQL of the document log (`shared_records.py`).
 
-Invariant: one document operation at a time in a room (`Room.access`). The lock excludes operations that change the
+Invariant: `Room.perform` performs one document operation at a time. Its lock excludes operations that change the
 permissions of documents, so the log has no such operation between the permission check of a change and its entry.
 """
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, UsageError
+from guildhall.core.clock import Clock, stamp
+from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
 from guildhall.core.text import did_you_mean
 from guildhall.room import channel, voting
@@ -24,7 +24,7 @@ from guildhall.room import records as room_records
 from guildhall.room import shared_records as records
 from guildhall.room.document_stores import Listed, Shelf, check_path
 from guildhall.room.model import PERSON, SYSTEM, Actor, Said, check_line, check_text, pin
-from guildhall.room.operation import READS, WRITES, begin, operation, raise_refusal, recorded_result
+from guildhall.room.operation import READS, WRITES, begin, operation
 from guildhall.room.text import decision_text
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.operation import Also, Effect, Operation, Turn
-    from guildhall.room.room import Check, Room
+    from guildhall.room.operation import Effect, Turn
     from guildhall.store.engine import Store
 
 DEFAULT = "notes.md"
@@ -45,10 +44,11 @@ _MAX_DIFFERENCE = 4_000  # characters
 class Documents:
     """The documents of one room."""
 
-    def __init__(self, room: Room, shelf: Shelf, store: Store) -> None:
+    def __init__(self, room: str, shelf: Shelf, store: Store, clock: Clock) -> None:
         self._room = room
         self._shelf = shelf
         self._store = store
+        self._clock = clock
 
     async def look(self, file: str | None = None) -> tuple[str, str, str]:
         """Return the path, the content and the hash of a document, without a log entry."""
@@ -65,38 +65,18 @@ class Documents:
 
     async def tidy(self) -> None:
         """Remove half-written files that a crash has left."""
-        async with self._room.access:
-            await self._shelf.tidy()
+        await self._shelf.tidy()
 
     async def listing(self) -> list[Listed]:
         """Return every document, without a log entry."""
         return await self._shelf.list()
-
-    async def perform(
-        self,
-        operation: Operation,
-        actor: Actor,
-        arguments: Mapping[str, Any],
-        check: Check | None = None,
-        also: Also | None = None,
-    ) -> Mapping[str, Any]:
-        """Perform a document operation: first its part outside of the database, then its transaction."""
-        async with self._room.access:
-            before = self._store.read(lambda c: recorded_result(c, self._room.id, operation.name, actor))
-            if before is not None:
-                return raise_refusal(before)
-            try:
-                effect: Effect = await operation.function(DocumentCall(self, actor, operation.name), **arguments)
-            except GuildError as error:
-                effect = partial(_refuse, error)
-            return await self._room.commit(operation, actor, arguments, effect, check, also)
 
     async def change(self, op: str, actor: Actor, file: str | None, content: str, base: str | None = None) -> Effect:
         """Change a document, and return the effect that records the change as done."""
         path = check_path(file or DEFAULT)
         check_text(content, "the content")
         base = check_line(base, "the base") if base else None
-        self._store.read(lambda connection: _may_change(connection, self._room.id, actor, op, path))
+        self._store.read(lambda connection: _may_change(connection, self._room, actor, op, path))
         current = await self._shelf.read(path)
         id, text, new = await self._intend(op, actor, path, current, content, base)
         if text != current:
@@ -107,8 +87,8 @@ class Documents:
         """Return the entry of a proposal in the archive of decisions. Raise NotFound if there is no such proposal."""
 
         def read(connection: Connection) -> str:
-            proposal = voting.proposal_in(connection, self._room.id, str(number))
-            return decision_text(proposal, room_records.votes_of(connection, self._room.id, number))
+            proposal = voting.proposal_in(connection, self._room, str(number))
+            return decision_text(proposal, room_records.votes_of(connection, self._room, number))
 
         return self._store.read(read)
 
@@ -117,7 +97,7 @@ class Documents:
     ) -> tuple[int, str, bool]:
         """Record a change before it is made. Return its number, the new content, and whether the document is new."""
         held = None if current is None else pin(current)
-        intent = self._store.read(lambda connection: _intent(connection, self._room.id, actor))
+        intent = self._store.read(lambda connection: _intent(connection, self._room, actor))
         if intent is not None and intent.content is not None and held in (intent.before, intent.digest):
             return intent.id, intent.content, intent.before is None
         if intent is not None:
@@ -127,13 +107,13 @@ class Documents:
                 raise Conflict(f"this was interrupted, and {path} has been changed by hand since", hint=hint)
         text = self._made(op, actor, path, current, content, base)
         check_text(text, "the document")
-        at = self._room.now()
+        at = stamp(self._clock.now())
         values = {"before": held, "digest": pin(text), "content": text, "status": "intended"}
         action = op.removeprefix("document_")
 
         def note(connection: Connection) -> int:
-            _note_edit(connection, self._room.id, path, current, at)
-            return records.note_document(connection, self._room.id, path, action, actor, at, **values)
+            _note_edit(connection, self._room, path, current, at)
+            return records.note_document(connection, self._room, path, action, actor, at, **values)
 
         return await self._store.write(note), text, held is None
 
@@ -144,7 +124,7 @@ class Documents:
             gap = "\n" if current and not current.endswith("\n") else ""
             return f"{current or ''}{gap}{content}"
         if op == "document_write":
-            self._store.read(lambda connection: _must_be_based(connection, self._room.id, actor, path, current, base))
+            self._store.read(lambda connection: _must_be_based(connection, self._room, actor, path, current, base))
         return content
 
     async def _missing(self, path: str) -> NotFound:
@@ -163,10 +143,6 @@ class DocumentCall:
 
     async def change(self, file: str | None, content: str, base: str | None = None) -> Effect:
         return await self.documents.change(self.op, self.actor, file, content, base)
-
-
-def _refuse(error: GuildError, _: Turn) -> NoReturn:
-    raise error
 
 
 # Operations

@@ -278,6 +278,15 @@ class Proposal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a proposal ended."""
+
+    status: ProposalStatus
+    result: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Vote:
     """What an agent voted for, and why."""
 

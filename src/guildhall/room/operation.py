@@ -4,7 +4,7 @@ An operation is a function that is registered by its name. Its first parameter i
 call). The others are its arguments, which the log keeps. A tool call, a command of the user, the hall and a replay all
 perform an operation by name.
 Does not define any operation (`channel.py`, `inbox.py`, `documents.py`, `voting.py`) and does not announce it
-(`room.py`).
+(`service.py`).
 
 Invariant: the effect of an operation and its entry in the room's log are one transaction. A call of a run that was
 performed before, by run and key, returns the recorded result and has no second effect.

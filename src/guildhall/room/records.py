@@ -217,8 +217,10 @@ def unread(connection: Connection, room: str, agent: str, limit: int) -> list[Ma
     return [Mail(message=_message(row), priority=row.priority) for row in found]
 
 
-def in_status(connection: Connection, room: str, agent: str | None, status: DeliveryStatus) -> list[tuple[str, Mail]]:
-    """What is held or dead: agent and mail."""
+def in_status(
+    connection: Connection, room: str, status: DeliveryStatus, agent: str | None = None
+) -> list[tuple[str, Mail]]:
+    """Return the mail in a status, of an agent or of all: agent and mail."""
     statement = _INBOX.add_columns(deliveries.c.agent).where(deliveries.c.room == room, deliveries.c.status == status)
     if agent is not None:
         statement = statement.where(deliveries.c.agent == agent)
@@ -227,7 +229,7 @@ def in_status(connection: Connection, room: str, agent: str | None, status: Deli
 
 
 def count_unread(connection: Connection, room: str) -> dict[str, int]:
-    """How much unread mail each seated agent has; those with none are not named."""
+    """Return the number of unread messages of each agent that has some. Held, done and dead ones do not count."""
     statement = (
         select(deliveries.c.agent, func.count())
         .select_from(
@@ -240,7 +242,7 @@ def count_unread(connection: Connection, room: str) -> dict[str, int]:
 
 
 def count_unread_after(connection: Connection, room: str, agent: str, message: int) -> int:
-    """How much unread mail an agent has that is newer than a message."""
+    """Return the number of unread messages of an agent that are newer than a message."""
     return connection.execute(_UNREAD_AFTER, {"room": room, "agent": agent, "message": message}).scalar_one()
 
 

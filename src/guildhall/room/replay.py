@@ -16,9 +16,8 @@ from guildhall.room import inbox, records, shared_records
 from guildhall.room.document_stores import check_path
 from guildhall.room.documents import DEFAULT
 from guildhall.room.model import LogEntry, Mail, RoomListener, pin
-from guildhall.room.room import Room
-from guildhall.room.service import open_room
-from guildhall.room.tools import OPERATIONS, TOOLS, RoomTools, room_tools
+from guildhall.room.service import OPERATIONS, Room, open_room
+from guildhall.room.tools import TOOLS, RoomTools, room_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -203,7 +202,7 @@ def _arguments(connection: Connection, room: str, entry: LogEntry) -> dict[str, 
     if entry.op == "inbox_shown":
         return {**arguments, **inbox.marks(mail_shown(connection, room, entry))}
     if entry.op in ("acknowledged", "buried") and entry.actor.run is not None:
-        return {**arguments, "until": inbox.seen(connection, room, entry.actor.run).until}
+        return {**arguments, "until": records.seen(connection, room, entry.actor.run).until}
     return arguments
 
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from guildhall.room.model import ALL, PERSON, Mail, Message, Posted, Proposal, RoomRecord, Seat, Vote
+from guildhall.room.model import ALL, PERSON, Mail, Message, Outcome, Posted, Proposal, RoomRecord, Seat, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from guildhall.room.voting import Outcome
 
 
 # The first lines of messages, here and in what a run is told first. Nobody writes one into a message of their own.

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.room import inbox
+from guildhall.room import records as room_records
 from guildhall.room.model import Actor, Mail
 from guildhall.room.operation import READS
+from guildhall.room.service import perform_in
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
-from guildhall.room.tools import perform_in
 from guildhall.runs.execution.grants import Grant
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import ToolEnded, ToolStarted
@@ -155,7 +156,8 @@ def _new_run(connection: Connection, instance: Instance, workflow: Workflow, nam
         batch = [mail for mail in batch if mail.message.id <= until] or batch
     if not batch:
         return Step()
-    more = 0 if until is not None else inbox.left(connection, instance.room, name, batch)
+    last = batch[-1].message.id
+    more = 0 if until is not None else room_records.count_unread_after(connection, instance.room, name, last)
     number = records.runs_of_agent(connection, instance.id, name) + 1
     before = effects_before(connection, instance.id, name, number)
     if workflow.definition.context.enabled:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import ErrorInfo
 from guildhall.room import inbox, shared_records
+from guildhall.room import records as room_records
 from guildhall.room.model import PERSON, SYSTEM, Actor, Mail
+from guildhall.room.service import perform_in
 from guildhall.room.text import as_said
-from guildhall.room.tools import perform_in
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import ModelCallFailed
 from guildhall.runs.record.journal import entries_with
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.room.operation import Turn
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.model import Stretch
     from guildhall.workflow.model import Workflow
 
@@ -88,7 +89,7 @@ class AgentTurn:
     def ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
         at = stamp(self.clock.now())
         if stretch.status == "completed":
-            seen = inbox.seen(connection, self.room, run)
+            seen = room_records.seen(connection, self.room, run)
             actor = Actor(name=self.agent, run=run)
             perform_in(connection, self.room, "acknowledged", actor, at, agent=self.agent, until=seen.until)
             self._stands(connection, "idle")
@@ -100,7 +101,7 @@ class AgentTurn:
 
     def could_not_begin(self, connection: Connection, error: ErrorInfo, run: str | None) -> None:
         """No run could be made, or the one of before not be gone on with: to try again would be of no use."""
-        until = self.batch[-1].message.id if self.batch else inbox.seen(connection, self.room, run or "").until
+        until = self.batch[-1].message.id if self.batch else room_records.seen(connection, self.room, run or "").until
         self._give_up(connection, until, run, error, stamp(self.clock.now()))
 
     def _failed(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
@@ -115,7 +116,7 @@ class AgentTurn:
         elif not disturbed and attempts < ATTEMPTS:
             self._stands(connection, "idle", attempts=attempts)  # a new run, which is told what this one has done
         else:
-            until = inbox.seen(connection, self.room, run).until
+            until = room_records.seen(connection, self.room, run).until
             self._give_up(
                 connection,
                 until,
@@ -132,7 +133,7 @@ class AgentTurn:
         buried = perform_in(connection, self.room, "buried", actor, at, agent=self.agent, until=until).result
         if not buried:
             return
-        letters = inbox.dead_letters(connection, self.room, self.agent)
+        letters = room_records.in_status(connection, self.room, "dead", self.agent)
         dead = [mail for _, mail in letters if mail.message.id in buried["messages"]]
         senders = {mail.message.sender for mail in dead} - {SYSTEM, self.agent}
         numbers = ", ".join(f"#{mail.message.id}" for mail in dead)

@@ -31,7 +31,7 @@ from guildhall.workflow.ordering import RecordedOrder, who
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.execution.runs import Runs
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
@@ -103,8 +103,8 @@ class Election:
 
     async def _close(self, proposal: Proposal) -> None:
         """Ends the election with the votes that there are, and whatever of it still goes on."""
-        await self.room.expire()
-        await self.room.settle(proposal.id)
+        await self.room.perform("expire", Actor.system())
+        await self.room.perform("settle", Actor.system(), proposal=proposal.id)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, moment, stamp
-from guildhall.room import inbox, voting
 from guildhall.room import records as room_records
+from guildhall.room import voting
 from guildhall.room.model import Actor, Mail, Message
-from guildhall.room.tools import perform_in
+from guildhall.room.service import perform_in
 from guildhall.runs.model import Question
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Answered, LoopAsked, ToolStarted
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.room.operation import Turn
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.execution.ledger import LiveLedger
     from guildhall.store.engine import Store
     from guildhall.workflow.definition import TeamLimits
@@ -82,7 +82,7 @@ def _progress(connection: Connection, room: str, run: str) -> bool:
 def loop_question(connection: Connection, instance: Instance, limits: TeamLimits) -> Question:
     """What the person is asked: who talks to whom how often, and what is held back."""
     room = instance.room
-    held = inbox.held_mail(connection, room)
+    held = room_records.in_status(connection, room, "held")
     pairs = _pairs(room_records.since_outside(connection, room, _LOOKED_AT))
     talkers = sorted({sender for sender, _ in pairs} or {mail.message.sender for _, mail in held})
     lines = [f"- {sender} to {reached}: {count}" for (sender, reached), count in pairs.most_common(_SHOWN)]
@@ -129,7 +129,7 @@ def _held_line(agent: str, mail: Mail) -> str:
 
 
 def _why(connection: Connection, instance: Instance, limits: TeamLimits) -> str:
-    held = inbox.held_mail(connection, instance.room)
+    held = room_records.in_status(connection, instance.room, "held")
     if any(mail.message.hops > limits.max_hops for _, mail in held):
         return f"More than {limits.max_hops} messages have followed from one another (max_hops)."
     talked = records.talk(connection, instance.id)
@@ -170,7 +170,7 @@ class Minder:
         """Asks the person about what is held back, one thing at a time."""
         while True:
             self.looped.clear()
-            if self.store.read(lambda connection: bool(inbox.held_mail(connection, self.room.id))):
+            if self.store.read(lambda connection: bool(room_records.in_status(connection, self.room.id, "held"))):
                 await self._ask_about_loop()
             else:
                 await self.looped.wait()
@@ -212,5 +212,5 @@ class Minder:
                     await self.proposed.wait()
                 continue
             if due is not None and due <= stamp(self.clock.now()):
-                await self.room.expire()
+                await self.room.perform("expire", Actor.system())
                 self.moved.set()

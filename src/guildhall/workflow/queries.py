@@ -1,6 +1,6 @@
 """Read-only queries about workflows: find an instance by its target, show its agents and its messages.
 
-Does not import the scheduler, so that commands that only read start fast. Does not change anything (`control`).
+Does not import the scheduler, so that commands that only read start fast. Does not change anything (`service.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.room import inbox
 from guildhall.room import records as room_records
 from guildhall.runs.record.records import find_run
 from guildhall.workflow import records, target
@@ -72,7 +71,7 @@ def shown(connection: Connection, instance: Instance) -> WorkflowShown:
 
 def _agents(connection: Connection, instance: Instance) -> tuple[AgentShown, ...]:
     seats = {seat.agent: seat for seat in room_records.seats_of(connection, instance.room)}
-    unread = inbox.waiting(connection, instance.room)
+    unread = room_records.count_unread(connection, instance.room)
     spent = records.spent(connection, instance.id)
     schedules = {one.agent: one for one in records.schedules_of(connection, instance.room)}
     return tuple(

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import ErrorInfo, LimitReached, RuntimeFailed
-from guildhall.room import inbox, voting
+from guildhall.room import records as room_records
+from guildhall.room import voting
 from guildhall.room.model import Actor
-from guildhall.room.tools import perform_in
+from guildhall.room.service import perform_in
 from guildhall.runs.model import Ask, Stretch
 from guildhall.runs.record import records as run_records
 from guildhall.workflow import records
@@ -53,10 +54,10 @@ def look(
     `settle`: proposals on which nobody will vote any more end with the votes they have.
     """
     agents = records.agents_of(connection, instance.id)
-    mail = inbox.waiting(connection, instance.room)
+    mail = room_records.count_unread(connection, instance.room)
     if any(_can_move(connection, instance.id, agent, mail, at, attended=attended) for agent in agents):
         return Standing(busy=True)
-    held = bool(inbox.held_mail(connection, instance.room))
+    held = bool(room_records.in_status(connection, instance.room, "held"))
     if held and (attended or not _asked_about(connection, instance.id)):
         return Standing(busy=True)  # whoever asks the person, or takes the answer, is at it
     if voting.open_count(connection, instance.room):
@@ -69,7 +70,7 @@ def look(
 
 def movable(connection: Connection, instance: Instance, at: str, *, attended: bool) -> frozenset[str]:
     """Who could do something now, and does not."""
-    mail = inbox.waiting(connection, instance.room)
+    mail = room_records.count_unread(connection, instance.room)
     resting = [agent for agent in records.agents_of(connection, instance.id) if agent.status in ("idle", "waiting")]
     can = (agent for agent in resting if _can_move(connection, instance.id, agent, mail, at, attended=attended))
     return frozenset(agent.name for agent in can)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.room.operation import Turn
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import Ask, Run, RunRequest
     from guildhall.store.engine import Store

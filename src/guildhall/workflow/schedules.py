@@ -3,7 +3,7 @@
 The database has the next due time of each schedule. A schedule that was missed while no hall was running fires once.
 The wake-up is an ordinary message, so a busy agent reads it after its turn. While the last wake-up of a schedule is
 unread, the agent gets no further message from it.
-Does not set or clear schedules (`control.py`) and does not parse wake-up times (`definition.py`).
+Does not set or clear schedules (`service.py`) and does not parse wake-up times (`definition.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
     from guildhall.workflow.model import Values, Workflow
     from guildhall.workflow.target import Schedule

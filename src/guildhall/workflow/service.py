@@ -1,8 +1,8 @@
-"""The workflow service of a hall: starts, resumes and launches workflows, and routes events to their teams.
+"""The workflow service of a hall: starts, resumes, stops and steers workflows, and routes events to their teams.
 
 A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file gets
 a seat in the workflow `global:main`.
-Does not perform the user's operations on running workflows (`control.py`). Does not execute the team (`scheduler.py`).
+Does not execute the team (`scheduler.py`) or deliver scheduled messages (`schedules.py`).
 
 Invariant: at most one generation of a workflow and tag is alive.
 """
@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import Conflict, ModelUnusable, NotFound
+from guildhall.core.errors import Conflict, ModelUnusable, NotFound, UsageError
 from guildhall.core.events import Event, EventBus, ToolOutputData
-from guildhall.room.model import Actor, RoomEvent
-from guildhall.room.service import Rooms, RoomSettings
-from guildhall.room.tools import perform_in
+from guildhall.room import mentions
+from guildhall.room.model import ALL, Actor, RoomEvent, Said
+from guildhall.room.service import Rooms, RoomSettings, perform_in
 from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.hooks import Seat
 from guildhall.runs.limits import in_force
-from guildhall.runs.model import Ask, RunRequest, Stretch
+from guildhall.runs.model import ENDED, Ask, RunRequest, Stretch
 from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
 from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
 from guildhall.workflow import start as standalone
 from guildhall.workflow.agent_turn import FIRST_PAUSE
-from guildhall.workflow.control import Steering
 from guildhall.workflow.loader import frozen, thawed
 from guildhall.workflow.plan import opening_of
 from guildhall.workflow.scheduler import DEBOUNCE, Team
@@ -47,7 +47,7 @@ from guildhall.workflow.start import (
     set_aside,
     values_of,
 )
-from guildhall.workflow.target import GLOBAL, OVER, AgentState, Instance, Schedule, Start, Target
+from guildhall.workflow.target import GLOBAL, MAIN, OVER, AgentState, Instance, Schedule, Sent, Start, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,13 +58,14 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.history import History
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
     from guildhall.workers.model import Worker
+    from guildhall.workflow.definition import Wakeup
     from guildhall.workflow.model import Values, Workflow
     from guildhall.workflow.ordering import RecordedOrder
 
@@ -107,7 +108,6 @@ class Workflows:
         self._zone = zone
         self._policy = policy or WorkflowPolicy()
         self._teams: dict[str, Team] = {}  # by room
-        self.steering = Steering(self, store=store, clock=clock, runs=runs, rooms=rooms, zone=zone)
         self._beginning = asyncio.Lock()  # two starts of one tag at once are one start and one refusal
 
     # Starting
@@ -320,7 +320,7 @@ class Workflows:
             now = self.instance(instance.id)
             seated = [agent for agent in thawed(now.source, now.definition).agents if agent.name != name]
             if not seated:
-                return await self.steering.stop(instance.id)
+                return await self.stop(instance.id)
             workflow = standalone.workflow_of(self._home, seated)
             await self._seat_again(instance, workflow)
             if (team := self.team(instance.room)) is not None:
@@ -339,6 +339,101 @@ class Workflows:
         for schedule in kept.values():
             due = stamp(next_due(replace(schedule, due_at=None), now, self._zone))
             records.put_schedule(connection, room, replace(schedule, due_at=due), stamp(now))
+
+    # Speaking
+
+    async def send(self, text: str, to: Target) -> Sent:
+        """A person says something to an agent, or to the room: to those whom it mentions there, else to all."""
+        instance = _alive(self.named(to), to)
+        room = self._rooms.room(instance.room)
+        addressed = [to.agent] if to.agent else []
+        if not addressed:
+            found = mentions.find(Said.own(text), [seat.agent for seat in room.seats()])
+            addressed = [] if found.reached or found.missed else [ALL]
+
+        def check(connection: Connection) -> None:
+            _alive(records.find(connection, instance.id) or instance, to)  # it may just have come to its end
+
+        posted = await room.send(text, Actor.person(), to=addressed, check=check)
+        stopped = {agent.name for agent in self.agents(instance.id) if agent.status == "stopped"}
+        return Sent(
+            run=instance.id,
+            target=to,
+            status=self.instance(instance.id).status,
+            posted=posted,
+            stopped=tuple(name for name in posted.reached if name in stopped),
+        )
+
+    # Ending
+
+    async def stop(self, run: str) -> list[str]:
+        """Ends a workflow for good, with all that its agents are at; the ids of the runs that were ended."""
+        at = stamp(self._clock.now())
+
+        def also(connection: Connection) -> None:
+            records.change(connection, run, status="stopped", reason="by the user", ended_at=at)
+            for agent in records.agents_of(connection, run):
+                records.change_agent(connection, run, agent.name, status="stopped", run=None, due_at=None)
+
+        return await self._runs.cancel(run, also)
+
+    async def stop_agent(self, wanted: Target) -> list[str]:
+        """Ends what one agent is at, and lets it do no more; the others go on. The ids of the runs that were ended."""
+        instance, name = _alive(self.named(wanted), wanted), _agent(wanted)
+        if next(one.status for one in self.agents(instance.id) if one.name == name) == "stopped":
+            raise Conflict(f"{wanted} is stopped", hint=f"To let it work again: guild start {wanted}")
+        if (team := self.team(instance.room)) is not None:
+            await team.leave(name)
+        now = stamp(self._clock.now())
+
+        def write(connection: Connection) -> list[str]:
+            run = records.agent(connection, instance.id, name).run
+            found = run_records.find_run(connection, run) if run else None
+            records.change_agent(connection, instance.id, name, status="stopped", run=None, due_at=None)
+            unfinished = found is not None and found.status not in ENDED
+            return run_records.cancel_tree(connection, found.id, now) if found and unfinished else []
+
+        ended = await self._store.write(write)
+        return [*ended, *(await self.gave_up_seat(instance, name) if instance.name == GLOBAL else [])]
+
+    async def start_agent(self, wanted: Target) -> Instance:
+        """Lets an agent work again that was stopped alone, or that has failed: its dead letters are unread again."""
+        instance, name = _alive(self.named(wanted), wanted), _agent(wanted)
+        at = stamp(self._clock.now())
+
+        def write(connection: Connection) -> None:
+            if records.agent(connection, instance.id, name).status not in ("stopped", "failed"):
+                raise Conflict(f"{wanted} works already", hint=f"Speak to it: guild send {wanted} ...")
+            records.change_agent(connection, instance.id, name, status="idle", attempts=0, run=None, due_at=None)
+            perform_in(connection, instance.room, "delivered_again", Actor.person(), at, agent=name)
+
+        await self._store.write(write)
+        if (team := self.team(instance.room)) is not None:
+            team.sit(team.workflow, name)
+            team.wake(frozenset({name}))
+        return instance
+
+    # Schedules
+
+    async def schedule(self, wanted: Target, wakeup: Wakeup, prompt: str | None) -> Schedule:
+        """Sets when an agent wakes by itself; without an agent, when all do that have no schedule of their own."""
+        instance, now = _alive(self.named(wanted), wanted), self._clock.now()
+        new = Schedule(agent=wanted.agent, every=wakeup.every, cron=wakeup.cron, prompt=prompt, due_at=None)
+        new = replace(new, due_at=stamp(next_due(new, now, self._zone)))
+        await self._store.write(lambda c: records.put_schedule(c, instance.room, new, stamp(now)))
+        self._rescheduled(instance)
+        return new
+
+    async def unschedule(self, wanted: Target) -> bool:
+        """Forgets when an agent, or all, wake; whether something was set."""
+        instance = self.named(wanted)
+        dropped = await self._store.write(lambda c: records.drop_schedule(c, instance.room, wanted.agent))
+        self._rescheduled(instance)
+        return dropped
+
+    def _rescheduled(self, instance: Instance) -> None:
+        if (team := self.team(instance.room)) is not None:
+            team.alarms.look_again()
 
     # Hearing
 
@@ -367,3 +462,20 @@ def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
     """What a person who goes on with a workflow that has failed lets it use up; None: nobody does."""
     last = prepared.journal.entries[-1].data
     return last.bounds if isinstance(last, Resumed) and last.was == "failed" else None
+
+
+def _alive(instance: Instance, wanted: Target) -> Instance:
+    """The instance, unless it is over."""
+    if instance.status not in OVER:
+        return instance
+    if instance.name == GLOBAL:
+        raise Conflict(f"{wanted} is not there", hint=f"To seat it: guild start {wanted.agent or 'WORKER'}")
+    tag = "" if instance.tag == MAIN else f" --tag {instance.tag}"
+    hint = f"To begin again: guild {instance.mode} {instance.path}{tag}"
+    raise Conflict(f"{instance.target} is {instance.status}: nobody is there", hint=hint)
+
+
+def _agent(wanted: Target) -> str:
+    if wanted.agent is None:
+        raise UsageError(f"{wanted} names no agent", hint="Write agent@workflow:tag.")
+    return wanted.agent

@@ -2,7 +2,7 @@
 
 `global` and `main` may be left out of a target. Also parses params of a command line and finds the workflow files of a
 project.
-Does not look up the instance that a target names (`control.py`).
+Does not look up the instance that a target names (`queries.py`).
 """
 
 from __future__ import annotations

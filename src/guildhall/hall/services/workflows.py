@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from guildhall.hall.services.runs import RunService
     from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.model import Message
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.model import RunRequest
     from guildhall.store.engine import Store
-    from guildhall.workflow.control import Steering
     from guildhall.workflow.plan import WorkflowPlan
     from guildhall.workflow.target import Instance, Schedule, Sent, Start, Target, WorkflowShown
 
@@ -47,7 +46,7 @@ class RoomService(Rooms):
         return store.read(lambda connection: queries.said(connection, instance, since=since))
 
     async def send(self, target: Target, text: str) -> Sent:
-        return await self._hall.workflow_databases.of_team(target).workflows.steering.send(text, target)
+        return await self._hall.workflow_databases.of_team(target).workflows.send(text, target)
 
     async def documents(self, target: Target) -> Sequence[DocumentListed]:
         return await self._room(target).documents.listing()
@@ -146,13 +145,11 @@ class WorkflowService(Workflows):
         return await self.find_by_run(seated.run if isinstance(seated, Prepared) else seated.id)
 
     async def start_agent(self, target: Target) -> WorkflowShown:
-        return await self.find_by_run((await self._steering(target).start_agent(target)).id)
+        instance = await self._hall.workflow_databases.of_team(target).workflows.start_agent(target)
+        return await self.find_by_run(instance.id)
 
     async def stop_agent(self, target: Target) -> Sequence[str]:
-        return await self._steering(target).stop_agent(target)
-
-    def _steering(self, target: Target) -> Steering:
-        return self._hall.workflow_databases.of_team(target).workflows.steering
+        return await self._hall.workflow_databases.of_team(target).workflows.stop_agent(target)
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
         def read(connection: Connection) -> Sequence[WorkflowShown]:
@@ -189,7 +186,7 @@ class WorkflowService(Workflows):
             check_text(prompt, "the prompt", most=_MAX_PROMPT_CHARS)
             if not prompt.strip():
                 raise UsageError("the prompt is empty", hint="Leave it out, or say what the agent is to do.")
-        return await self._steering(target).schedule(target, wakeup, prompt)
+        return await self._hall.workflow_databases.of_team(target).workflows.schedule(target, wakeup, prompt)
 
     async def clear_schedule(self, target: Target) -> bool:
-        return await self._steering(target).unschedule(target)
+        return await self._hall.workflow_databases.of_team(target).workflows.unschedule(target)
