@@ -286,7 +286,7 @@ def test_open_proposals_are_resolved_when_nobody_can_move_in_the_transaction_of_
     assert heard.woken[-1] == {"coder"}
     assert "**y**" in At(room, "coder")("document_read", file="decisions.md")
     assert asyncio.run(end_proposals(room, "settle")) == []
-    assert store.read(lambda c: voting.open_count(c, room.id)) == 0
+    assert store.read(lambda c: records.open_ones(c, room.id)) == []
 
 
 def test_two_elections_that_end_at_once_both_give_their_role(room: Room):

@@ -171,17 +171,7 @@ class Message:
     at: str
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "sender": self.sender,
-            "content": self.content,
-            "mentions": list(self.mentions),
-            "resource": self.resource,
-            "hops": self.hops,
-            "run": self.run,
-            "at": self.at,
-        }
+        return _dump(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,14 +206,7 @@ class Posted:
     resource: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "reached": list(self.reached),
-            "missed": list(self.missed),
-            "overlooked": list(self.overlooked),
-            "held": self.held,
-            "resource": self.resource,
-        }
+        return _dump(self)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Posted:
@@ -264,6 +247,10 @@ class Proposal:
     @property
     def id(self) -> str:
         return f"{PROPOSAL}-{self.number}"
+
+    @property
+    def form(self) -> str:
+        return f"{self.type}, {self.resolution}, {'binding' if self.binding else 'advisory'}"
 
     @property
     def passed(self) -> bool:
@@ -318,6 +305,10 @@ class RoomListener:
 
     wake: Callable[[str, frozenset[str]], None] = lambda room, agents: None
     on_event: Callable[[RoomEvent], None] = lambda event: None
+
+
+def _dump(value: Message | Posted) -> dict[str, Any]:
+    return {name: list(field) if isinstance(field, tuple) else field for name, field in vars(value).items()}
 
 
 def check_seat(name: str) -> None:

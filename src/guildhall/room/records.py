@@ -8,6 +8,7 @@ Invariant: messages and log entries are added and never removed.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
@@ -26,6 +27,7 @@ from sqlalchemy import (
 
 from guildhall.room.model import (
     HOLDING,
+    SYSTEM,
     Actor,
     DeliveryStatus,
     LogEntry,
@@ -102,11 +104,7 @@ def all_or_nothing(connection: Connection) -> Generator[None]:
 
 
 def add_room(connection: Connection, room: RoomRecord) -> None:
-    values = {
-        name: getattr(room, name) for name in ("id", "workflow", "tag", "created_at", "closed_at", "documents", "owner")
-    }
-    statement = insert(rooms).values(**values, roles=dict(room.roles), settings=dict(room.settings))
-    connection.execute(statement)
+    connection.execute(insert(rooms).values(**vars(room)))
 
 
 def change_room(connection: Connection, room: str, **values: Any) -> None:
@@ -215,6 +213,13 @@ def unread(connection: Connection, room: str, agent: str, limit: int) -> list[Ma
     """The oldest unread messages of an agent. A look-up in an index, however long the channel is."""
     found = connection.execute(_READ_INBOX, {"room": room, "agent": agent, "limit": limit})
     return [Mail(message=_message(row), priority=row.priority) for row in found]
+
+
+def has_unread_call(connection: Connection, room: str, agent: str, key: str) -> bool:
+    """Return True if an agent has an unread message of the room itself, posted by a call whose key starts so."""
+    mine = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (messages.c.sender == SYSTEM)
+    posted = messages.c.key.startswith(key, autoescape=True)
+    return connection.execute(_INBOX.where(mine, _UNREAD, posted).limit(1)).first() is not None
 
 
 def in_status(
@@ -334,15 +339,9 @@ def history(connection: Connection, room: str, *, since: int = 0) -> list[LogEnt
     """The log of a room, in order."""
     mine = (room_log.c.room == room) & (room_log.c.place > since)
     rows = connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()
+    names = ("place", "op", "arguments", "result", "at")
     return [
-        LogEntry(
-            place=row["place"],
-            op=row["op"],
-            actor=Actor(name=row["actor"], run=row["run"], key=row["key"]),
-            arguments=row["arguments"],
-            result=row["result"],
-            at=row["at"],
-        )
+        LogEntry(actor=Actor(name=row["actor"], run=row["run"], key=row["key"]), **{name: row[name] for name in names})
         for row in rows
     ]
 
@@ -361,17 +360,8 @@ def shown(connection: Connection, room: str, run: str) -> frozenset[int]:
 
 
 def _message(row: Row[Any]) -> Message:
-    return Message(
-        id=row.id,
-        kind=row.kind,
-        sender=row.sender,
-        content=row.content,
-        mentions=tuple(row.mentions),
-        resource=row.resource,
-        hops=row.hops,
-        run=row.run,
-        at=row.at,
-    )
+    values = {field.name: getattr(row, field.name) for field in fields(Message)}
+    return Message(**{**values, "mentions": tuple(row.mentions)})
 
 
 _OPEN = proposals.c.status == literal_column("'open'")  # spelled out: only so is the partial index used

@@ -113,7 +113,10 @@ class RoomReplay:
         if not mine:
             return Repeated(arguments={}, result={}, given=given)
         result = mine[-1].result
-        if self._files and _changed_outside(entry, result):
+        refused = entry.op in _CHANGES and entry.result.get("error", {}).get("code") == "conflict"
+        if (
+            self._files and refused and result != entry.result
+        ):  # because of a version by hand that the log does not have
             result = entry.result
             given = None
         return Repeated(arguments=mine[-1].arguments, result=result, given=given)
@@ -189,11 +192,6 @@ def _path_of(entry: LogEntry) -> str | None:
         return check_path(entry.arguments.get("file") or DEFAULT)
     except GuildError:
         return None
-
-
-def _changed_outside(entry: LogEntry, now: Mapping[str, Any]) -> bool:
-    """Return True if a change was refused because of a version by hand that the log does not have."""
-    return entry.op in _CHANGES and now != entry.result and entry.result.get("error", {}).get("code") == "conflict"
 
 
 def _arguments(connection: Connection, room: str, entry: LogEntry) -> dict[str, Any]:

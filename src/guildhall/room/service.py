@@ -301,8 +301,16 @@ class Rooms:
             hint = did_you_mean(settings.owner, seats)
             raise NotFound(f"the owner of the documents, {settings.owner!r}, is not an agent", hint=hint)
         at = stamp(self._clock.now())
-        id = await self._store.write(lambda connection: _open(connection, workflow, tag, seats, settings, at))
-        room = self.room(id)
+        arguments = settings.as_opened(seats)
+
+        def write(connection: Connection) -> str:
+            current = records.current_room(connection, workflow, tag)
+            id = new_id(ROOM) if current is None else current.id
+            open_room(connection, id, workflow, tag, at, arguments)
+            records.log(connection, id, "open", Actor.system(), at, arguments, {})
+            return id
+
+        room = self.room(await self._store.write(write))
         await room.mend()
         return room
 
@@ -328,17 +336,6 @@ class Rooms:
 
         await self._store.write(write)
         self._rooms.pop(id, None)
-
-
-def _open(
-    connection: Connection, workflow: str, tag: str, seats: Sequence[str], settings: RoomSettings, at: str
-) -> str:
-    current = records.current_room(connection, workflow, tag)
-    id = new_id(ROOM) if current is None else current.id
-    arguments = settings.as_opened(seats)
-    open_room(connection, id, workflow, tag, at, arguments)
-    records.log(connection, id, "open", Actor.system(), at, arguments, {})
-    return id
 
 
 def open_room(connection: Connection, id: str, workflow: str, tag: str, at: str, arguments: Mapping[str, Any]) -> None:

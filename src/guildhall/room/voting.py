@@ -229,10 +229,6 @@ def decided_since(connection: Connection, room: str, at: str) -> bool:
     return any((one.ended_at or "") >= at for one in decided)
 
 
-def open_count(connection: Connection, room: str) -> int:
-    return len(records.open_ones(connection, room))
-
-
 def _is_due(proposal: Proposal, at: str) -> bool:
     return proposal.expires_at is not None and proposal.expires_at <= at
 

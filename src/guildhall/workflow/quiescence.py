@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import ErrorInfo, LimitReached, RuntimeFailed
 from guildhall.room import records as room_records
-from guildhall.room import voting
 from guildhall.room.model import Actor
 from guildhall.room.service import perform_in
 from guildhall.runs.model import Ask, Stretch
@@ -60,10 +59,11 @@ def look(
     held = bool(room_records.in_status(connection, instance.room, "held"))
     if held and (attended or not _asked_about(connection, instance.id)):
         return Standing(busy=True)  # whoever asks the person, or takes the answer, is at it
-    if voting.open_count(connection, instance.room):
+    if room_records.open_ones(connection, instance.room):
         if not settle:
             return Standing(busy=False)
-        return Standing(busy=True, turn=_settled(connection, instance, at))
+        settled = perform_in(connection, instance.room, "settle", Actor.system(run=instance.id), at)
+        return Standing(busy=True, turn=settled.turn)
     worst = _worst(connection, instance.id, agents)
     return Standing(busy=False, stretch=worst or (_WAITING if held else None))
 
@@ -74,10 +74,6 @@ def movable(connection: Connection, instance: Instance, at: str, *, attended: bo
     resting = [agent for agent in records.agents_of(connection, instance.id) if agent.status in ("idle", "waiting")]
     can = (agent for agent in resting if _can_move(connection, instance.id, agent, mail, at, attended=attended))
     return frozenset(agent.name for agent in can)
-
-
-def _settled(connection: Connection, instance: Instance, at: str) -> Turn | None:
-    return perform_in(connection, instance.room, "settle", Actor.system(run=instance.id), at).turn
 
 
 def waits_for(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:

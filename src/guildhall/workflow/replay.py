@@ -5,7 +5,6 @@ Does not execute tools or call models. Does not run the exported test (`hall.tes
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,7 @@ from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.store.temporary import scratch
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import election, records
-from guildhall.workflow.agent_steps import effects_before
-from guildhall.workflow.agent_turn import alone_message, first_message, outputs_of, result_of
+from guildhall.workflow.agent_turn import effects_before, result_of, run_input
 from guildhall.workflow.loader import load, thawed
 from guildhall.workflow.ordering import begins, call_place, ends, who
 from guildhall.workflow.setup import TOOLS, run_steps
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from guildhall.runs.replay.recordings import Recordings
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
-    from guildhall.workflow.model import Agent, Values, Workflow
+    from guildhall.workflow.model import Values, Workflow
     from guildhall.workflow.target import Instance
 
     Tree = Sequence[tuple[Run, Journal]]
@@ -95,32 +93,21 @@ class TeamAgain:
         end = self._journal(self.instance.id).entries[-1].data
         if self.found or not isinstance(end, Ended) or end.status != "completed":
             raise Over
-        return Outcome(output=self._result(), messages=[])
-
-    def _result(self) -> str:
-        if not self.workflow.definition.context.enabled:
-            return self._store.read(lambda record: outputs_of(record, self.instance.id, self.workflow))
-        return result_of(self.workflow, self._room.room, since=self.instance.created_at)
+        output = result_of(self.workflow, self.instance, self._room.room, self._store)
+        return Outcome(output=output, messages=[])
 
     # The agents
 
     def seated(self, run: Run) -> tuple[Worker, Seat] | None:
-        """The worker of today in the seat of a run; None: it has none, or not any more."""
-        if run.parent != self.instance.id:
-            return None
-        voting = run.worker.startswith(VOTER)
-        agent = self._agent(run)
-        if agent is None:
-            return None
-        if voting:
-            return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
-        enabled = self.workflow.definition.context.enabled
-        tools = room_tools() if enabled else ()
-        return self.workflow.seated(agent, self.values), seat_on_record(tools)
-
-    def _agent(self, run: Run) -> Agent | None:
+        """Return the current worker and the seat of a run, or None if the run has no seat, or no longer has one."""
         name = run.worker.removeprefix(VOTER)
-        return next((agent for agent in self.workflow.agents if agent.name == name), None)
+        agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
+        if run.parent != self.instance.id or agent is None:
+            return None
+        if run.worker.startswith(VOTER):
+            return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
+        tools = room_tools() if self.workflow.definition.context.enabled else ()
+        return self.workflow.seated(agent, self.values), seat_on_record(tools)
 
     # The room
 
@@ -162,33 +149,24 @@ class TeamAgain:
             self._equal(then, "the first message", said, possible[0])
 
     def _first_messages(self, connection: Connection, then: LogEntry, run: Run) -> Iterator[str]:
-        """What the run would be told now. Whether it was told of an earlier attempt depends on how the agent stood."""
-        batch = mail_shown(connection, self._room.room.id, then)
-        names = [agent.name for agent in self.workflow.agents]
+        """Yield the possible first messages of a run. The state of the agent decided if it lists earlier effects."""
+        room = self._room.room.id
+        batch = mail_shown(connection, room, then)
         more = then.arguments.get("left", 0)
-        for before in ("", self._effects_before(run)):
-            if not self.workflow.definition.context.enabled:
-                yield alone_message(connection, self._room.room.id, batch, before=before)
-                continue
-            yield first_message(then.actor.name, names, batch, more=more, before=before)
-
-    def _effects_before(self, run: Run) -> str:
         instance, number = self.instance.id, run.ordinal + 1
-        return self._store.read(lambda connection: effects_before(connection, instance, run.worker, number))
+        effects = self._store.read(lambda record: effects_before(record, instance, run.worker, number))
+        for before in ("", effects):
+            yield run_input(connection, self.workflow, room, then.actor.name, batch, more=more, before=before)
 
     def _call(self, then: LogEntry) -> ToolCall | None:
-        """The call that made an operation, with the arguments that the model gave."""
-        started = self._started(then)
-        if started is None or then.actor.key is None:
-            return None
-        return ToolCall(key=then.actor.key, tool=started.tool, arguments=started.arguments)
-
-    def _started(self, then: LogEntry) -> ToolStarted | None:
+        """Return the call that made an operation, with the arguments that the model gave, or None."""
         run, key = then.actor.run, then.actor.key
         if run is None or key is None or not self._is_run(run):
             return None
         entry = self._journal(run).last(key, ToolStarted)
-        return entry.data if entry and entry.data.tool == then.op else None
+        if entry is None or entry.data.tool != then.op:
+            return None
+        return ToolCall(key=key, tool=entry.data.tool, arguments=entry.data.arguments)
 
     def _compare(self, then: LogEntry, made: Repeated) -> None:
         self._equal(then, f"what {then.op} was asked", then.arguments, made.arguments)
@@ -270,7 +248,9 @@ class WorkflowReplays:
         there = frame_then(root.frame, frame)
         workflow, gone = self._of_today(instance, there)
         try:
-            values = self._values(root, workflow, instance, there)
+            params = self.history.purpose(root.id, WorkflowPurpose).params
+            allowed = self.settings(there).env
+            values = values_of(workflow, tag=instance.tag, params=params, frame=there, allowed=allowed)
         except GuildError as error:
             difference = Difference(step=0, text=f"now it cannot start: {error}")
             return Replayed(run=root.id, steps=steps, difference=difference, worker_gone=gone)
@@ -284,18 +264,14 @@ class WorkflowReplays:
                 store=self.store,
                 history=self.history,
             )
-            played = [await self._play_root(root, workflow, team, frame)]
+            again = replace(root, request=replace(root.request, input=asked_of(workflow)))
+            seat = seat_on_record(TOOLS)
+            played = [await self.recordings.play(again, frame, worker=conducting(workflow), seat=seat, runtime=team)]
             if played[0].same:
                 played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
         found = [*team.found, *(self._found(one) for one in played if not one.same)]
         gone = gone or any(one.worker_gone for one in played if one.run in wanted)
         return earliest(run, steps, [one for one in found if one.run in wanted], gone=gone)
-
-    async def _play_root(self, root: Run, workflow: Workflow, team: TeamAgain, frame: Frame) -> Replayed:
-        request = replace(root.request, input=asked_of(workflow))
-        seat = seat_on_record(TOOLS)
-        again = replace(root, request=request)
-        return await self.recordings.play(again, frame, worker=conducting(workflow), seat=seat, runtime=team)
 
     async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> Replayed:
         seated = team.seated(run)
@@ -317,23 +293,18 @@ class WorkflowReplays:
         if not path.exists():
             return then, True
         gone: list[str] = []
-        find = partial(self._find, then, replace(frame, cwd=path.parent), gone)
+
+        def find(name: str) -> Worker:
+            try:
+                return self.find(name, replace(frame, cwd=path.parent))
+            except NotFound:
+                for agent in then.agents:
+                    if then.definition.agents[agent.name].worker == name:
+                        gone.append(name)
+                        return agent.worker
+                raise
+
         return load(path, find), bool(gone)
-
-    def _find(self, then: Workflow, frame: Frame, gone: list[str], name: str) -> Worker:
-        try:
-            return self.find(name, frame)
-        except NotFound:
-            for agent in then.agents:
-                if then.definition.agents[agent.name].worker == name:
-                    gone.append(name)
-                    return agent.worker
-            raise
-
-    def _values(self, root: Run, workflow: Workflow, instance: Instance, frame: Frame) -> Values:
-        params = self.history.purpose(root.id, WorkflowPurpose).params
-        allowed = self.settings(frame).env
-        return values_of(workflow, tag=instance.tag, params=params, frame=frame, allowed=allowed)
 
 
 def team_part(tree: Tree, store: Store) -> TeamPart | None:
@@ -344,7 +315,9 @@ def team_part(tree: Tree, store: Store) -> TeamPart | None:
         return None
     operations = store.read(lambda connection: room_records.history(connection, instance.room))
     writer = _Writer(tree, operations)
-    fields: dict[str, Any] = {"workflow": _inside(instance.path, root), "tag": instance.tag}
+    path, top = Path(instance.path), root.frame.root
+    shown = path.relative_to(top) if path.is_relative_to(top) else path
+    fields: dict[str, Any] = {"workflow": str(shown), "tag": instance.tag}
     purpose = root.purpose_as(WorkflowPurpose)
     if purpose is not None and purpose.params:
         fields["params"] = dict(purpose.params)
@@ -353,11 +326,6 @@ def team_part(tree: Tree, store: Store) -> TeamPart | None:
     fields["order"] = list(writer.order())
     files, tools = writer.files(), frozenset(ROOM_TOOLS)
     return TeamPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable())
-
-
-def _inside(path: str, root: Run) -> str:
-    top = root.frame.root
-    return str(Path(path).relative_to(top)) if Path(path).is_relative_to(top) else path
 
 
 def _setup(journal: Journal) -> Iterator[dict[str, Any]]:

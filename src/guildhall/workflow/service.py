@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound, UsageError
 from guildhall.core.events import Event, EventBus, ToolOutputData
 from guildhall.room import mentions
 from guildhall.room.model import ALL, Actor, RoomEvent, Said
-from guildhall.room.service import Rooms, RoomSettings, perform_in
+from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
 from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.hooks import Seat
 from guildhall.runs.limits import in_force
@@ -28,7 +28,6 @@ from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
 from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
-from guildhall.workflow import start as standalone
 from guildhall.workflow.agent_turn import FIRST_PAUSE
 from guildhall.workflow.loader import frozen, thawed
 from guildhall.workflow.plan import opening_of
@@ -44,13 +43,15 @@ from guildhall.workflow.start import (
     furnished,
     refuse_alive,
     refuse_replaced,
+    seat_of,
     set_aside,
     values_of,
+    workflow_of,
 )
 from guildhall.workflow.target import GLOBAL, MAIN, OVER, AgentState, Instance, Schedule, Sent, Start, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import tzinfo
 
     from sqlalchemy import Connection
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.room.service import Room
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.history import History
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Execute
     from guildhall.workers.model import Worker
     from guildhall.workflow.definition import Wakeup
-    from guildhall.workflow.model import Values, Workflow
+    from guildhall.workflow.model import Workflow
     from guildhall.workflow.ordering import RecordedOrder
 
 
@@ -131,7 +131,8 @@ class Workflows:
         if start.fresh and (room := self._rooms.find(workflow.name, start.tag)) is not None:
             own = before is not None and before.path == str(workflow.path)
             await self._rooms.close(room.id, documents=set_aside(room.record()) if own else None)
-        room = await self._open_room(workflow, values)
+        seats = [agent.name for agent in workflow.agents]
+        room = await self._rooms.open(workflow.name, start.tag, seats, furnished(workflow, values))
         at = self._clock.now()
 
         def began(connection: Connection, run: str) -> None:
@@ -150,7 +151,7 @@ class Workflows:
                 created_at=stamp(at),
                 ended_at=None,
             )
-            records.add(connection, instance, [agent.name for agent in workflow.agents])
+            records.add(connection, instance, seats)
             # The user was asked about the held messages of the last generation, which is over.
             perform_in(connection, room.id, "dropped", Actor.person(), stamp(at))
             self._set_alarms(connection, room.id, workflow)
@@ -166,19 +167,19 @@ class Workflows:
 
     async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
         """A worker takes a seat in `global:main`: the workflow, where it lives, or ready to be launched with it."""
-        agent = standalone.seat_of(worker, request, frame)
+        agent = seat_of(worker, request, frame)
         async with self._beginning:
             before = self._store.read(lambda connection: records.newest(connection, GLOBAL, "main"))
             if before is None or before.status in OVER:
                 start = Start(file="", params={}, mode="start")
-                workflow = standalone.workflow_of(self._home, [agent])
+                workflow = workflow_of(self._home, [agent])
                 return await self._begin(workflow, start, RunRequest(worker="", input=""), frame)
             there = {state.name: state.status for state in self.agents(before.id)}
             if there.get(agent.name, "stopped") != "stopped":
                 hint = f"Speak to it with `guild send {agent.name} ...`, or end it with `guild stop {agent.name}`."
                 raise Conflict(f"{agent.name} is there already: {there[agent.name]}", hint=hint)
             seated = [one for one in thawed(before.source, before.definition).agents if one.name != agent.name]
-            workflow = standalone.workflow_of(self._home, [*seated, agent])
+            workflow = workflow_of(self._home, [*seated, agent])
             await self._seat_again(before, workflow)
             if (team := self.team(before.room)) is None:
                 return await self.again(before.id, frame)
@@ -223,15 +224,11 @@ class Workflows:
             self._refuse_too_little(run, grant)
         there = workflow.frame(frame)
         seat = self._conductor(workflow, there, lambda connection, run: None)
-        seat = replace(seat, plan=self._opening(run, workflow, there, grant))
-        return await self._runs.preparation.prepare_again(run, frame, grant=grant, seat=seat)
-
-    def _opening(self, run: str, workflow: Workflow, frame: Frame, grant: Grant | None) -> str:
-        """What could happen when it goes on, in a line."""
-        request = self._history.get(run).request
         granted = grant.budget if grant is not None else None
         budget = granted if granted is not None else in_force(self._history.journal(run)).budget
-        return opening_of(workflow, replace(request, budget=budget), frame, self._settings(frame))
+        request = replace(self._history.get(run).request, budget=budget)
+        seat = replace(seat, plan=opening_of(workflow, request, there, self._settings(there)))
+        return await self._runs.preparation.prepare_again(run, frame, grant=grant, seat=seat)
 
     def _refuse_too_little(self, run: str, grant: Grant) -> None:
         """Raises where agents that stopped at a limit have used up already what they are to have."""
@@ -248,6 +245,7 @@ class Workflows:
         params = self._history.purpose(prepared.run, WorkflowPurpose).params
         allowed = self._settings(prepared.frame).env
         values = values_of(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
+        last = prepared.journal.entries[-1].data
         team = Team(
             instance=instance,
             workflow=workflow,
@@ -261,14 +259,10 @@ class Workflows:
             first_pause=self._policy.first_pause,
             debounce=self._policy.debounce,
             order=self._policy.order,
-            granted=_granted(prepared),
+            granted=last.bounds if isinstance(last, Resumed) and last.was == "failed" else None,
         )
         self._teams[instance.room] = team
         self._runs.launch(prepared, team)
-
-    async def _open_room(self, workflow: Workflow, values: Values) -> Room:
-        seats = [agent.name for agent in workflow.agents]
-        return await self._rooms.open(workflow.name, values.tag, seats, furnished(workflow, values))
 
     def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> Seat:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
@@ -321,7 +315,7 @@ class Workflows:
             seated = [agent for agent in thawed(now.source, now.definition).agents if agent.name != name]
             if not seated:
                 return await self.stop(instance.id)
-            workflow = standalone.workflow_of(self._home, seated)
+            workflow = workflow_of(self._home, seated)
             await self._seat_again(instance, workflow)
             if (team := self.team(instance.room)) is not None:
                 team.workflow = workflow
@@ -456,12 +450,6 @@ class Workflows:
         for team in self._teams.values():
             if team.instance.id == ask.root:
                 team.answered(ask)
-
-
-def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
-    """What a person who goes on with a workflow that has failed lets it use up; None: nobody does."""
-    last = prepared.journal.entries[-1].data
-    return last.bounds if isinstance(last, Resumed) and last.was == "failed" else None
 
 
 def _alive(instance: Instance, wanted: Target) -> Instance:

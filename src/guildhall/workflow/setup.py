@@ -86,7 +86,9 @@ class Program:
         except TimeoutError:
             return TOO_LONG
         finally:
-            _end_group(process.pid)
+            # Ends all processes of the command. The watcher still runs, so the group belongs to the command.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
             await asyncio.wait(reading, timeout=_DRAIN_SECONDS)
             for task in reading:
                 task.cancel()
@@ -152,12 +154,6 @@ async def _exited(process: asyncio.subprocess.Process) -> None:
     finally:
         loop.remove_reader(handle)
         os.close(handle)
-
-
-def _end_group(leader: int) -> None:
-    """Ends all that the command has started; the watcher is still there, so that the group is its own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
 
 
 _MOST_KEPT = MAX_TEXT - 100_000  # bytes of an output that is kept: with what is said around it, it is a message

@@ -8,7 +8,7 @@ Does not look up the instance that a target names (`queries.py`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from guildhall.core import yaml
@@ -38,19 +38,14 @@ class Target:
     tag: str = MAIN
 
     @property
-    def whole(self) -> str:
-        """All of it: alice@global:main, @review:main."""
-        return f"{self.agent or ''}@{self.workflow}:{self.tag}"
-
-    @property
     def team(self) -> Target:
         """The workflow that it belongs to."""
         return Target(None, self.workflow, self.tag)
 
     def __str__(self) -> str:
-        """As it is shown: without what is understood."""
+        """Return the target without `global` and `main`."""
         if self.tag != MAIN:
-            return self.whole
+            return f"{self.agent or ''}@{self.workflow}:{self.tag}"
         if self.agent is None:
             return f"@{self.workflow}"
         return self.agent if self.workflow == GLOBAL else f"{self.agent}@{self.workflow}"
@@ -75,17 +70,16 @@ def parse(text: str) -> Target:
     return Target(agent or None, workflow or GLOBAL, tag or MAIN)
 
 
-def checked(target: Target) -> Target:
-    """The target, if names in it can be names at all. For one that was not parsed here."""
+def check_names(target: Target) -> None:
+    """Raise UsageError if a name in a target is invalid. `parse` has checked the targets that it returned."""
     for name in (target.workflow, target.tag, *([] if target.agent is None else [target.agent])):
         if not is_name(name):
             raise UsageError(f"{_cut(name)!r} cannot be part of a target", hint=_meant(""))
-    return target
 
 
-def missing(target: Target, known: Iterable[Target]) -> NotFound:
-    """The error for a target that is not there, with the nearest that is."""
-    hint = nearest_or(str(target), {str(one) for one in known}, "`guild ls --all` shows what there is.")
+def missing(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
+    """Return the error for an unknown target. Its hint is the nearest known target, unless `hint` is given."""
+    hint = hint or nearest_or(str(target), {str(one) for one in known}, "`guild ls --all` shows what there is.")
     return NotFound(f"there is no {'agent' if target.agent else 'workflow'} {target}", hint=hint)
 
 
@@ -224,22 +218,6 @@ class Instance:
     def target(self) -> Target:
         return Target(None, self.name, self.tag)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The instance as `--json` prints it."""
-        return {
-            "run": self.id,
-            "workflow": self.name,
-            "tag": self.tag,
-            "target": str(self.target),
-            "generation": self.generation,
-            "mode": self.mode,
-            "status": self.status,
-            "reason": self.reason,
-            "file": self.path,
-            "created_at": self.created_at,
-            "ended_at": self.ended_at,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class AgentState:
@@ -250,15 +228,6 @@ class AgentState:
     run: str | None  # the one that it is at, or that it can go on with
     attempts: int  # that have failed since it last did what it was asked
     due_at: str | None  # when the next one begins
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "agent": self.name,
-            "status": self.status,
-            "run": self.run,
-            "attempts": self.attempts,
-            "due_at": self.due_at,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,13 +247,7 @@ class Schedule:
         return Wakeup(every=self.every, cron=self.cron)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "agent": self.agent,
-            "every": self.every,
-            "cron": self.cron,
-            "prompt": self.prompt,
-            "due_at": self.due_at,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
