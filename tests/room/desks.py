@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.room import inbox, records
 from guildhall.room.model import Actor
 from guildhall.room.service import perform_in
 from guildhall.room.tools import RoomTools, room_tools
@@ -14,7 +15,7 @@ from guildhall.tools.definition import argument_problem
 from guildhall.tools.model import ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from guildhall.room.model import Proposal
+    from guildhall.room.model import Mail, Proposal
     from guildhall.room.operation import Performed
     from guildhall.room.service import Room
     from guildhall.store.engine import Store
@@ -25,6 +26,16 @@ _KEYS = count(1)  # no two calls of a test are the same one, unless it says so
 def perform(store: Store, room: Room, name: str, actor: Actor, **arguments: Any) -> Performed:
     """Perform an operation as a workflow does: in a transaction of its own."""
     return store.submit(lambda c: perform_in(c, room.id, name, actor, room.now(), **arguments)).result(5)
+
+
+def unread(room: Room, agent: str) -> list[Mail]:
+    """Return the mail that the agent would be shown."""
+    return room.documents.store.read(lambda connection: inbox.unread(connection, room.id, agent))
+
+
+def waiting(room: Room) -> dict[str, int]:
+    """Return the number of unread messages of each agent that has some."""
+    return room.documents.store.read(lambda connection: records.count_unread(connection, room.id))
 
 
 async def vote(room: Room, proposal: str, choice: str, actor: Actor) -> Proposal:

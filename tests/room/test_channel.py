@@ -14,7 +14,7 @@ from guildhall.room.model import Actor, Piece, Said
 from guildhall.room.operation import begin
 from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
-from tests.room.desks import perform
+from tests.room.desks import perform, unread, waiting
 
 if TYPE_CHECKING:
     from guildhall.room.service import Room
@@ -26,7 +26,7 @@ def opened(rooms: Rooms, *seats: str, **how: Any) -> Room:
 
 
 def numbers(room: Room, name: str) -> list[int]:
-    return [mail.message.id for mail in room.unread(name)]
+    return [mail.message.id for mail in unread(room, name)]
 
 
 @pytest.mark.req("AW-5", "AW-6")
@@ -41,7 +41,7 @@ def test_a_mention_is_delivered_and_stays_unread_until_it_is_acknowledged(rooms:
     assert moved == [1]
     assert numbers(room, "reviewer") == [2]
     assert numbers(room, "coder") == [1]
-    assert room.waiting() == {"reviewer": 1, "coder": 1}
+    assert waiting(room) == {"reviewer": 1, "coder": 1}
     (first, _) = room.messages()
     assert (first.sender, first.content, first.mentions, first.kind) == (
         "person",
@@ -56,10 +56,10 @@ def test_all_reaches_every_seat_but_the_sender_s(rooms: Rooms, heard: Heard):
     room = opened(rooms)
     posted = asyncio.run(room.send("@all sync up", agent("coder")))
     assert posted.reached == ("coordinator", "reviewer")
-    assert [mail.urgency for mail in room.unread("reviewer")] == ["low"]
+    assert [mail.urgency for mail in unread(room, "reviewer")] == ["low"]
     asyncio.run(room.send("sync up", PERSON, to=["all"]))
     assert heard.woken[-1] == set(TEAM)
-    assert [mail.urgency for mail in room.unread("coder")] == ["high"]
+    assert [mail.urgency for mail in unread(room, "coder")] == ["high"]
 
 
 @pytest.mark.req("AW-24")
@@ -101,7 +101,7 @@ def test_nobody_is_woken_by_a_message_to_the_person_to_oneself_or_to_no_one(room
     assert asyncio.run(room.send("@coder I go on", agent("coder"))).reached == ()
     assert asyncio.run(room.send("just saying", agent("coder"))).reached == ()
     assert heard.wakes == []
-    assert room.waiting() == {}
+    assert waiting(room) == {}
     assert [event.data["id"] for event in heard.happened] == [1, 2, 3]
 
 
@@ -131,7 +131,7 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
     room = opened(rooms, max_hops=2)
 
     def turn(name: str, run: str, text: str) -> bool:
-        batch = room.unread(name)
+        batch = unread(room, name)
         perform(store, room, "inbox_shown", agent(name, run, "inbox"), left=0, **inbox.marks(batch))
         posted = asyncio.run(room.send(text, agent(name, run)))
         until = store.read(lambda c: records.seen(c, room.id, run)).until
@@ -145,14 +145,14 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
     assert turn("coder", "r-3", "@reviewer thank you too")
     assert len(heard.wakes) == 3
     assert heard.happened[-1].type == "held"
-    assert room.waiting() == {}
+    assert waiting(room) == {}
     assert [message.hops for message in room.messages()] == [0, 1, 2, 3]
     assert [name for name, _ in store.read(lambda c: records.in_status(c, room.id, "held"))] == ["reviewer"]
     released = perform(store, room, "released", PERSON).turn
     assert released is not None
     asyncio.run(room.follow(released))
     assert heard.woken[-1] == {"reviewer"}
-    assert room.waiting() == {"reviewer": 1}
+    assert waiting(room) == {"reviewer": 1}
     assert not turn("reviewer", "r-4", "@coder once more")
 
 
@@ -223,7 +223,7 @@ def test_many_senders_at_once_lose_nothing(rooms: Rooms):
     said = [message.content for message in room.messages()]
     assert len(said) == len(set(said)) == 80
     assert [message.id for message in room.messages()] == list(range(1, 81))
-    assert room.waiting() == {"coordinator": 80}
+    assert waiting(room) == {"coordinator": 80}
 
 
 def test_a_cancelled_sender_s_message_still_wakes(rooms: Rooms, heard: Heard):
@@ -250,7 +250,7 @@ def test_two_tags_share_nothing_and_a_room_is_found_again(rooms: Rooms, store: S
     two = asyncio.run(rooms.open("review", "pr-2", TEAM))
     asyncio.run(one.send("@coder one", PERSON))
     assert (len(one.messages()), len(two.messages())) == (1, 0)
-    assert (one.waiting(), two.waiting()) == ({"coder": 1}, {})
+    assert (waiting(one), waiting(two)) == ({"coder": 1}, {})
     asyncio.run(two.send("@coder two", PERSON))
     assert two.messages()[0].id == 1
     again = Rooms(store, clock)
@@ -280,7 +280,7 @@ def test_opening_again_seats_who_is_in_the_file_now(rooms: Rooms):
     again = opened(rooms, "c", "a")
     assert again.id == room.id
     assert [seat.agent for seat in again.seats()] == ["c", "a"]
-    assert again.waiting() == {"a": 1}
+    assert waiting(again) == {"a": 1}
     assert again.record().owner is None
 
 

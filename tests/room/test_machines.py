@@ -21,7 +21,7 @@ from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.temporary import scratch
 from tests.room.conftest import Heard, Moments
-from tests.room.desks import At, end_proposals, perform, vote
+from tests.room.desks import At, end_proposals, perform, unread, vote, waiting
 from tests.room.test_again import first_difference
 
 TEAM = ("a", "b", "c")
@@ -107,7 +107,7 @@ class Inboxes(InRoom):
     @rule(target=runs, name=AGENTS, number=st.integers(1, 10**9))
     def a_run_begins(self, name: str, number: int) -> tuple[str, str]:
         run = f"r-{number}-{len(self.shown)}"
-        batch = self.room.unread(name)
+        batch = unread(self.room, name)
         self.perform("inbox_shown", Actor(name=name, run=run, key="inbox"), left=0, **inbox.marks(batch))
         self._note_shown(name, run)
         return name, run
@@ -164,9 +164,9 @@ class Inboxes(InRoom):
     def inboxes_are_as_they_should_be(self) -> None:
         for name in TEAM:
             expected = [number for number, status in self.status[name].items() if status == "unread"]
-            assert [mail.message.id for mail in self.room.unread(name)] == sorted(expected)
+            assert [mail.message.id for mail in unread(self.room, name)] == sorted(expected)
         counts = {name: sum(s == "unread" for s in self.status[name].values()) for name in TEAM}
-        assert self.room.waiting() == {name: count for name, count in counts.items() if count}
+        assert waiting(self.room) == {name: count for name, count in counts.items() if count}
         assert len(self.room.messages()) == self.count
 
 

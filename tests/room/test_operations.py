@@ -19,6 +19,7 @@ from guildhall.room.tools import TOOLS, room_tools
 from guildhall.store.temporary import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
+from tests.room.desks import unread
 from tests.test_hostile import TEXTS, WRONG
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def test_a_replay_performs_every_operation_through_the_same_entry_point(
         for name in GOOD:
             actor, arguments = arguments_of(name, resource)
             if name == "inbox_shown":
-                arguments = {"left": 0, **inbox.marks(room.unread(actor.name))}
+                arguments = {"left": 0, **inbox.marks(unread(room, actor.name))}
             try:
                 await room.perform(name, _apart(actor, name), **arguments)
             except GuildError:

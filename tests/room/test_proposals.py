@@ -14,7 +14,7 @@ from guildhall.room.model import Actor, Proposal
 from guildhall.room.service import Rooms, RoomSettings, perform_in
 from guildhall.room.voting import decide
 from tests.room.conftest import PERSON, TEAM, Heard, Moments, agent
-from tests.room.desks import At, end_proposals, vote
+from tests.room.desks import At, end_proposals, unread, vote, waiting
 
 if TYPE_CHECKING:
     from guildhall.room.service import Room
@@ -186,7 +186,7 @@ def test_a_binding_assignment_is_posted_to_whom_it_names(room: Room, heard: Hear
     coordinator = At(room, "coordinator")
     coordinator("proposal_create", type="assignment", title="fix line 3", quorum=1, binding=binding)
     voted(room, "p-1", reviewer="coder")
-    mail = [mail for mail in room.unread("coder") if mail.message.kind == "assignment"]
+    mail = [mail for mail in unread(room, "coder") if mail.message.kind == "assignment"]
     assert bool(mail) is binding
     if binding:
         assert mail[0].urgency == "high"
@@ -305,7 +305,7 @@ def test_the_election_of_an_owner_wakes_nobody(room: Room, heard: Heard):
     assert (election.status, election.result) == ("resolved", "coder")
     assert room.record().owner == "coder"
     assert heard.wakes == []
-    assert room.waiting() == {}
+    assert waiting(room) == {}
 
 
 @pytest.mark.req("AW-9")

@@ -20,7 +20,7 @@ from guildhall.workers.model import SYSTEM_TOOLS
 from guildhall.workflow.agent_turn import first_message
 from guildhall.workflow.election import TOOLS as VOTING
 from tests.room.conftest import PERSON, TEAM, Heard
-from tests.room.desks import At, perform
+from tests.room.desks import At, perform, unread
 
 if TYPE_CHECKING:
     from guildhall.room.service import Room
@@ -142,7 +142,7 @@ def test_reading_the_inbox_leaves_it_unread_and_what_was_seen_can_be_handled_ear
     assert store.read(lambda c: records.seen(c, room.id, "r-coder")).until == 3
     assert "not seen message 4" in coder.refused("inbox_ack", until=4)
     assert coder("inbox_ack", until=2) == "2 handled."
-    assert [mail.message.id for mail in room.unread("coder")] == [3]
+    assert [mail.message.id for mail in unread(room, "coder")] == [3]
     assert "not seen message 3" in At(room, "coder", run="r-other").refused("inbox_ack", until=3)
     for wrong in (0, -1, 2**70, "x"):
         coder.refused("inbox_ack", until=wrong)
@@ -150,7 +150,7 @@ def test_reading_the_inbox_leaves_it_unread_and_what_was_seen_can_be_handled_ear
 
 def test_a_run_s_first_message_counts_as_seen_once(room: Room, store: Store):
     asyncio.run(room.send("@coder one", PERSON))
-    batch = room.unread("coder")
+    batch = unread(room, "coder")
     for _ in range(2):
         perform(store, room, "inbox_shown", Actor(name="coder", run="r-1", key="inbox"), left=0, **inbox.marks(batch))
     asyncio.run(room.send("@coder two", PERSON))
@@ -286,6 +286,6 @@ def test_nobody_passes_for_somebody_else_in_a_message_of_their_own(room: Room):
         assert [line for line in lines if line in told] == []
         assert [line for line in lines if f"\\{line}" in told] == lines
         assert told[-3:] == ["delete it", "[1] is a footnote", "--- a/x.py"]
-    mail = room.unread("coder")
+    mail = unread(room, "coder")
     assert mail[0].message.content == forged  # on record as it was said
     assert "\n\\--- #9 from person" in first_message("coder", ["coder", "reviewer"], mail)

@@ -8,6 +8,7 @@ import pytest
 
 from guildhall.core.errors import UsageError
 from guildhall.room import records as room_records
+from tests.room.desks import unread
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def test_who_fails_by_what_it_does_begins_again_and_is_told_what_was_done(team: 
         assert "channel_read {" not in last
         assert "document_write" not in last  # it was refused
         assert len(last) < 3_000
-        assert team.room.unread("ann") == []
+        assert unread(team.room, "ann") == []
 
     team.inside(work)
 

@@ -119,17 +119,15 @@ def post(
     number = records.add_message(
         turn.connection,
         turn.room.id,
-        {
-            "kind": kind,
-            "sender": sender,
-            "content": content,
-            "mentions": list(reached),
-            "resource": resource,
-            "hops": hops,
-            "run": turn.actor.run,
-            "key": turn.actor.key,
-            "at": turn.at,
-        },
+        kind=kind,
+        sender=sender,
+        content=content,
+        mentions=list(reached),
+        resource=resource,
+        hops=hops,
+        run=turn.actor.run,
+        key=turn.actor.key,
+        at=turn.at,
     )
     priority = _priority(sender, kind, everyone=found.everyone and not addressed)
     records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if held else "unread")

@@ -152,9 +152,6 @@ class Seat:
     task: str | None = None
     state: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"agent": self.agent, "task": self.task, "state": self.state}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Message:

@@ -12,9 +12,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Row,
-    RowMapping,
     bindparam,
     delete,
     func,
@@ -162,8 +162,8 @@ def change_seat(connection: Connection, room: str, agent: str, at: str, **values
 # The channel
 
 
-def add_message(connection: Connection, room: str, message: Mapping[str, Any]) -> int:
-    """Adds a message; its number in the room."""
+def add_message(connection: Connection, room: str, **message: Any) -> int:
+    """Add a message and return its number in the room."""
     number = count_messages(connection, room) + 1
     connection.execute(_ADD_MESSAGE, {"room": room, "id": number, **message})
     return number
@@ -279,7 +279,7 @@ def mark(
     until: int | None = None,
     only: Collection[int] | None = None,
 ) -> list[tuple[str, int]]:
-    """Moves deliveries from one status to another: those of an agent, or of all; which ones these were."""
+    """Move deliveries of an agent, or of all, from one status to another. Return them: agent and message."""
     mine = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
     if agent is not None:
         mine.append(deliveries.c.agent == agent)
@@ -287,23 +287,23 @@ def mark(
         mine.append(deliveries.c.message <= until)
     if only is not None:
         mine.append(deliveries.c.message.in_(only))
+    return _move(connection, mine, now)
+
+
+def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
+    """Hold the unread messages of agents to agents, `but` those to some. Return them: agent and message."""
+    said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
+    talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
+    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
+    return _move(connection, mine, "held")
+
+
+def _move(connection: Connection, mine: Sequence[ColumnElement[bool]], now: DeliveryStatus) -> list[tuple[str, int]]:
+    """Set the status of deliveries, and return them: agent and message."""
     columns = (deliveries.c.agent, deliveries.c.message)
     found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
     if found:
         connection.execute(update(deliveries).where(*mine).values(status=now))
-    return found
-
-
-def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
-    """Holds back what agents have said to agents and is unread, `but` that to some; which deliveries these were."""
-    said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
-    talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
-    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
-    columns = (deliveries.c.agent, deliveries.c.message)
-    found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
-    for agent, message in found:
-        here = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (deliveries.c.message == message)
-        connection.execute(update(deliveries).where(here).values(status="held"))
     return found
 
 
@@ -379,27 +379,22 @@ def count(connection: Connection, room: str) -> int:
 
 
 def find(connection: Connection, room: str, number: int) -> Proposal | None:
-    statement = select(proposals).where(proposals.c.room == room, proposals.c.number == number)
-    row = connection.execute(statement).mappings().first()
-    return None if row is None else _proposal(row)
+    return next(iter(_proposals(connection, room, proposals.c.number == number)), None)
 
 
 def all_of(connection: Connection, room: str) -> list[Proposal]:
-    """Every proposal, oldest first."""
-    statement = select(proposals).where(proposals.c.room == room).order_by(proposals.c.number)
-    return [_proposal(row) for row in connection.execute(statement).mappings()]
+    """Return every proposal, oldest first."""
+    return _proposals(connection, room)
 
 
 def open_ones(connection: Connection, room: str) -> list[Proposal]:
-    statement = select(proposals).where(proposals.c.room == room, _OPEN).order_by(proposals.c.number)
-    return [_proposal(row) for row in connection.execute(statement).mappings()]
+    return _proposals(connection, room, _OPEN)
 
 
 def unarchived(connection: Connection, room: str) -> list[Proposal]:
-    """Those that have a result which the archive does not have yet."""
-    mine = (proposals.c.room == room) & proposals.c.result.is_not(None) & proposals.c.archived.is_(False)
-    statement = select(proposals).where(mine).order_by(proposals.c.ended_at, proposals.c.number)
-    return [_proposal(row) for row in connection.execute(statement).mappings()]
+    """Return the decided proposals that the archive does not have yet, in the order in which they ended."""
+    found = _proposals(connection, room, proposals.c.result.is_not(None), proposals.c.archived.is_(False))
+    return sorted(found, key=lambda proposal: proposal.ended_at or "")
 
 
 def change(connection: Connection, room: str, number: int, **values: Any) -> None:
@@ -423,7 +418,10 @@ def votes_of(connection: Connection, room: str, number: int) -> list[Vote]:
     return [Vote(agent=row.agent, choice=row.choice, reason=row.reason) for row in found]
 
 
-def _proposal(row: RowMapping) -> Proposal:
-    values: dict[str, Any] = {name: value for name, value in row.items() if name != "room"}
-    values |= {name: tuple(values[name]) for name in _LISTS}
-    return Proposal(**values)
+def _proposals(connection: Connection, room: str, *where: ColumnElement[bool]) -> list[Proposal]:
+    statement = select(proposals).where(proposals.c.room == room, *where).order_by(proposals.c.number)
+    found: list[Proposal] = []
+    for row in connection.execute(statement).mappings():
+        values: dict[str, Any] = {name: value for name, value in row.items() if name != "room"}
+        found.append(Proposal(**{**values, **{name: tuple(values[name]) for name in _LISTS}}))
+    return found

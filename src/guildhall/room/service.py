@@ -27,7 +27,6 @@ from guildhall.room.file_export import Projection
 from guildhall.room.model import (
     SYSTEM,
     Actor,
-    Mail,
     Message,
     Posted,
     Proposal,
@@ -105,13 +104,6 @@ class Room:
             lambda connection: records.channel(connection, self.id, since=since, limit=limit, newest=newest)
         )
 
-    def unread(self, agent: str) -> list[Mail]:
-        return self._store.read(lambda connection: inbox.unread(connection, self.id, agent))
-
-    def waiting(self) -> dict[str, int]:
-        """Return the number of unread messages of each agent that has some."""
-        return self._store.read(lambda connection: records.count_unread(connection, self.id))
-
     def proposals(self) -> list[Proposal]:
         return self._store.read(lambda connection: records.all_of(connection, self.id))
 
@@ -151,8 +143,9 @@ class Room:
             before = self._store.read(lambda connection: recorded_result(connection, self.id, name, actor))
             if before is not None:
                 return raise_refusal(before)
+            call = DocumentCall(**vars(self.documents), actor=actor, op=name)
             try:
-                effect: Effect = await operation.function(DocumentCall(self.documents, actor, name), **bound)
+                effect: Effect = await operation.function(call, **bound)
             except GuildError as error:
                 effect = partial(_refuse, error)
             return await self._commit(operation, actor, bound, effect, check, also)

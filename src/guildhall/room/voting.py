@@ -341,8 +341,11 @@ def _attainable(proposal: Proposal, counts: Counter[str], left: int, everyone: i
 # Guards
 
 
-def guards(connection: Connection, room: str) -> dict[str, Proposal]:
-    """What is closed by a binding approval that has not been given, and by which. What was refused stays closed."""
+def guard_of(connection: Connection, room: str, tool: str, path: str | None = None) -> Proposal | None:
+    """Return the proposal that keeps a tool or a document closed, or None.
+
+    A binding approval closes its guards until it passes. A rejected one keeps them closed.
+    """
     closed: dict[str, Proposal] = {}
     for proposal in records.all_of(connection, room):
         if proposal.type != "approval" or not proposal.binding or proposal.status == "cancelled":
@@ -352,12 +355,7 @@ def guards(connection: Connection, room: str) -> dict[str, Proposal]:
                 closed.pop(guard, None)
             else:
                 closed[guard] = proposal
-    return closed
-
-
-def guard_of(connection: Connection, room: str, tool: str, path: str | None = None) -> Proposal | None:
-    """The proposal that keeps a tool, or a document, closed."""
-    for guard, proposal in guards(connection, room).items():
+    for guard, proposal in closed.items():
         below = path is not None and (path == guard or (guard.endswith("/") and path.startswith(guard)))
         if guard == tool or below:
             return proposal

@@ -191,8 +191,8 @@ def _reference(head: str, name: str | None) -> Reference:
         return Reference("output", head)
     if head in ("env", "params", "workflow"):
         return Reference(head, name)
-    known = ("env", "params", "workflow")
-    raise InvalidFile(f"${{{{ {head}.{name} }}}}: there is nothing of this name", hint=did_you_mean(head, known))
+    hint = did_you_mean(head, ("env", "params", "workflow"))
+    raise InvalidFile(f"${{{{ {head}.{name} }}}}: there is nothing of this name", hint=hint)
 
 
 ROOMS = ".workflow"  # beside the workflow file: what people see of its rooms

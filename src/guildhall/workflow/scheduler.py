@@ -1,8 +1,7 @@
 """The scheduler: executes a workflow: setup, election, kickoff, then turns of agents until the team is quiet.
 
-`Team` is the runtime of the workflow's run. The doors of that run execute the setup, and the agents are runs below it.
-A loop for each agent reads the next step from the database and takes a turn. A workflow in mode `run` ends when it is
-quiet. A workflow in mode `start` waits for the next message.
+`Team` is the runtime of the workflow's run, and the agents are runs below it. A loop for each agent reads the next step
+from the database and takes a turn. A quiet workflow ends in mode `run`, and waits for a message in mode `start`.
 Does not decide the next step (`agent_turn.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
 
 Invariant: a wake-up only makes an agent read the database. A lost wake-up costs at most 30 seconds.
@@ -101,7 +100,16 @@ class Team:
             await self._phase("setup")
         outputs = await run_steps(self.workflow, self.values, doors.tool)
         self.values = after_setup(self.workflow, self.values, outputs)
-        elected = self._election()
+        elected = election.Election(
+            instance=self.instance.id,
+            workflow=self.workflow,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            runs=self.runs,
+            request=self.request,
+            order=self.order,
+        )
         if election.is_needed(self.workflow, self.room.record()) or elected.cut_off():
             await self._phase("election")
             await elected.hold()
@@ -174,18 +182,6 @@ class Team:
             return self.instance.status != "setup"
         kicked = partial(room_records.recorded, room=self.room.id, run=self.instance.id, key="kickoff")
         return self.store.read(kicked) is not None
-
-    def _election(self) -> election.Election:
-        return election.Election(
-            instance=self.instance.id,
-            workflow=self.workflow,
-            room=self.room,
-            store=self.store,
-            clock=self.clock,
-            runs=self.runs,
-            request=self.request,
-            order=self.order,
-        )
 
     async def _kick_off(self) -> None:
         if self.instance.mode == "run" and (doubt := wakes_nobody(self.workflow)):

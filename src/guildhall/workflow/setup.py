@@ -1,8 +1,7 @@
 """The setup of a workflow: executes the commands of its file in order, before the agents begin.
 
-Each command is a tool call of the workflow's run and passes the gate, which records it before and after. A command that
-has ended is not repeated when the run resumes after a crash. The user is asked about a command that was interrupted.
-The commands belong to the user and run without a sandbox, so the file must be trusted first.
+Each command is a tool call of the workflow's run and passes the gate, so an ended command is not repeated after a
+crash, and the user is asked about an interrupted one. Commands run without a sandbox: the file must be trusted.
 Does not check trust (`loader.py`, `demand_trust`).
 
 Invariant: no process of a command survives the end of the command.
@@ -178,27 +177,22 @@ TOOLS: tuple[Tool, ...] = (shell_tool,)
 
 
 async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str, str]:
-    """Makes the calls; what was kept of their outputs, by name. RuntimeFailed where one fails."""
+    """Run the commands in order and return the outputs that are kept, by name. Raise RuntimeFailed if one fails."""
     outputs: dict[str, str] = {}
     for number, step in enumerate(workflow.definition.setup, 1):
-        result = await call(call_of(number, step, values, outputs))
+        known = replace(values, outputs=outputs)
+        arguments = {
+            "command": command(step.shell),
+            # The environment of the command has the variables of `env:` already.
+            "variables": {one.variable: known.of(one) for one in references(step.shell) if one.kind != "env"},
+            "timeout": step.timeout,
+            "keep": step.name is not None,
+        }
+        result = await call(ToolCall(key=f"setup/{number}", tool=shell_tool.name, arguments=arguments))
         kept = _kept(number, step, result, workflow)
         if step.name is not None:
             outputs[step.name] = kept
     return outputs
-
-
-def call_of(number: int, step: Step, values: Values, outputs: Mapping[str, str]) -> ToolCall:
-    """The call of a step. Values are variables of the command; those of the environment it has already."""
-    filled = replace(values, outputs=outputs)
-    named = [one for one in references(step.shell) if one.kind != "env"]
-    arguments = {
-        "command": command(step.shell),
-        "variables": {one.variable: filled.of(one) for one in named},
-        "timeout": step.timeout,
-        "keep": step.name is not None,
-    }
-    return ToolCall(key=f"setup/{number}", tool=shell_tool.name, arguments=arguments)
 
 
 def _kept(number: int, step: Step, result: ToolResult, workflow: Workflow) -> str:

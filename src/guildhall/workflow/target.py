@@ -302,10 +302,6 @@ class WorkflowShown:
     def target(self) -> Target:
         return Target(None, self.name, self.tag)
 
-    @property
-    def over(self) -> bool:
-        return self.status in OVER
-
     def as_dict(self) -> dict[str, Any]:
         """The workflow as `--json` prints it."""
         names = ("generation", "mode", "status", "reason", "file", "created_at", "ended_at", "cost_usd", "messages")
