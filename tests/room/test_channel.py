@@ -302,3 +302,19 @@ def test_no_such_room(rooms: Rooms):
         asyncio.run(rooms.room("m-2222222222").send("x", Actor.person()))
     with pytest.raises(NotFound):
         rooms.room("m-2222222222").record()
+
+
+def test_unread_mail_is_found_by_the_key_of_the_call_that_posted_it(rooms: Rooms, store: Store):
+    room = asyncio.run(rooms.open("keys", "main", ("a_b", "axb")))
+
+    def has_unread(agent: str, key: str) -> bool:
+        return store.read(lambda c: records.has_unread_call(c, room.id, agent, key))
+
+    asyncio.run(room.send("go", Actor.system("w-1", "schedule/a_b/2026/0"), to=["a_b"]))
+    asyncio.run(room.send("go", Actor.system("w-1", "schedule/axb/2026/0"), to=["axb"]))
+    asyncio.run(room.send("go", agent("axb"), to=["a_b"]))
+    assert has_unread("a_b", "schedule/a_b/")
+    assert not has_unread("a_b", "schedule/*/")
+    assert not has_unread("axb", "schedule/a_b/")  # `_` is no wildcard
+    perform(store, room, "acknowledged", Actor.system(), agent="a_b", until=3)
+    assert not has_unread("a_b", "schedule/a_b/")

@@ -4,7 +4,7 @@ Does not execute tools or call models. Does not run the exported test (`hall.tes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,29 +62,21 @@ class Found:
     difference: Difference
 
 
+@dataclass(kw_only=True)
 class TeamAgain:
-    """In the place of the team that executed a workflow: its setup and its room, on their records."""
+    """Replaces the team of a workflow in a replay: takes its setup and its room from the recording."""
 
-    def __init__(
-        self,
-        *,
-        instance: Instance,
-        workflow: Workflow,
-        values: Values,
-        room: RoomReplay,
-        store: Store,
-        history: History,
-    ) -> None:
-        """`workflow` and `values` are those of today. `store` and `history` have the record."""
-        self.instance = instance
-        self.workflow = workflow
-        self.values = values
-        self.found: list[Found] = []
-        self._room = room
-        self._store = store
-        self._history = history
-        self._tree = {run.id: run for run in history.tree(instance.id)}
-        self._journals: dict[str, Journal] = {}
+    instance: Instance
+    workflow: Workflow  # as its file is now
+    values: Values
+    room: RoomReplay
+    store: Store  # of the recording, as is `history`
+    history: History
+    found: list[Found] = field(default_factory=list[Found])
+    _journals: dict[str, Journal] = field(default_factory=dict[str, "Journal"])
+
+    def __post_init__(self) -> None:
+        self._tree = {run.id: run for run in self.history.tree(self.instance.id)}
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         outputs = await run_steps(self.workflow, self.values, doors.tool)
@@ -93,7 +85,7 @@ class TeamAgain:
         end = self._journal(self.instance.id).entries[-1].data
         if self.found or not isinstance(end, Ended) or end.status != "completed":
             raise Over
-        output = result_of(self.workflow, self.instance, self._room.room, self._store)
+        output = result_of(self.workflow, self.instance, self.room.room, self.store)
         return Outcome(output=output, messages=[])
 
     # The agents
@@ -113,7 +105,7 @@ class TeamAgain:
 
     async def _play_room(self) -> None:
         """Does all that was done in the room up to the end of this workflow, until something is not as it was."""
-        operations = self._room.operations()
+        operations = self.room.operations()
         own = [one.place for one in operations if one.actor.run in self._tree]
         until = max(own, default=0)
         first = min(own, default=0)
@@ -123,7 +115,7 @@ class TeamAgain:
                 break
             try:
                 self._compare_beginning(then, opened)
-                made = await self._room.repeat(then, self._call(then))
+                made = await self.room.repeat(then, self._call(then))
                 self._compare(then, made)
             except ReplayDiffers:
                 return
@@ -144,17 +136,17 @@ class TeamAgain:
 
     def _compare_first_message(self, then: LogEntry, run: Run) -> None:
         said: str = run.request.input
-        possible = list(self._room.read(lambda connection: self._first_messages(connection, then, run)))
+        possible = list(self.room.read(lambda connection: self._first_messages(connection, then, run)))
         if said not in possible:
             self._equal(then, "the first message", said, possible[0])
 
     def _first_messages(self, connection: Connection, then: LogEntry, run: Run) -> Iterator[str]:
         """Yield the possible first messages of a run. The state of the agent decided if it lists earlier effects."""
-        room = self._room.room.id
+        room = self.room.room.id
         batch = mail_shown(connection, room, then)
         more = then.arguments.get("left", 0)
         instance, number = self.instance.id, run.ordinal + 1
-        effects = self._store.read(lambda record: effects_before(record, instance, run.worker, number))
+        effects = self.store.read(lambda record: effects_before(record, instance, run.worker, number))
         for before in ("", effects):
             yield run_input(connection, self.workflow, room, then.actor.name, batch, more=more, before=before)
 
@@ -181,7 +173,7 @@ class TeamAgain:
             self._compare_ballots(then, made)
 
     def _compare_ballots(self, then: LogEntry, made: Repeated) -> None:
-        room = self._room.room
+        room = self.room.room
         proposal = next(one for one in room.proposals() if one.id == made.result["id"])
         for run in self._tree.values():
             if run.worker.startswith(VOTER):
@@ -207,14 +199,14 @@ class TeamAgain:
         if id in self._tree:
             return True
         try:
-            self._history.get(id)  # of an earlier generation in the same room
+            self.history.get(id)  # of an earlier generation in the same room
         except NotFound:
             return False
         return True
 
     def _journal(self, run: str) -> Journal:
         if run not in self._journals:
-            self._journals[run] = self._history.journal(run)
+            self._journals[run] = self.history.journal(run)
         return self._journals[run]
 
 

@@ -199,14 +199,13 @@ class Team:
             hint = f"Correct the kickoff, then begin anew: guild run {shlex.quote(path)}"
             raise InvalidFile(f"kickoff: {error.message}", where=path, hint=hint) from None
 
-    async def _phase(self, phase: Phase, reason: str | None = None) -> None:
-        at = stamp(self.clock.now())
-        ended = at if phase in OVER else None
-        columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
-        await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
+    async def _phase(self, phase: Phase) -> None:
+        """Record and publish the phase that the team enters."""
+        values: dict[str, Any] = {"status": phase, "reason": None, "ended_at": None}
+        await self.store.write(lambda connection: records.change(connection, self.instance.id, **values))
         self._at = phase
-        steps = len(self.workflow.definition.setup)
-        self.runs.ledger(self.instance.id).publish(WorkflowData, {"phase": phase, "reason": reason, "steps": steps})
+        data = {"phase": phase, "reason": None, "steps": len(self.workflow.definition.setup)}
+        self.runs.ledger(self.instance.id).publish(WorkflowData, data)
 
     # The agents
 
@@ -407,6 +406,5 @@ class Team:
         standing = look(connection, self.instance, at, attended=self._attended, settle=True)
         if not standing.busy and self.instance.mode == "run":
             ended = at if standing.phase in OVER else None
-            columns: Mapping[str, Any] = {"status": standing.phase, "ended_at": ended}
-            records.change(connection, self.instance.id, **columns)
+            records.change(connection, self.instance.id, status=standing.phase, ended_at=ended)
         return standing

@@ -16,7 +16,7 @@ import os
 import shlex
 import shutil
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import RuntimeFailed, ToolUnavailable
@@ -48,39 +48,29 @@ _LAST_WORDS = 100_000  # bytes that are held of what is only shown
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
+@dataclass(kw_only=True)
 class Program:
     """A command that is run once."""
 
-    def __init__(
-        self,
-        command: str,
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        seconds: float,
-        most: int | None,
-        told: Callable[[str], None],
-    ) -> None:
-        """`most` is how much of its output is kept; None: nothing. `told` hears all that it writes, piece by piece."""
-        self._command = command
-        self._cwd = cwd
-        self._env = {"PATH": _USUAL_PATH, **env}
-        self._seconds = seconds
-        self._most = most
-        self._told = told
-        self._last = bytearray()
-        self.kept = bytearray()
-        self.too_much = False
+    command: str
+    cwd: Path
+    env: Mapping[str, str]
+    seconds: float
+    most: int | None  # bytes of its output that are kept; None: no output is kept
+    told: Callable[[str], None]  # receives all output, piece by piece
+    kept: bytearray = field(default_factory=bytearray)
+    too_much: bool = False
+    _last: bytearray = field(default_factory=bytearray)
 
     async def run(self) -> int | None:
         """The exit code; from 128 on a signal ended it. TOO_LONG: it took too long. Nothing of it runs afterwards."""
         process = await self._started()
         reading = [
-            asyncio.create_task(self._read(process.stdout, keep=self._most is not None)),
+            asyncio.create_task(self._read(process.stdout, keep=self.most is not None)),
             asyncio.create_task(self._read(process.stderr, keep=False)),
         ]
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self.seconds):
                 await _exited(process)
         except TimeoutError:
             return TOO_LONG
@@ -101,33 +91,33 @@ class Program:
         return text if len(text) <= most else f"[...]\n{text[-most:]}"
 
     async def _started(self) -> asyncio.subprocess.Process:
-        shell = shutil.which("bash", path=self._env["PATH"]) or "/bin/sh"
+        shell = shutil.which("bash", path=self.env["PATH"]) or "/bin/sh"
         try:
             return await asyncio.create_subprocess_exec(
-                *("/bin/sh", "-c", _WATCHED, "sh", shell, "-e", "-c", self._command),
-                cwd=self._cwd,
-                env=self._env,
+                *("/bin/sh", "-c", _WATCHED, "sh", shell, "-e", "-c", self.command),
+                cwd=self.cwd,
+                env=self.env,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise ToolUnavailable(f"the command cannot be started: {error}", where=str(self._cwd)) from None
+            raise ToolUnavailable(f"the command cannot be started: {error}", where=str(self.cwd)) from None
 
     async def _read(self, stream: asyncio.StreamReader | None, *, keep: bool) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         line = ""
         while stream is not None and (chunk := await stream.read(_CHUNK)):
             if keep:
-                room = (self._most or 0) - len(self.kept)
+                room = (self.most or 0) - len(self.kept)
                 self.kept += chunk[:room]
                 self.too_much = self.too_much or len(chunk) > room
             self._last += chunk
             del self._last[:-_LAST_WORDS]
             line = self._tell(line + decoder.decode(chunk))
         if line:
-            self._told(line)
+            self.told(line)
 
     def _tell(self, text: str) -> str:
         """Tells whole lines, so that nobody sees half a secret; gives what is still to be told."""
@@ -135,7 +125,7 @@ class Program:
         if len(rest) > _LONGEST_LINE:
             whole, newline, rest = text, "", ""
         if whole or newline:
-            self._told(whole + newline)
+            self.told(whole + newline)
         return rest
 
 
@@ -231,9 +221,9 @@ class Commands:
                     "Have the step before it write a file, and read that.]"
                 )
         program = Program(
-            arguments["command"],
+            command=arguments["command"],
             cwd=self.folder,
-            env={**self.env, **variables},
+            env={"PATH": _USUAL_PATH, **self.env, **variables},
             seconds=arguments["timeout"],
             most=_MOST_KEPT if arguments["keep"] else None,
             told=lambda text: self.told(call.key, text),

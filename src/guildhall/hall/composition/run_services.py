@@ -127,7 +127,7 @@ class RunServices:
     @lazy
     def workflows(self) -> Workflows:
         """Starts, resumes and stops workflows."""
-        from guildhall.workflow.service import Workflows
+        from guildhall.workflow.service import WorkflowPolicy, Workflows
 
         return Workflows(
             home=self.environment.home,
@@ -139,7 +139,7 @@ class RunServices:
             rooms=self.rooms,
             settings=self.environment.settings,
             zone=local_zone(self.environment.environ),
-            policy=self.environment.policy.workflows,
+            policy=self.environment.policy.workflows or WorkflowPolicy(),
         )
 
     def peek_runs(self) -> Runs | None:
