@@ -1,12 +1,11 @@
 """The documents of a room: checks permissions, and makes each change exactly once.
 
 A change is recorded as intended, then made, then recorded as done in the transaction of its operation. After a crash,
-a repeated call continues: the content of the document shows whether the change was made. Decided proposals are
-appended to `decisions.md`.
+a repeated call continues: the content of the document shows whether the change was made.
 Does not store the content (`document_stores.py`) or the SQL of the document log (`shared_records.py`).
 
-Invariant: `Room.perform` performs one document operation at a time. Its lock excludes operations that change the
-permissions of documents, so the log has no such operation between the permission check of a change and its entry.
+Invariant: `Room.perform` performs one document operation at a time, and excludes operations that change permissions.
+So the log has no such operation between the permission check of a change and its entry.
 """
 
 from __future__ import annotations

@@ -73,10 +73,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Who does something in a room. Known from the connection, never from an argument.
-
-    With a run and a key, it is one call of that run: the same one again has the same result and no second effect.
-    """
+    """Who performs an operation. With a run and a key, it is one call of that run."""
 
     name: str
     run: str | None = None

@@ -35,19 +35,19 @@ class RoomTools:
     """Executes the room tools of one run of an agent."""
 
     def __init__(self, room: Room, agent: str, run: str) -> None:
-        self._room = room
-        self._agent = agent
-        self._run = run
+        self.room = room
+        self.agent = agent
+        self.run = run
 
     async def call(self, tool: Tool, call: ToolCall) -> ToolResult:
         """Return the result of a call. A repeated call, by its key, has the same result and no second effect."""
         if tool.name not in TOOLS:
             return ToolResult.error(f"There is no room tool {tool.name!r}. {did_you_mean(tool.name, TOOLS) or ''}")
         operation = OPERATIONS[tool.name]
-        actor = Actor(name=self._agent, run=self._run, key=call.key)
+        actor = Actor(name=self.agent, run=self.run, key=call.key)
 
         async def perform(**arguments: Any) -> str:
-            return operation.show(await self._room.perform(operation.name, actor, **arguments))
+            return operation.show(await self.room.perform(operation.name, actor, **arguments))
 
         # The form is reused: it takes longer to make one than to perform the operation.
         known = tool if isinstance(tool.handler, TypedHandler) else _tool(tool.name)

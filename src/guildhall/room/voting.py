@@ -1,10 +1,9 @@
 """Voting: creates proposals, counts votes, decides results and carries them out.
 
 A vote decides a proposal as soon as the quorum and the rule (plurality, majority or unanimous) are met. A proposal
-also ends at its timeout, or when the team is quiet. The room carries out the result of a binding proposal. An election
-gives a role. An assignment is posted to the agent that it names. An approval opens the tools and documents that it
-guards. A decision cannot be proposed again. The result of an advisory proposal is only recorded.
-Does not ask agents for votes (`workflow/election.py`) and does not watch timeouts (`workflow/loop_guard.py`).
+also ends at its timeout, or when the team is quiet. The room carries out the result of a binding proposal: a role, a
+task, opened tools and documents, or a decision that cannot be proposed again.
+Does not ask agents for votes (`workflow/election.py`) and does not watch timeouts (`workflow/scheduler.py`).
 """
 
 from __future__ import annotations

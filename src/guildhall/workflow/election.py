@@ -126,10 +126,7 @@ class Election:
         return await self.runs.take_seat(self.instance, _call(agent), request, worker=worker, seat=self._seat(agent))
 
     def _seat(self, agent: Agent) -> Seat:
-        return Seat(
-            tools=room_tools(TOOLS),
-            execute=partial(self._executor, agent.name),
-        )
+        return Seat(tools=room_tools(TOOLS), execute=partial(self._executor, agent.name))
 
     def _executor(self, agent: str, run: str) -> Execute:
         call = RoomTools(self.room, agent, run).call

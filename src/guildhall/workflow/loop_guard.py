@@ -1,9 +1,7 @@
-"""The loop guard: holds the messages of agents that only talk to each other, and asks the user about them.
+"""The loop guard: holds the messages of agents that only talk to each other, and words the question about them.
 
-Three limits detect a loop. The room checks two of them when a message is posted: messages that follow from each other
-without the user (`max_hops`), and repeated messages of an agent (`max_repeats`). This module counts the third at the
-end of each turn: rounds of turns without progress (`max_rounds_without_progress`). The answer `yes` delivers the held
-messages, and `no` drops them.
+The room detects `max_hops` and `max_repeats` when a message is posted. This module counts rounds of turns without
+progress (`max_rounds_without_progress`) at the end of each turn. The answer `yes` delivers the held messages.
 Does not ask the user (`scheduler.py`), or hold and deliver messages itself (`room/inbox.py`).
 """
 
