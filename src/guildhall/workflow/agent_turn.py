@@ -110,8 +110,7 @@ class AgentTurn:
     instance: str
     room: str
     agent: str
-    batch: Sequence[Mail]
-    more: int = 0  # that wait beside these
+    step: Step
     clock: Clock
     most_rounds: int  # in which nothing but talk happens
     first_pause: float  # seconds
@@ -119,8 +118,8 @@ class AgentTurn:
 
     def began(self, connection: Connection, run: str) -> None:
         actor, at = Actor(name=self.agent, run=run, key="inbox"), stamp(self.clock.now())
-        marks = inbox.marks(self.batch)
-        perform_in(connection, self.room, "inbox_shown", actor, at, left=self.more, **marks)
+        marks = inbox.marks(self.step.batch)
+        perform_in(connection, self.room, "inbox_shown", actor, at, left=self.step.more, **marks)
         records.seat_run(connection, self.instance, self.agent, run)
 
     def ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
@@ -136,10 +135,11 @@ class AgentTurn:
         elif stretch.status == "failed":
             self._failed(connection, run, stretch, at)
 
-    def could_not_begin(self, connection: Connection, error: ErrorInfo, run: str | None) -> None:
-        """No run could be made, or the one of before not be gone on with: to try again would be of no use."""
-        until = self.batch[-1].message.id if self.batch else room_records.seen(connection, self.room, run or "").until
-        self._give_up(connection, until, run, error, stamp(self.clock.now()))
+    def could_not_begin(self, connection: Connection, error: ErrorInfo) -> None:
+        """Record that the run could not be started or resumed. It is not tried again."""
+        batch = self.step.batch
+        until = batch[-1].message.id if batch else room_records.seen(connection, self.room, self.step.run or "").until
+        self._give_up(connection, until, self.step.run, error, stamp(self.clock.now()))
 
     def _failed(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
         attempts = self._attempts(connection) + 1

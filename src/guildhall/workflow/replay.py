@@ -210,14 +210,6 @@ class TeamAgain:
         return self._journals[run]
 
 
-def earliest(run: str, steps: int, found: Sequence[Found], *, gone: bool) -> Replayed:
-    """What a replay found, all in all."""
-    if not found:
-        return Replayed(run=run, steps=steps, worker_gone=gone)
-    first = min(found, key=lambda one: one.at)
-    return Replayed(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
-
-
 @dataclass(frozen=True, kw_only=True)
 class WorkflowReplays:
     """Plays the workflows of a hall again."""
@@ -263,13 +255,13 @@ class WorkflowReplays:
                 played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
         found = [*team.found, *(self._found(one) for one in played if not one.same)]
         gone = gone or any(one.worker_gone for one in played if one.run in wanted)
-        return earliest(run, steps, [one for one in found if one.run in wanted], gone=gone)
+        first = min((one for one in found if one.run in wanted), key=lambda one: one.at, default=None)
+        if first is None:
+            return Replayed(run=run, steps=steps, worker_gone=gone)
+        return Replayed(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
     async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> Replayed:
-        seated = team.seated(run)
-        if seated is None:
-            return await self.recordings.play(run, frame)
-        worker, seat = seated
+        worker, seat = team.seated(run) or (None, None)
         return await self.recordings.play(run, frame, worker=worker, seat=seat)
 
     def _found(self, played: Replayed) -> Found:
@@ -317,7 +309,7 @@ def team_part(tree: Tree, store: Store) -> TeamPart | None:
         fields["setup"] = setup
     fields["order"] = list(writer.order())
     files, tools = writer.files(), frozenset(ROOM_TOOLS)
-    return TeamPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable())
+    return TeamPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable)
 
 
 def _setup(journal: Journal) -> Iterator[dict[str, Any]]:
@@ -343,15 +335,11 @@ class _Writer:
         self._runs = {run.id: (run, journal) for run, journal in tree}
         own = [one.place for one in operations if one.actor.run in self._runs]
         first, last = min(own, default=0), max(own, default=0)
-        self._before = [one for one in operations if one.place < first and one.op != "open"]
+        is_used = any(one.place < first and one.op != "open" for one in operations)
+        self.untestable = "its room was in use before: begin with an empty one (--fresh)" if is_used else None
         self._own = [one for one in operations if first <= one.place <= last]
         self._opened = [one for one in operations if one.op == "open" and one.place < max(first, 2)]
         self.notes: list[str] = []
-
-    def untestable(self) -> str | None:
-        if self._before:
-            return "its room was in use before: begin with an empty one (--fresh)"
-        return None
 
     def order(self) -> Iterator[str | dict[str, Any]]:
         for one in self._own:

@@ -242,8 +242,7 @@ class Team:
             instance=self.instance.id,
             room=self.room.id,
             agent=agent.name,
-            batch=step.batch,
-            more=step.more,
+            step=step,
             clock=self.clock,
             most_rounds=self.workflow.definition.limits.max_rounds_without_progress,
             first_pause=self.first_pause,
@@ -262,7 +261,7 @@ class Team:
             )
         except GuildError as error:
             failure = error.as_dict()
-            await self.store.write(lambda connection: turn.could_not_begin(connection, failure, step.run))
+            await self.store.write(lambda connection: turn.could_not_begin(connection, failure))
             return None
         finally:
             for one in told:

@@ -52,21 +52,21 @@ class Target:
 
 
 def parse(text: str) -> Target:
-    """The target that is meant. UsageError says how it is written."""
+    """Return the target that a text names. Raise UsageError if it is not a target."""
     agent, at, rest = text.partition("@")
     workflow, colon, tag = rest.partition(":")
-    wrong = _problem(text, at, colon)
-    for name, what in ((agent, "an agent"), (workflow, "a workflow"), (tag, "a tag")):
-        if wrong is None and name and not is_name(name):
-            wrong = f"{_cut(name)!r} cannot name {what}"
-    if wrong is None and at and not workflow:
-        wrong = "there is no workflow after the @"
-    if wrong is None and colon and not tag:
-        wrong = "there is no tag after the colon"
-    if wrong is None and not at and not agent:
-        wrong = "it is empty"
-    if wrong is not None:
-        raise UsageError(f"{_cut(text)!r} is not a target: {wrong}", hint=_meant(text))
+    names = {"an agent": agent, "a workflow": workflow, "a tag": tag}
+    problems = {
+        "there is more than one @": text.count("@") > 1,
+        "a tag belongs to a workflow": not at and ":" in text,
+        "there is more than one colon": colon and text.count(":") > 1,
+        **{f"{_cut(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
+        "there is no workflow after the @": at and not workflow,
+        "there is no tag after the colon": colon and not tag,
+        "it is empty": not at and not agent,
+    }
+    if found := [problem for problem, applies in problems.items() if applies]:
+        raise UsageError(f"{_cut(text)!r} is not a target: {found[0]}", hint=_meant(text))
     return Target(agent or None, workflow or GLOBAL, tag or MAIN)
 
 
@@ -89,14 +89,6 @@ def check_tag(tag: str) -> str:
         hint = "Use letters, digits, '_', '-' and '.', a letter or digit first, at most 64."
         raise UsageError(f"{_cut(tag)!r} cannot be a tag", hint=hint)
     return tag
-
-
-def _problem(text: str, at: str, colon: str) -> str | None:
-    if text.count("@") > 1:
-        return "there is more than one @"
-    if not at and ":" in text:
-        return "a tag belongs to a workflow"
-    return "there is more than one colon" if colon and text.count(":") > 1 else None
 
 
 def _meant(text: str) -> str:
