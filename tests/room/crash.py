@@ -137,7 +137,7 @@ def left(place: Path, kind: str) -> dict[str, Any]:
         },
     }
     if kind == "sqlite":
-        shelf = room.documents._shelf
+        shelf = room.documents.shelf
         told["documents"] = {one.path: asyncio.run(shelf.read(one.path)) for one in asyncio.run(shelf.list())}
     store.close()
     return told

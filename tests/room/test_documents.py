@@ -257,7 +257,7 @@ def test_an_append_that_was_cut_off_is_made_once(room: Room, store: Store, made:
         lambda c: shared_records.note_document(c, room.id, "notes.md", "append", call, "now", **values)
     ).result(5)
     if made:
-        asyncio.run(room.documents._shelf.write("notes.md", "one\ntwo"))
+        asyncio.run(room.documents.shelf.write("notes.md", "one\ntwo"))
     At(room, "coder")("document_append", "x/c", content="two")
     assert At(room, "coder")("document_read").endswith("]\none\ntwo")
 
