@@ -1,9 +1,7 @@
-"""The workspace of a commission or meeting: its checkout, branch and merge, and the check of its worker's model.
+"""What commissions and meetings share: the context, the checkout with its branch, and the check of a worker's model.
 
-The work is committed on its branch, squashed into the integration branch, and then the checkout is removed. Also adds
-the file tools and instructions to a worker in a checkout.
-Does not call git (`git/worktrees.py`, `git/integration.py`) and does not decide when to merge
-(`commissions/completion.py`, `meetings/close.py`).
+Does not call git (`git`) or a model, and does not decide when to merge (`commissions/completion.py`,
+`meetings/close.py`).
 
 Invariant: each step detects that it was done before, so all steps can be repeated after a crash.
 """
@@ -12,19 +10,35 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from guildhall.activities.contract import READING, WRITING
+from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import NotFound
+from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
+from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.providers import split_name
+from guildhall.models.scripted.source import load_script
+from guildhall.projects.records import moments, transitions
+from guildhall.runs.assembly.preflight import fitting
+from guildhall.runs.execution.grants import unpriced
+from guildhall.workers.registry import BY_OPTION, Choice, choose_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.models.model import Source
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.snapshot import Aside
     from guildhall.projects.git.worktrees import Worktrees
-    from guildhall.projects.model import Project, Scope
+    from guildhall.projects.model import Moment, Project, Scope
+    from guildhall.projects.registry import Projects
+    from guildhall.runs.execution.runs import Runs
+    from guildhall.runs.record.history import History
+    from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
 
@@ -94,3 +108,99 @@ def in_checkout(worker: Worker, how_to: str) -> Worker:
     changed = {"tools": (*FILES, *declared), "output_schema_ref": None}
     told = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
     return replace(worker, definition=definition.model_copy(update=changed), instructions=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsableModels:
+    """What a hall knows of the models that workers may be given."""
+
+    settings: Callable[[Frame], Settings]
+    source: Callable[[str, Frame, bool], Source]
+    priced: Callable[[str, Frame], bool | None]  # None: that cannot be known
+
+    def later(self, worker: Worker, frame: Frame, *, override: str | None = None, in_dollars: bool = False) -> None:
+        """Raises where the worker has none, or one that nobody can have. It need not answer now: no key is needed.
+
+        `in_dollars`: a limit in dollars must be kept.
+        """
+        choice = self.chosen(worker, frame, override)
+        if choice.by in ("override", "frame"):
+            _refuse_unknown(choice.model)
+        if in_dollars and self.priced(choice.model, frame) is False:
+            raise unpriced(choice.model)
+
+    def now(self, worker: Worker, frame: Frame) -> None:
+        """Raises where nobody would answer at once."""
+        choice = self.chosen(worker, frame)
+        self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
+
+    def chosen(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
+        """The model. Raises where there is none; `given_by` is how a person could have named one."""
+        choice = choose_model(worker, frame, self.settings(frame), override=override, given_by=given_by)
+        return fitting(worker, choice)
+
+
+def _refuse_unknown(model: str) -> None:
+    if model.startswith(SCRIPT):
+        load_script(Path(model.removeprefix(SCRIPT)))
+    elif model != AUTO and not model.startswith((CURSOR, REPLAY)):
+        split_name(model)
+
+
+class Activity(Protocol):
+    """A commission or a meeting."""
+
+    @property
+    def project(self) -> str: ...
+    @property
+    def worker(self) -> str: ...
+    @property
+    def branch(self) -> str | None: ...
+    @property
+    def checkout(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectContext:
+    """The collaborators of the operations on commissions and meetings. It decides nothing."""
+
+    store: Store
+    clock: Clock
+    history: History
+    redact: Callable[[str], str]  # removes secrets from a text that goes into the repository
+    projects: Callable[[], Projects]
+    branches: Callable[[Project], Branches]
+    worktrees: Worktrees
+    runs: Callable[[], Runs]
+    is_alive: Callable[[str], bool]  # True if this hall executes the run
+    find_worker: Callable[[str, Frame], Worker]
+    models: UsableModels
+    frame_at: Callable[[Path], Frame]  # the frame of what the hall does on its own in a folder
+
+    def now(self) -> str:
+        return stamp(self.clock.now())
+
+    def timeline(self, id: str) -> list[Moment]:
+        return self.store.read(lambda connection: moments(connection, id))
+
+    def revision(self, id: str) -> int:
+        """Return the number of transitions in a timeline."""
+        return self.store.read(lambda connection: transitions(connection, id))
+
+    def project(self, activity: Activity) -> Project:
+        return self.projects().get(activity.project)
+
+    def git(self, activity: Activity) -> Branches:
+        return self.branches(self.project(activity))
+
+    def workplace(self, activity: Activity) -> Workplace:
+        """Return the checkout and branch of a meeting, or of the current attempt at a commission."""
+        project = self.project(activity)
+        return Workplace(
+            project=project,
+            branches=self.branches(project),
+            worktrees=self.worktrees,
+            activity=activity.checkout,
+            branch=activity.branch or "",
+            worker=activity.worker,
+        )
