@@ -165,7 +165,7 @@ class Message:
     at: str
 
     def as_dict(self) -> dict[str, Any]:
-        return _dump(self)
+        return {**vars(self), "mentions": list(self.mentions)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +188,9 @@ class Seen:
     hops: int | None = None  # None: it was shown nothing
 
 
+_NAMES = ("reached", "missed", "overlooked")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Posted:
     """What became of a message: whom it reaches, which mentions miss, and whether it goes out at all."""
@@ -200,12 +203,12 @@ class Posted:
     resource: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return _dump(self)
+        return {**vars(self), **{name: list(getattr(self, name)) for name in _NAMES}}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Posted:
-        lists = {name: tuple(data[name]) for name in ("reached", "missed", "overlooked")}
-        return Posted(id=data["id"], held=data["held"], resource=data["resource"], **lists)
+        names = {name: tuple(data[name]) for name in _NAMES}
+        return Posted(id=data["id"], held=data["held"], resource=data["resource"], **names)
 
 
 ProposalType = Literal["election", "decision", "approval", "assignment"]
@@ -299,10 +302,6 @@ class RoomListener:
 
     wake: Callable[[str, frozenset[str]], None] = lambda room, agents: None
     on_event: Callable[[RoomEvent], None] = lambda event: None
-
-
-def _dump(value: Message | Posted) -> dict[str, Any]:
-    return {name: list(field) if isinstance(field, tuple) else field for name, field in vars(value).items()}
 
 
 def check_seat(name: str) -> None:
