@@ -360,8 +360,9 @@ def shown(connection: Connection, room: str, run: str) -> frozenset[int]:
 
 
 def _message(row: Row[Any]) -> Message:
-    values = {field.name: getattr(row, field.name) for field in fields(Message)}
-    return Message(**{**values, "mentions": tuple(row.mentions)})
+    values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Message)}
+    values["mentions"] = tuple(row.mentions)
+    return Message(**values)
 
 
 _OPEN = proposals.c.status == literal_column("'open'")  # spelled out: only so is the partial index used
@@ -423,5 +424,6 @@ def _proposals(connection: Connection, room: str, *where: ColumnElement[bool]) -
     found: list[Proposal] = []
     for row in connection.execute(statement).mappings():
         values: dict[str, Any] = {name: value for name, value in row.items() if name != "room"}
-        found.append(Proposal(**{**values, **{name: tuple(values[name]) for name in _LISTS}}))
+        values |= {name: tuple(values[name]) for name in _LISTS}
+        found.append(Proposal(**values))
     return found
