@@ -38,6 +38,11 @@ class Target:
     tag: str = MAIN
 
     @property
+    def whole(self) -> str:
+        """Return the target with `global` and `main`: alice@global:main, @review:main."""
+        return f"{self.agent or ''}@{self.workflow}:{self.tag}"
+
+    @property
     def team(self) -> Target:
         """The workflow that it belongs to."""
         return Target(None, self.workflow, self.tag)
@@ -45,7 +50,7 @@ class Target:
     def __str__(self) -> str:
         """Return the target without `global` and `main`."""
         if self.tag != MAIN:
-            return f"{self.agent or ''}@{self.workflow}:{self.tag}"
+            return self.whole
         if self.agent is None:
             return f"@{self.workflow}"
         return self.agent if self.workflow == GLOBAL else f"{self.agent}@{self.workflow}"
