@@ -16,7 +16,7 @@ from guildhall.room.operation import REGISTERED
 from guildhall.room.replay import RoomReplay
 from guildhall.room.service import OPERATIONS, Room, Rooms, RoomSettings, perform_in
 from guildhall.room.tools import TOOLS, room_tools
-from guildhall.store.temporary import scratch
+from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
 from tests.room.desks import unread
