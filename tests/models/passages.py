@@ -21,8 +21,8 @@ from guildhall.models.passthrough.connection import Line
 from guildhall.models.passthrough.session import Passing, Shown
 from guildhall.models.providers import provider_source
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.idle import Patience
 from guildhall.runs.execution.ledger import LiveLedger
+from guildhall.runs.idle import Patience
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.record.journal import Journal

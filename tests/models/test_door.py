@@ -33,8 +33,8 @@ from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
 from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.idle import Patience
 from guildhall.runs.execution.ledger import LiveLedger
+from guildhall.runs.idle import Patience
 from guildhall.runs.limits import cut_off, used
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.execution.idle import Patience
+    from guildhall.runs.idle import Patience
     from guildhall.runs.record.journal import Journal
     from guildhall.store.engine import Store
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.clock import moment
 from guildhall.core.errors import LimitReached
-from guildhall.runs.conversation import since_said
 from guildhall.runs.model import Bounds, Usage
 from guildhall.runs.record.entries import (
     Answered,
@@ -31,10 +30,11 @@ from guildhall.runs.record.entries import (
     ToolAsked,
     ToolDoubted,
 )
-from guildhall.runs.record.journal import Journal, entries_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from guildhall.runs.record.journal import Journal
 
 
 LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
@@ -51,11 +51,6 @@ def in_force(journal: Journal) -> Bounds:
         if isinstance(entry.data, Resumed | Answered) and (granted := entry.data.bounds):
             bounds = replace(bounds, **granted)
     return bounds
-
-
-def turns(journal: Journal) -> int:
-    """The answers that count for the limit of turns: in a conversation those since something was said."""
-    return sum(1 for entry in entries_with(since_said(journal), ModelAnswered) if not entry.data.copied)
 
 
 def used(journal: Journal) -> Usage:

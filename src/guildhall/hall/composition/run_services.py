@@ -14,6 +14,7 @@ from guildhall.hall.composition.lazy import lazy
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from guildhall.activities.owner import RunOwner
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.database import Database
@@ -24,16 +25,15 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.hooks import Seating
     from guildhall.runs.model import Ask
     from guildhall.runs.purpose import RunKind
     from guildhall.runs.replay.fork import Forks
-    from guildhall.runs.replay.recordings import Recordings
+    from guildhall.runs.replay.replay import Recordings
     from guildhall.tools.model import Toolbox
     from guildhall.workflow.service import Workflows
 
     # Returns the service that owns the runs of a kind: jobs, commissions or meetings. None: no service does.
-    OwnerOf = Callable[[RunKind], Seating | None]
+    OwnerOf = Callable[[RunKind], RunOwner | None]
 
 
 def no_owner(kind: RunKind) -> None:
@@ -88,7 +88,7 @@ class RunServices:
         from guildhall.jobs import service as jobs
         from guildhall.projects.commissions.service import recorded_hooks
         from guildhall.projects.meetings.service import recorded_session_hooks
-        from guildhall.runs.replay.recordings import Recordings
+        from guildhall.runs.replay.replay import Recordings
 
         return Recordings(
             store=self.store,
@@ -166,11 +166,11 @@ class RunServices:
             return await self.workflows.again(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
             return await owner.again(run, frame, grant)
-        return await self.runs.preparation.prepare_again(run, frame, given, grant)
+        return await self.runs.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
         """Start to execute a prepared run."""
-        if self.history.get(prepared.run).kind == "workflow":
+        if prepared.purpose.kind == "workflow":
             self.workflows.launch(prepared)
         else:
             self.runs.launch(prepared)

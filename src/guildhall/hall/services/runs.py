@@ -51,7 +51,7 @@ class RunService(Runs):
         if not isinstance(request.purpose, CallPurpose):
             worker = self._hall.workers.find(request.worker, frame)
             check_trust(self._hall.workers, worker, frame, [toolbox.name for toolbox in toolboxes])
-        prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
+        prepared = await self._hall.runs.prepare(request, frame, toolboxes)
         async with aclosing(self.launch(prepared)) as events:
             async for event in events:
                 yield event

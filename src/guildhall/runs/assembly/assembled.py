@@ -18,9 +18,8 @@ from guildhall.core.ids import fingerprint
 from guildhall.policy.risk import rules_against_risk
 from guildhall.policy.rules import Mode, Rule
 from guildhall.runs.assembly.activation import DEFAULT, Activation, on_record
-from guildhall.runs.assembly.callees import NOBODY, Outsiders
+from guildhall.runs.assembly.callees import CREATE_RULES, NOBODY, Outsiders
 from guildhall.runs.assembly.tool_set import permitted
-from guildhall.runs.execution.worker_creation import RULES
 from guildhall.runs.model import Bounds
 from guildhall.runs.record.entries import Assembly
 from guildhall.runtimes.model import Assignment, Attachment
@@ -250,4 +249,4 @@ def rules_of(
 
 def _asked_by_itself(rule: Rule) -> Rule:
     """A new worker is always shown whole before it is made: the gate need not ask about its arguments as well."""
-    return replace(rule, approval_required=False) if rule.name in RULES else rule
+    return replace(rule, approval_required=False) if rule.name in CREATE_RULES else rule

@@ -31,11 +31,10 @@ from guildhall.runs.assembly.assembled import (
     told_as_then,
 )
 from guildhall.runs.assembly.attachments import collect_for_person, permit
-from guildhall.runs.assembly.callees import NOBODY, declared, on_record, reached
+from guildhall.runs.assembly.callees import NOBODY, declared, on_record, reached, tree_tools
 from guildhall.runs.assembly.mcp_servers import still_served
 from guildhall.runs.assembly.preflight import Supply, fitting, refuse, refuse_native, refuse_talking, refuse_unguarded
 from guildhall.runs.assembly.tool_set import base_toolbox, bounds_of, permitted, refuse_unasked, tools_of, view_of
-from guildhall.runs.execution.delegation import tree_tools
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.output_check import OUTPUT_TOOL
 from guildhall.tools.executor import Surroundings

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.policy.rules import Action, Mode, Rule, judge
-from guildhall.runs.execution.worker_creation import may_create
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.sandbox.files import settled
 from guildhall.sandbox.view import Folder, View
@@ -167,11 +166,6 @@ def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, fr
     """The tools that the `forbidden` names and capabilities leave, each with what it can do to the world."""
     left = (tool for tool in tools if tool.name not in forbidden and tool.capabilities.isdisjoint(forbidden))
     return {tool.name: tool.capabilities for tool in left}
-
-
-def keeps_budget(worker: Worker, *, priced: bool) -> bool:
-    """Whether the settings' budget applies: without a price it could not be kept, except for those that it calls."""
-    return priced or bool(worker.definition.allow_workers) or may_create(worker)
 
 
 def bounds_of(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.record.journal import Journal
-from guildhall.runs.limits import Spent, in_force, in_words, turns
+from guildhall.runs.limits import Spent, in_force, in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Grant:
 
     def refuse_too_little(self, journal: Journal, below: Iterable[Journal]) -> None:
         """Raises where a run has used up already what it is to have."""
-        used, spent, already = turns(journal), Spent.by([journal, *below]), None
+        used, spent, already = journal.turns(), Spent.by([journal, *below]), None
         if self.max_turns is not None and self.max_turns <= used:
             already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', used)}"
         elif self.max_tokens is not None and self.max_tokens <= spent.tokens:

@@ -29,7 +29,7 @@ from guildhall.core.events import (
 )
 from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR, ModelCall
-from guildhall.runs import conversation, limits
+from guildhall.runs import limits
 from guildhall.runs.asks import Asking, Asks
 from guildhall.runs.execution.budget import Purse, Short
 from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
@@ -49,7 +49,7 @@ from guildhall.runs.record.entries import (
     ToolRefused,
     ToolStarted,
 )
-from guildhall.runs.record.journal import Journal, entries_with
+from guildhall.runs.record.journal import Journal, entries_with, message_key
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.policy.rules import Verdict
-    from guildhall.runs.execution.idle import Patience
+    from guildhall.runs.idle import Patience
     from guildhall.runs.limits import LimitName
     from guildhall.store.engine import Store
     from guildhall.tools.gate import Approval, Doubt
@@ -140,7 +140,7 @@ class LiveLedger(Asking):
 
     def _turns(self) -> int:
         """Those that were made and those under way: a program may ask for several side by side."""
-        return limits.turns(self.journal) + self.purse.calls
+        return self.journal.turns() + self.purse.calls
 
     def owner(self, run: str) -> LiveLedger:
         """The ledger of the run above, or of this one, whose limit it is."""
@@ -157,7 +157,7 @@ class LiveLedger(Asking):
             max_tokens=call.max_tokens,
         )
         await self.journal.append(asked, key=call.key)
-        spoken = bool(self.journal.all(Said)) and not limits.turns(self.journal)  # the question is the person's
+        spoken = bool(self.journal.all(Said)) and not self.journal.turns()  # the question is the person's
         if call.attempt == 0 and not spoken and (problem := shown.not_usable(call.messages)) is not None:
             said = f"the answer was not usable, the model is told why: {problem}"
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
@@ -212,15 +212,15 @@ class LiveLedger(Asking):
 
     async def listens(self, number: int) -> None:
         """A turn is over: what is said next is waited for."""
-        key = conversation.key_of(number)
+        key = message_key(number)
         first = self.journal.last(key, Listening) is None
         await self.journal.append(Listening(), key=key)
-        if first and (problem := conversation.unusable(self.journal)) is not None:
+        if first and (problem := _unusable_answer(self.journal)) is not None:
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": f"the turn is over: {problem}"})
         self.publish(ListeningData, {"number": number})
 
     async def hears(self, number: int, words: str) -> None:
-        await self.journal.append(Said(words=words), key=conversation.key_of(number))
+        await self.journal.append(Said(words=words), key=message_key(number))
 
     async def more_time(self) -> bool:
         """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""
@@ -383,6 +383,17 @@ class LiveLedger(Asking):
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
         told = ToolResultData(id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
         self.publish(ToolResultData, told)
+
+
+def _unusable_answer(journal: Journal) -> str | None:
+    """Return what is wrong with the last answer of the model, or None."""
+    if not (answers := journal.all(ModelAnswered)):
+        return None
+    response = answers[-1].data.response
+    if response.get("finish_reason") == "length":
+        return "the answer was cut off at its maximum length"
+    texts = [part["content"] for part in response["parts"] if part["part_kind"] == "text"]
+    return None if "".join(texts).strip() else "the answer was empty"
 
 
 def _diverged(key: str) -> RuntimeFailed:

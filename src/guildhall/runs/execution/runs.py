@@ -20,17 +20,18 @@ from guildhall.core.events import ErrorData, Event, EventBus, RunEndedData, RunS
 from guildhall.core.paths import project_root
 from guildhall.models.door import ModelDoor
 from guildhall.runs.assembly.attachments import hand_on
-from guildhall.runs.execution import delegation as delegate
-from guildhall.runs.execution import worker_creation
+from guildhall.runs.assembly.callees import CREATE
+from guildhall.runs.execution import delegation
 from guildhall.runs.execution.access import Lobby
 from guildhall.runs.execution.grants import Grant, has_price
-from guildhall.runs.execution.idle import Patience
 from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.execution.prepare import Preparation, Prepared, belongs, refuse_over
 from guildhall.runs.execution.segment import Execution
 from guildhall.runs.execution.tokens import RunDoor, Tokens, servers_of
+from guildhall.runs.idle import Patience
 from guildhall.runs.model import ENDED, ParkCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
+from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
 from guildhall.runtimes.catalog import ROWS
 from guildhall.tools.executor import Executor
@@ -59,13 +60,13 @@ if TYPE_CHECKING:
     RuntimeOf = Callable[[RuntimeName, Frame], Runtime]
 
 
-def started(prepared: Prepared, parent: str | None, at: str) -> Event:
-    """The event. `parent` is the run that has called it."""
+def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
+    """Return the data of the event that a run has started. `parent`: the run that called it."""
     assembled, source = prepared.assembled, prepared.source
     plan = prepared.seat.plan if prepared.seat else None
     if plan is None:
         plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None).line()
-    data = RunStartedData(
+    return RunStartedData(
         worker=assembled.worker.name,
         runtime=assembled.worker.definition.runtime,
         model=source.name,
@@ -74,7 +75,6 @@ def started(prepared: Prepared, parent: str | None, at: str) -> Event:
         resumed=prepared.resumed,
         parent=parent,
     )
-    return Event.of(RunStartedData, data, run=prepared.run, root=prepared.root, at=at)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +88,7 @@ class Live:
     calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
     created: dict[str, str]  # the workers that the tree has made, with the digests of what was approved
     token: str = field(repr=False)  # opens its tool door from outside
+    started: RunStartedData
     above: Live | None = None
 
     @property
@@ -126,15 +127,9 @@ class Runs:
         self._alive: dict[str, Live] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other one has called
         self._tokens = tokens
-        self.preparation = Preparation(
-            store=store,
-            clock=clock,
-            boot=boot,
-            history=history,
-            assembler=assembler,
-            source_of=source_of,
-            alive=self.alive,
-        )
+        preparation = Preparation(store, clock, boot, history, assembler, source_of, self.alive)
+        self.prepare = preparation.prepare
+        self.prepare_again = preparation.prepare_again
 
     def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
         """Begins to execute; what happens is told as events. `runtime` executes it, where it has one of its own."""
@@ -170,7 +165,7 @@ class Runs:
         async def by_run(tool: Tool, call: ToolCall) -> ToolResult:
             if tool.name in of_seat:
                 return await of_seat[tool.name](tool, call)
-            return await (self._create_worker if tool.name == worker_creation.TOOL else self._call_worker)(live, call)
+            return await (self._create_worker if tool.name == CREATE else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
         lobby = Lobby(
@@ -202,17 +197,18 @@ class Runs:
             patience=patience,
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
-            created=above.created if above else worker_creation.created([prepared.journal, *prepared.below]),
+            created=above.created if above else delegation.created([prepared.journal, *prepared.below]),
             token=self._tokens.issue(RunDoor(run=prepared.run, servers=lobby.servers, behind=execution)),
+            started=started_data(prepared, above.prepared.run if above else None),
             above=above,
         )
         self._alive[prepared.run] = live
-        self._bus.publish(self._started(live))
+        ledger.publish(RunStartedData, live.started)
         return live
 
     def _executes(self, prepared: Prepared) -> Runtime:
-        if prepared.call is not None:
-            return delegate.OneCall(prepared.call.arguments())
+        if isinstance(prepared.purpose, CallPurpose):
+            return delegation.OneCall(prepared.purpose.arguments())
         return self._runtime_of(prepared.assembled.worker.definition.runtime, prepared.frame)
 
     async def _live(self, live: Live) -> None:
@@ -235,10 +231,10 @@ class Runs:
         """A run of another worker, on behalf of a call. The same call leads to the same run, also after a crash."""
         async with caller.calling:
             made = self._store.read(lambda c: records.run_of_call(c, caller.prepared.run, call.key))
-            if made is not None and made.status in ENDED and not delegate.limit_above(made):
-                return delegate.result_of(made)
+            if made is not None and made.status in ENDED and not delegation.limit_above(made):
+                return delegation.result_of(made)
             try:
-                name = delegate.permitted(
+                name = delegation.permitted(
                     (call.arguments or {})["worker_name"], caller.prepared.assembled.allow_workers, caller.created
                 )
                 prepared = await (self._again(caller, made) if made else self._called(caller, call, name))
@@ -253,8 +249,8 @@ class Runs:
             live = self._enliven(prepared, caller)
         run = await self._carry_out(caller, live)
         if run.status not in ENDED:
-            raise delegate.ChildStopped
-        return delegate.result_of(run)
+            raise delegation.ChildStopped
+        return delegation.result_of(run)
 
     async def _carry_out(self, caller: Live, live: Live) -> Run:
         """Executes a run below another one, until it ends or stops for now."""
@@ -276,7 +272,7 @@ class Runs:
         if place is not None:
             frame = replace(frame, cwd=place, root=project_root(place))
         async with caller.calling:
-            prepared = await self.preparation.prepare(
+            prepared = await self.prepare(
                 request,
                 frame,
                 caller.prepared.given,
@@ -308,33 +304,33 @@ class Runs:
         return self._alive[run].ledger
 
     async def _again(self, caller: Live, run: Run, seat: Seat | None = None, grant: Grant | None = None) -> Prepared:
-        return await self.preparation.prepare_again(
+        return await self.prepare_again(
             run.id, caller.prepared.frame, caller.prepared.given, grant, caller=caller.prepared, seat=seat
         )
 
     async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:
         """The new run that a call asks for, if it may."""
-        if caller.depth >= delegate.DEEPEST:
-            raise Refused(f"worker_call: workers call one another at most {delegate.DEEPEST} deep. Do this yourself.")
+        if caller.depth >= delegation.DEEPEST:
+            raise Refused(f"worker_call: workers call one another at most {delegation.DEEPEST} deep. Do this yourself.")
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
         frame = assembled.worker.frame(caller.prepared.frame)
         callee = self._assembler.find(name, frame)
         if name in caller.created:
-            worker_creation.not_changed(callee, caller.created)
+            delegation.not_changed(callee, caller.created)
         elif name not in assembled.allow_workers:
             usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
         attached = await asyncio.to_thread(hand_on, files, assembled.attachments, assembled.surroundings.view, callee)
         request = RunRequest(
             worker=name,
-            input=delegate.as_input(arguments["input_data"]),
+            input=delegation.as_input(arguments["input_data"]),
             model=assembled.model or None,
             override_model=caller.prepared.override_model,
             mode=assembled.mode,
         )
         given = caller.prepared.given
-        return await self.preparation.prepare(
+        return await self.prepare(
             request, frame, given, worker=callee, caller=caller.prepared, call=call.key, attached=attached
         )
 
@@ -349,8 +345,8 @@ class Runs:
             return self._planner.at_once(worker, near, asked).text()
 
         everyone = self._assembler.everyone(near)
-        result = await worker_creation.create(call, prepared, caller.ledger, settings, everyone, planned)
-        caller.created.update(worker_creation.created([caller.ledger.journal]))
+        result = await delegation.create(call, prepared, caller.ledger, settings, everyone, planned)
+        caller.created.update(delegation.created([caller.ledger.journal]))
         return result
 
     def alive(self, run: str) -> bool:
@@ -370,7 +366,7 @@ class Runs:
 
     async def to_its_end(self, request: RunRequest, frame: Frame, began: Callable[[str], None]) -> Run:
         """A run that nobody follows, once it has stopped. Cut off, it is cancelled: nobody is to go on with it."""
-        prepared = await self.preparation.prepare(request, frame)
+        prepared = await self.prepare(request, frame)
         began(prepared.run)
         self.launch(prepared)
         try:
@@ -409,13 +405,11 @@ class Runs:
                 live.patience.hold(more)
 
     def began(self, run: str) -> Event | None:
-        """The event that a live run began with, for those who come later; None: it is not alive."""
-        live = self._alive.get(run)
-        return None if live is None else self._started(live)
-
-    def _started(self, live: Live) -> Event:
-        above = live.above.prepared.run if live.above else None
-        return started(live.prepared, above, stamp(self._clock.now()))
+        """Return the event that the run has started, for a client that follows it later, or None if it is not alive."""
+        if (live := self._alive.get(run)) is None:
+            return None
+        at = stamp(self._clock.now())
+        return Event.of(RunStartedData, live.started, run=run, root=live.prepared.root, at=at)
 
     async def cancel(self, run: str, also: Callable[[Connection], None] | None = None) -> list[str]:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended.

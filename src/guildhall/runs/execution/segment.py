@@ -30,7 +30,6 @@ from guildhall.core.errors import (
 from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.text import check_text
 from guildhall.models.door import OUTPUT_CEILING, ModelDoor
-from guildhall.runs import conversation as talking
 from guildhall.runs import limits
 from guildhall.runs.model import ParkCause, Stretch
 from guildhall.runs.record import messages as shown
@@ -59,9 +58,9 @@ if TYPE_CHECKING:
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import Through
     from guildhall.runs.execution.access import Lobby
-    from guildhall.runs.execution.idle import Patience
     from guildhall.runs.execution.ledger import LiveLedger
     from guildhall.runs.hooks import Seat
+    from guildhall.runs.idle import Patience
     from guildhall.runs.record.journal import Journal
     from guildhall.runtimes.model import Assignment, Entry, Guest, Outcome, Runtime
     from guildhall.tools.gate import Gate
@@ -161,7 +160,7 @@ class Execution:
         await self.only_while_open()
         if (words := self._ledger.heard(key)) is not None:
             return words
-        number = talking.number_of(key, self._ledger.journal)
+        number = self._ledger.journal.message_number(key)
         hear = self._seat.hear if self._seat else None
         if hear is None:
             raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")

@@ -16,7 +16,7 @@ from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models.credentials import joined
 from guildhall.policy.risk import Risk, judge_risk, rules_against_risk
 from guildhall.policy.rules import Action, Mode, Rule, judge
-from guildhall.runs.assembly.callees import Reached, declared, reached
+from guildhall.runs.assembly.callees import CREATE, Reached, declared, keeps_budget, reached, tree_tools
 from guildhall.runs.assembly.preflight import (
     Supply,
     fitting,
@@ -30,14 +30,11 @@ from guildhall.runs.assembly.tool_set import (
     bounds_of,
     expected_of_member,
     expected_tools,
-    keeps_budget,
     kept_in,
     permitted,
     tools_of,
     view_of,
 )
-from guildhall.runs.execution.delegation import tree_tools
-from guildhall.runs.execution.worker_creation import TOOL as CREATE
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import Called, Executes, Plan, PlannedTool, PlanProblem
 from guildhall.runtimes.catalog import ROWS

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound
 from guildhall.core.text import nearest_or
-from guildhall.runs import limits
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Assembly, Entry, ModelAnswered, ModelAsked, Payload, Said
 from guildhall.runs.record.journal import Journal
@@ -95,7 +94,7 @@ def conversation(journal: Journal) -> list[dict[str, Any]]:
         if asked is not None:
             messages += [_said_to_model(part, asked_first) for part in asked.data.message]
         messages.append(_said_by_model(answer.data.response))
-    unanswered = [] if limits.turns(journal) else journal.all(Said)[-1:]
+    unanswered = [] if journal.turns() else journal.all(Said)[-1:]
     return messages + [{"role": "user", "content": said.data.words} for said in unanswered]
 
 

@@ -21,7 +21,6 @@ from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import WITH_LOGIN
-from guildhall.runs.conversation import refuse_conversation
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
@@ -85,7 +84,7 @@ class Forks:
         _refuse_team(run_id, self._history.workflow_of(run_id))
         _refuse_job(run)
         journal = self._history.journal(run_id)
-        refuse_conversation(journal, "a conversation cannot be forked", hint="Begin another one with its worker.")
+        journal.check_no_conversation("a conversation cannot be forked", hint="Begin another one with its worker.")
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
             hint = f"`guild log {run_id}` shows them with their numbers."

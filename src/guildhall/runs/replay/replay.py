@@ -1,9 +1,7 @@
-"""Replay of a run: executes the run offline on its recorded answers, and finds the first difference.
+"""Replay: executes recorded runs offline on their recorded answers, and finds the first difference.
 
 Assembly, the judgement of the gate and the runtime are the current code. Model answers and tool results come from the
-journal.
-
-Does not replay the called runs of a run: `runs.replay.recordings` does.
+journal, and can also be supplied to other runs. A replay of a run includes its called runs.
 
 Invariant: no tool handler runs, no model is called and nothing is written.
 """
@@ -14,6 +12,7 @@ import asyncio
 import difflib
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.errors import (
@@ -24,7 +23,15 @@ from guildhall.core.errors import (
     RuntimeOutdated,
     RuntimeUnusable,
 )
+from guildhall.models.catalog import RecordingSource
+from guildhall.runs.assembly.preflight import refuse_unrecorded
+from guildhall.runs.execution import delegation
+from guildhall.runs.execution.access import Lobby
+from guildhall.runs.execution.prepare import frame_then
+from guildhall.runs.execution.tokens import Tokens, servers_of
+from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import messages as shown
+from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     Answered,
     Ended,
@@ -49,13 +56,20 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
+    from guildhall.core.frame import Frame
     from guildhall.models.passthrough.request import Through
     from guildhall.policy.rules import Verdict
     from guildhall.runs.assembly.assembled import Assembled
-    from guildhall.runs.execution.access import Lobby
+    from guildhall.runs.assembly.assembler import Assembler
+    from guildhall.runs.execution.runs import RuntimeOf
+    from guildhall.runs.hooks import Seat
+    from guildhall.runs.model import Run
+    from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
     from guildhall.runtimes.model import Entry as Entrance
     from guildhall.runtimes.model import Guest, Outcome, Runtime
+    from guildhall.store.engine import Store
+    from guildhall.workers.model import Worker
 
     Gave = Callable[[str], tuple[str, ToolResult] | None]  # of a call the run that it made, and what that one gave
 
@@ -401,3 +415,74 @@ def difference_of(label: str, recorded: Any, now: Any) -> str:
 def _lines(value: Any) -> list[str]:
     text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
     return text.replace("\\n", "\n").splitlines()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recordings:
+    """The recorded runs of a hall."""
+
+    store: Store
+    history: History
+    assembler: Assembler
+    seat_of: Callable[[Run], Seat | None]  # the hooks for a replay of a run at the top of its tree
+    runtime_of: RuntimeOf
+    tokens: Tokens
+
+    def source(self, run: str) -> RecordingSource:
+        """The model answers of a recorded run, and of those that it has called, in order."""
+        tree = self.history.tree(run)
+        return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
+
+    def _answers(self, run: str) -> list[ModelResponse]:
+        return [shown.load_response(e.data.response) for e in self.history.journal(run).all(ModelAnswered)]
+
+    async def replay(self, run: str, frame: Frame) -> Replayed:
+        """Plays a run and all that it has called again on their records, up to the first difference."""
+        steps, gone = 0, False
+        for one in self.history.tree(run):
+            played = await self.play(one, frame)
+            steps += played.steps
+            gone = gone or played.worker_gone
+            if not played.same:
+                return replace(played, steps=steps, worker_gone=gone)
+        return Replayed(run=run, steps=steps, worker_gone=gone)
+
+    async def play(
+        self,
+        run: Run,
+        frame: Frame,
+        *,
+        worker: Worker | None = None,
+        seat: Seat | None = None,
+        runtime: Runtime | None = None,
+    ) -> Replayed:
+        """Plays one run again, without those that it has called.
+
+        `worker` is the worker as it is today, where it was found already; `seat` its place in a team; `runtime`
+        executes it, where it has one of its own.
+        """
+        journal = self.history.journal(run.id)
+        then = frame_then(run.frame, frame)
+        seat = seat or self.seat_of(run)
+        assembled, gone = await self.assembler.again(
+            run.request, journal.assembly, then, run=run.id, worker=worker, seat=seat
+        )
+        call = run.purpose_as(CallPurpose)
+        if runtime is None:
+            refuse_unrecorded(assembled.worker, run.id)
+            own = assembled.worker.definition.runtime
+            runtime = delegation.OneCall(call.arguments()) if call else self.runtime_of(own, then)
+        lobby = Lobby(
+            run=run.id, tokens=self.tokens, servers=servers_of(assembled, seat), assignment=assembled.assignment
+        )
+        difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), lobby)
+        return Replayed(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
+
+    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
+        """The run that a call has made, and what it gave by its own record, if it came to that."""
+        made = self.store.read(lambda connection: records.run_of_call(connection, caller, call))
+        end = self.history.entries(made.id)[-1].data if made else None
+        if made is None or not isinstance(end, Ended):
+            return None
+        ended = replace(made, status=end.status, reason=end.reason, error=end.error, output=end.output)
+        return None if delegation.limit_above(ended) else (made.id, delegation.result_of(ended))
