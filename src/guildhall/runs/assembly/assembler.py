@@ -12,12 +12,11 @@ Invariant: a worker never runs with only a part of the things that it declares.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.core.text import is_text
-from guildhall.models.credentials import joined
 from guildhall.runs.assembly.activation import DEFAULT, activated, context_of
 from guildhall.runs.assembly.assembled import (
     Assembled,
@@ -34,10 +33,17 @@ from guildhall.runs.assembly.attachments import collect_for_person, permit
 from guildhall.runs.assembly.callees import NOBODY, declared, on_record, reached, tree_tools
 from guildhall.runs.assembly.mcp_servers import still_served
 from guildhall.runs.assembly.preflight import Supply, fitting, refuse, refuse_native, refuse_talking, refuse_unguarded
-from guildhall.runs.assembly.tool_set import base_toolbox, bounds_of, permitted, refuse_unasked, tools_of, view_of
+from guildhall.runs.assembly.tool_set import (
+    base_toolbox,
+    bounds_of,
+    permitted,
+    refuse_unasked,
+    surroundings_of,
+    tools_of,
+    view_of,
+)
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.output_check import OUTPUT_TOOL
-from guildhall.tools.executor import Surroundings
 from guildhall.tools.mcp.client import Servers, ended_if_not_used
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
@@ -54,48 +60,27 @@ if TYPE_CHECKING:
     from guildhall.runs.record.entries import Assembly
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import View
+    from guildhall.tools.executor import Surroundings
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.references import Code
 
-    Finder = Callable[[str, Frame], Worker]
-    Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]
-    # what the hall gives a worker in a frame without its declaring it: for the run of this id, in this context
-    Provided = Callable[[Worker, Frame, str, str], Sequence[Tool]]
-    Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
 
-
+@dataclass(frozen=True, kw_only=True)
 class Assembler:
     """Assembles runs for one hall."""
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        find: Finder,
-        everyone: Callable[[Frame], Iterable[Listed]],
-        active: Callable[[Frame], Sequence[Worker]],
-        settings: Callable[[Frame], Settings],
-        describe: Described,
-        memory: RunMemory,
-        instead: Callable[[Tool], Tool],
-        supply: Supply,
-        serve: Serve,
-        provided: Provided,
-        project: Callable[[Frame], str | None],
-    ) -> None:
-        """`project` gives the name of the registered project in which a frame is."""
-        self._environ = environ
-        self.find = find
-        self.everyone = everyone
-        self._active = active
-        self.settings = settings
-        self._describe = describe
-        self._memory = memory
-        self._instead = instead
-        self._supply = supply
-        self._serve = serve
-        self._provided = provided
-        self._project = project
+    supply: Supply
+    find: Callable[[str, Frame], Worker]
+    everyone: Callable[[Frame], Iterable[Listed]]
+    active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
+    describe: Callable[[Code, Surroundings], Awaitable[Toolbox]]
+    memory: RunMemory
+    # The tools that the hall gives a worker in a frame without a declaration, for the run with this id in this context.
+    provided: Callable[[Worker, Frame, str, str], Sequence[Tool]]
+    serve: Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
+    replace_tool: Callable[[Tool], Tool]
+    project: Callable[[Frame], str | None]  # the name of the registered project in which a frame is
 
     async def assemble(
         self,
@@ -122,19 +107,15 @@ class Assembler:
         usable(worker, "name")
         if seat is not None and seat.hear is not None:
             refuse_talking(worker)
-        settings = self.settings(frame)
+        settings = self.supply.settings(frame)
         try:
             choice = fitting(worker, _chosen(worker, frame, settings, request))
         except ModelUnusable:
             if request.asks_model:
                 raise
             choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
-        given = tuple(given)
-        named = [toolbox.name for toolbox in given]
-        own = choice.by == "worker"
-        refuse(self._supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
-        bounds = bounds_of(worker, settings, request, called=caller is not None)
-        schema = await self._supply.output_schema(worker, frame)
+        named, own = [toolbox.name for toolbox in given], choice.by == "worker"
+        refuse(self.supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
         recipe = Recipe(
             run=run,
             worker=worker,
@@ -142,21 +123,15 @@ class Assembler:
             input=request.input,
             model=choice.model,
             mode=request.mode,
-            bounds=bounds,
-            output_schema=schema,
+            bounds=bounds_of(worker, settings, request, called=caller is not None),
+            output_schema=await self.supply.output_schema(worker, frame),
             given=given,
             above=seat.around if seat else caller.around(worker) if caller else frozenset(),
             seat=seat,
             called=caller is not None,
             activation=None if worker.activate else DEFAULT,
-            context=context_of(request, self._project(frame)) if worker.activate else {},
+            context=context_of(request, self.project(frame)) if worker.activate else {},
         )
-        files = await self._attached(worker, request, frame, attached)
-        return replace(await self._build(recipe), attachments=files)
-
-    async def _attached(
-        self, worker: Worker, request: RunRequest, frame: Frame, attached: tuple[Attachment, ...] | None
-    ) -> tuple[Attachment, ...]:
         policy = worker.definition.attachment_policy
         if attached is None and request.attachments:
             view = self._view(worker, frame)
@@ -164,7 +139,7 @@ class Assembler:
                 collect_for_person, request.attachments, view, policy, root=frame.sees, where=worker.place
             )
         permit(attached or (), policy, where=worker.place)
-        return attached or ()
+        return replace(await self._build(recipe), attachments=attached or ())
 
     async def revive(
         self,
@@ -220,7 +195,7 @@ class Assembler:
         recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
             worker = worker or _in_seat(self.find(request.worker, frame), seat)
-            schema = await self._supply.output_schema(worker, frame)
+            schema = await self.supply.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
@@ -249,19 +224,13 @@ class Assembler:
 
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        settings = self.settings(frame)
-        surroundings = Surroundings(
-            view=self._view(worker, frame),
-            env=dict(frame.env),
-            web_search=settings.web_search.model_dump() if settings.web_search else None,
-            environ=joined(self._environ, frame.keys),
-            forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
-        )
-        recipe = replace(recipe, outsiders=recipe.outsiders or self._supply.outsiders(worker, frame))
-        servers = await self._serve(worker, frame, surroundings) if recipe.served is None else Servers()
+        settings = self.supply.settings(frame)
+        surroundings = surroundings_of(worker, frame, self._view(worker, frame), settings, self.supply.environ)
+        recipe = replace(recipe, outsiders=recipe.outsiders or self.supply.outsiders(worker, frame))
+        servers = await self.serve(worker, frame, surroundings) if recipe.served is None else Servers()
         async with ended_if_not_used(servers):
             served = servers.tools if recipe.served is None else recipe.served
-            tools = await self._tools(recipe, surroundings, settings, served)
+            tools = await self._tools(recipe, surroundings, served)
             return replace(await self._completed(recipe, surroundings, settings, tools), servers=servers)
 
     async def _completed(
@@ -270,7 +239,7 @@ class Assembler:
         """All of it, once the tools are known."""
         worker, frame = recipe.worker, recipe.frame
         near = worker.frame(frame)
-        others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
+        others = reached(worker, lambda name: self.find(name, near), lambda: self.active(near))
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
         rules = rules_of(recipe, tools, surroundings.forbidden, around)
@@ -279,7 +248,7 @@ class Assembler:
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
-            memory = await self._memory.prompt_block(worker, frame, rules, limit_tokens=limit)
+            memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activated(worker, tools, memory, recipe.context)
         patience = settings.approvals.timeout
         outsiders = recipe.outsiders or NOBODY
@@ -309,28 +278,20 @@ class Assembler:
         self,
         recipe: Recipe,
         surroundings: Surroundings,
-        settings: Settings,
         served: Mapping[str, Sequence[Tool]],
     ) -> tuple[Tool, ...]:
         """All tools of the run, in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
-        system: tuple[Tool, ...] = ()
-        if worker.definition.base:
-            limit = settings.memory.limit_tokens
-            memory = self._memory.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
-            base = (*base_toolbox().tools, *memory, *self._provided(worker, frame, recipe.run, recipe.part_of))
-            system = recipe.seat.beside(base) if recipe.seat else base
-        near = worker.frame(frame)
-        system += recipe.seat.tools if recipe.seat else ()
-        tree = tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
-        system += recipe.seat.beside(tree) if recipe.seat else tree
+        base = self.base_tools(worker, frame, recipe.part_of, run=recipe.run, model=recipe.model)
+        tree, seat = self.tree_tools(worker, frame), recipe.seat
+        system = (*seat.beside(base), *seat.tools, *seat.beside(tree)) if seat else (*base, *tree)
         outsiders = recipe.outsiders or NOBODY
         system += outsiders.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, surroundings, given, outsiders.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
         every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
-        tools = tuple(map(self._instead, every))
+        tools = tuple(map(self.replace_tool, every))
         refuse_native(worker, tools)
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -340,8 +301,21 @@ class Assembler:
             raise ToolUnavailable(message, where=worker.place)
         return tools
 
+    def base_tools(self, worker: Worker, frame: Frame, context: str, *, run: str, model: str) -> tuple[Tool, ...]:
+        """Return the tools that a worker has without declaring them, except those for calling workers."""
+        if not worker.definition.base:
+            return ()
+        limit = self.supply.settings(frame).memory.limit_tokens
+        memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
+        return (*base_toolbox().tools, *memory, *self.provided(worker, frame, run, context))
+
+    def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
+        """Return the tools with which a worker calls and creates workers."""
+        near = worker.frame(frame)
+        return tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return view_of(worker, worker.folders(frame), frame, self._supply.home, self._supply.locked())
+        return view_of(worker, worker.folders(frame), frame, self.supply.home, self.supply.locked())
 
     async def _toolboxes(
         self,
@@ -357,8 +331,8 @@ class Assembler:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
-                code = self._supply.toolbox(worker, name, frame, given)
-                found[name] = (await self._describe(code, surroundings)).tools
+                code = self.supply.toolbox(worker, name, frame, given)
+                found[name] = (await self.describe(code, surroundings)).tools
         return found
 
 

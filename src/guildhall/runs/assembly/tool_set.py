@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import ToolUnavailable
+from guildhall.models.credentials import joined
 from guildhall.policy.rules import Action, Mode, Rule, judge
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.sandbox.files import settled
@@ -36,6 +37,19 @@ if TYPE_CHECKING:
 
 # What the tools of a member can do to the world: it is a program of its own that may speak to others.
 OF_MEMBERS = frozenset({"net"})
+
+
+def surroundings_of(
+    worker: Worker, frame: Frame, view: View, settings: Settings, environ: Mapping[str, str]
+) -> Surroundings:
+    """Return what the tools of a run work with, apart from their arguments. `environ`: the variables of the hall."""
+    return Surroundings(
+        view=view,
+        env=dict(frame.env),
+        web_search=settings.web_search.model_dump() if settings.web_search else None,
+        environ=joined(environ, frame.keys),
+        forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
+    )
 
 
 def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:

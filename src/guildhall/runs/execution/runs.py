@@ -337,7 +337,7 @@ class Runs:
     async def _create_worker(self, caller: Live, call: ToolCall) -> ToolResult:
         """A worker that another one writes."""
         prepared = caller.prepared
-        settings = self._assembler.settings(prepared.frame)
+        settings = self._assembler.supply.settings(prepared.frame)
         near = prepared.assembled.worker.frame(prepared.frame)
 
         def planned(worker: Worker) -> str:
