@@ -19,6 +19,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 
 from guildhall.models.passthrough.connection import Line
 from guildhall.models.passthrough.session import Ask, Passing, Shown
+from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
 from guildhall.runtimes.model import Assignment, Entry, Guest
 from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
 from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import Through
-from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
 
 
 class _Asked(Behind, Protocol):

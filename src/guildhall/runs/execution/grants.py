@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelUnusable, UsageError
-from guildhall.runs.assembly.tool_set import keeps_budget
+from guildhall.runs.assembly.callees import keeps_budget
+from guildhall.runs.limits import Spent, in_force, in_words
 from guildhall.runs.model import check_limits
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.record.journal import Journal
-from guildhall.runs.limits import Spent, in_force, in_words
 
 
 @dataclass(frozen=True, kw_only=True)
