@@ -35,7 +35,7 @@ from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estim
 from guildhall.runs.asks import Asks
 from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.idle import Patience
-from guildhall.runs.limits import cut_off, used
+from guildhall.runs.limits import Spent, used
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
 from guildhall.runs.record.journal import Journal
@@ -271,7 +271,7 @@ def test_a_call_that_was_cut_off_counts_as_spent(place: Callable[..., Place]) ->
     here = place(dies, says(), max_budget_usd=0.01)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(ask(here))
-    assert cut_off(here.journal, "reserved_usd") == pytest.approx(0.01, rel=0.01)
+    assert Spent.in_vain([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
     with pytest.raises(LimitReached):
         asyncio.run(ask(here))
     assert len(here.provider.asked) == 1

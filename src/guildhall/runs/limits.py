@@ -1,10 +1,7 @@
 """Limits of a run: compute the bounds in force and the usage so far, grant more, and report reached limits.
 
-All amounts come from the journal. A model call that was cut off may have been paid for, so its whole reservation counts
-as spent. Limits in dollars need a model with a known price.
-
-Does not reserve amounts for calls (`runs.execution.budget`) and does not ask the user for more
-(`runs.execution.ledger`).
+All amounts come from the journal. Does not reserve amounts for calls (`runs.execution.budget`) and does not ask the
+user for more (`runs.execution.ledger`).
 """
 
 from __future__ import annotations
@@ -69,13 +66,8 @@ def used(journal: Journal) -> Usage:
 
 def used_with(journal: Journal, input_tokens: int, output_tokens: int, cost: float | None) -> Usage:
     """What the run will have used up with one more answer."""
-    before = used(journal)
-    return Usage(
-        turns=before.turns + 1,
-        input_tokens=before.input_tokens + input_tokens,
-        output_tokens=before.output_tokens + output_tokens,
-        cost_usd=before.cost_usd if cost is None else (before.cost_usd or 0.0) + cost,
-    )
+    answer = Usage(turns=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost)
+    return Usage.total([used(journal), answer])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +80,9 @@ class Spent:
     @staticmethod
     def in_vain(journals: Iterable[Journal]) -> Spent:
         """What was reserved for calls that were cut off, and may have been paid for."""
-        every = list(journals)
-        tokens = sum(cut_off(journal, "reserved_tokens") for journal in every)
-        return Spent(dollars=sum(cut_off(journal, "reserved_usd") for journal in every), tokens=int(tokens))
+        calls = [call for journal in journals for call in _cut_off_calls(journal)]
+        dollars = sum(call.reserved_usd or 0.0 for call in calls)
+        return Spent(dollars=dollars, tokens=sum(call.reserved_tokens for call in calls))
 
     @staticmethod
     def by(journals: Iterable[Journal]) -> Spent:
@@ -105,19 +97,18 @@ class Spent:
         return Spent(dollars=(total.cost_usd or 0.0) + lost.dollars, tokens=tokens)
 
 
-def cut_off(journal: Journal, what: Literal["reserved_usd", "reserved_tokens"]) -> float:
-    """What was reserved for calls whose answer was never seen."""
-    open_calls: dict[str, float] = {}
-    lost = 0.0
+def _cut_off_calls(journal: Journal) -> list[ModelAsked]:
+    """Return the model calls that were neither answered nor failed."""
+    open_calls: dict[str, ModelAsked] = {}
+    lost: list[ModelAsked] = []
     for entry in journal.entries:
         key, call = entry.key or "", entry.data
-        if isinstance(call, ModelAsked) and not call.copied:
-            lost += open_calls.pop(key, 0.0)
-            reserved = call.reserved_usd if what == "reserved_usd" else call.reserved_tokens
-            open_calls[key] = reserved or 0.0
-        elif isinstance(call, ModelAnswered | ModelCallFailed):
-            open_calls.pop(key, None)
-    return lost + sum(open_calls.values())
+        if isinstance(call, ModelAsked | ModelAnswered | ModelCallFailed):
+            before = open_calls.pop(key, None)
+            if isinstance(call, ModelAsked) and not call.copied:
+                lost += [before] if before else []
+                open_calls[key] = call
+    return [*lost, *open_calls.values()]
 
 
 def in_words(name: LimitName, value: float) -> str:

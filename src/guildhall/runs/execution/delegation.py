@@ -178,9 +178,10 @@ async def _refusal(
     if mode == "strict":
         return ToolResult.error("Not permitted: nobody may be asked in this run, and a new worker needs approval.")
     timeout = next((rule.timeout for rule in prepared.assembled.rules if rule.name in CREATE_RULES), None)
-    approval, note = await ledger.confirm(
-        call, _as_shown(new, planned(_as_if_saved(new.worker))), shown=[new.text, new.schema], seconds=timeout
-    )
+    # The file of the output schema does not exist yet: its text is shown beside the plan.
+    without_schema = new.worker.definition.model_copy(update={"output_schema_ref": None})
+    body = _as_shown(new, planned(replace(new.worker, definition=without_schema)))
+    approval, note = await ledger.confirm(call, body, shown=[new.text, new.schema], seconds=timeout)
     if approval == "approved":
         return None
     said = (
@@ -189,11 +190,6 @@ async def _refusal(
         else "A person refused this worker."
     )
     return ToolResult.error(f"{said} {note}" if note else said)
-
-
-def _as_if_saved(worker: Worker) -> Worker:
-    """The worker, for a plan: its schema is not there yet, and is shown beside it."""
-    return replace(worker, definition=worker.definition.model_copy(update={"output_schema_ref": None}))
 
 
 def _as_shown(new: Draft, plan: str) -> str:

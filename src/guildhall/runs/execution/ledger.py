@@ -136,7 +136,7 @@ class LiveLedger(Asking):
             if not await self.purse.room(held):
                 name = cast("LimitName", held.level.name)
                 needed = held.level.spent + held.needed
-                await self.owner(held.level.owner).limit(name, needed, waiting=self._patience)
+                await self.owner(held.level.owner).limit(name, needed, waiting=self.patience)
 
     def _turns(self) -> int:
         """Those that were made and those under way: a program may ask for several side by side."""
@@ -239,7 +239,7 @@ class LiveLedger(Asking):
 
         `waiting` is the patience of the run that came to the limit, where that is another one further down.
         """
-        patience = waiting or self._patience
+        patience = waiting or self.patience
         value = getattr(self.bounds, name)
         with patience.waiting():
             await self._asking.acquire()

@@ -1,8 +1,7 @@
 """Run segment: drives a runtime from the start or resume of a run until the run ends, waits or is parked.
 
 Passes the calls of the runtime to the model door and the gate. Ends when the runtime returns, the run is idle, parked
-or out of time, or a call fails fatally. Restarts a crashed process of the runtime: the third crash in a segment fails
-the run. Calls in progress get 2 seconds to finish when the run is parked.
+or out of time, or a call fails fatally. Restarts a crashed process of the runtime.
 
 Does not decide the outcome for an owner: the hooks of the run do (`runs.hooks`).
 
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, stamp
+from guildhall.core.clock import stamp
 from guildhall.core.errors import (
     GuildError,
     LimitReached,
@@ -45,7 +44,6 @@ from guildhall.runs.record.entries import (
     Tokens,
     Unjudged,
 )
-from guildhall.runs.record.entries import Entry as Entry_cutting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -60,9 +58,9 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.access import Lobby
     from guildhall.runs.execution.ledger import LiveLedger
     from guildhall.runs.hooks import Seat
-    from guildhall.runs.idle import Patience
+    from guildhall.runs.record import entries
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Assignment, Entry, Guest, Outcome, Runtime
+    from guildhall.runtimes.model import Entry, Guest, Outcome, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
@@ -94,30 +92,25 @@ class Execution:
         self,
         *,
         ledger: LiveLedger,
-        assignment: Assignment,
         runtime: Runtime,
         gate: Gate,
         model_door: ModelDoor,
         lobby: Lobby,
-        patience: Patience,
-        clock: Clock,
         seconds_before: float,
         clean_up: Callable[[], Awaitable[object]],
         seat: Seat | None = None,
     ) -> None:
-        """`seat` is its place in something larger, which changes with the end of a stretch of it."""
         self._ledger = ledger
-        self._assignment = assignment
         self._runtime = runtime
         self._gate = gate
         self._model_door = model_door
         self._lobby = lobby
-        self._patience = patience
-        self._clock = clock
+        self._patience = ledger.patience
+        self._clock = ledger.clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
         self._seat = seat
-        self._began = clock.monotonic()
+        self._began = self._clock.monotonic()
         self._parked = asyncio.Event()
         self._park_cause: ParkCause = "user"
         self._broken = asyncio.Event()
@@ -286,12 +279,14 @@ class Execution:
         """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
         for crash in range(1, _CRASHES + 1):
             try:
-                return await self._runtime.execute(self._assignment, self)
+                return await self._runtime.execute(self._lobby.assignment, self)
             except RuntimeCrashed as error:
                 if crash == _CRASHES:
                     raise
-                await self._ledger.journal.append(_crash(error))
-                self._ledger.publish(ErrorData, _transient(error, crash + 1))
+                crashed = Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
+                await self._ledger.journal.append(crashed)
+                again: ErrorData = {"transient": True, "attempt": crash + 1, "attempts": _CRASHES, **error.as_dict()}
+                self._ledger.publish(ErrorData, again)
         raise AssertionError
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
@@ -397,14 +392,6 @@ class Execution:
         self._ledger.publish(RunEndedData, {"status": stretch.status, "reason": stretch.reason})
 
 
-def _transient(error: RuntimeCrashed, attempt: int) -> ErrorData:
-    return {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": _CRASHES}
-
-
-def _crash(error: RuntimeCrashed) -> Crashed:
-    return Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
-
-
 def _stop(stretch: Stretch, unjudged: Stretch | None) -> Payload:
     """Return the journal entry of the end of a run segment."""
     status, reason = stretch.status, stretch.reason
@@ -448,7 +435,7 @@ async def cut_short(journal: Journal, text: str) -> bool:
     return True
 
 
-def _taken(journal: Journal, asked: Entry_cutting[ModelAsked]) -> tuple[Tokens, float | None]:
+def _taken(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[Tokens, float | None]:
     """The tokens and dollars of a call whose end nobody has seen: the most that it can have taken.
 
     That is what counts after a crash too, so that no limit is passed by interrupting. One that had failed is paid for

@@ -25,17 +25,9 @@ if TYPE_CHECKING:
 
 
 TOOLS = "tools"
-
-
 DISPATCH = "-dispatch"  # ends the name of the server with which a member is dispatched to
-
-
 RESULT = "result"  # the server at which a guest gives the result of a run that must fit a schema
-
-
 _BYTES = 32
-
-
 _LONGEST_ID = 200
 
 
@@ -78,7 +70,7 @@ class RunDoor:
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
         default_factory=dict[str, "tuple[ToolCall, asyncio.Future[ToolResult]]"], repr=False
     )  # under way, by their keys
-    _ids: Iterator[str] = field(default_factory=lambda: _ids(), repr=False)  # for calls that nobody has given one
+    _ids: Iterator[str] = field(default_factory=lambda: _new_ids(), repr=False)  # for calls that nobody has given one
     _asked: list[ToolCall] = field(default_factory=list["ToolCall"], repr=False)  # by the model
     _due: set[str] = field(default_factory=set[str], repr=False)  # the keys of those that the guest has not made yet
 
@@ -156,7 +148,7 @@ def shown_at(server: str, tool: str) -> str:
     return tool.removeprefix(tool_name(server, "")) if server.endswith(DISPATCH) else tool
 
 
-def _ids() -> Iterator[str]:
+def _new_ids() -> Iterator[str]:
     beginning = secrets.token_hex(8)
     return (f"{beginning}.{number}" for number in itertools.count(1))
 
