@@ -1,10 +1,7 @@
 """Assembler: resolves prompt, model, tools, sandboxes, rules and limits of a new, resumed or replayed run.
 
-A new run uses the worker file as it is now. A resumed run uses its journal entry 0, and the stricter of the recorded
-and the current permissions applies. A replayed run uses the current worker file and the recorded memory and files.
-MCP servers of the worker are connected during assembly, except for a replay.
-
-Does not execute the run or write its record: `runs.execution.prepare` and `runs.execution.segment` do.
+A new run uses the current worker file, a resumed run its journal entry 0 and the stricter of both permissions. A replay
+uses the current worker file and the recorded memory and files. MCP servers are connected here, except for a replay.
 
 Invariant: a worker never runs with only a part of the things that it declares.
 """

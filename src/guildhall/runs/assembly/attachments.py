@@ -1,10 +1,7 @@
 """Attachments: read the files of a request once, within the limits of the worker's `attachment_policy`.
 
-A worker that calls another worker can name only files of its own sandboxes (`input/deck.pdf`) and files that it was
-given. A user can also name other files: below the project by a path from the current folder, anywhere by an absolute
-path.
-
-Does not implement safe file access: `sandbox.files` does, as for the tools of a run.
+A worker can name only files of its own sandboxes (`input/deck.pdf`) and files that it was given. A user can also name
+files below the project by a path from the current folder, and files anywhere by an absolute path.
 
 Invariant: no link, name or concurrent replacement leads out of the permitted folder. The policy applies to the given
 name before the file is opened, and to the name that a link leads to.

@@ -1,7 +1,4 @@
-"""MCP servers of a run: check, confine and connect the servers that a worker names.
-
-The servers start, or are reached, when the run is assembled. They end with the run. A server program sees the project
-of the worker read-only, and the folders of the run as the rules permit.
+"""MCP servers of a run: check, confine and connect the servers that a worker names, for as long as the run lasts.
 
 Does not speak MCP: `tools.mcp.client` does.
 

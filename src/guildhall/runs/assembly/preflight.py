@@ -1,8 +1,6 @@
 """Preflight: compares the declarations of a worker with the available resources, and lists all problems.
 
-Covers the program of the runtime, the model, toolboxes, servers, members, output schema, variables and trust. Also
-refuses runs that a runtime cannot support: a conversation, a replay, or a resume that would repeat effects. Starting a
-run, `guild worker validate` and `guild doctor` use this module, so their results agree.
+Also refuses runs that a runtime cannot support: a conversation, a replay, or a resume that would repeat effects.
 
 Does not start servers or tools. Only an output schema that is a Python model is imported, in a confined child process.
 """
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from guildhall.core.config import Settings, anchored
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, ModelUnusable, NotTrusted, Refused, ToolUnavailable
 from guildhall.core.yaml import read_text
-from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
+from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT, split_name
 from guildhall.models.credentials import joined
 from guildhall.policy.risk import judge_risk
 from guildhall.runs.record.entries import ToolStarted
@@ -48,14 +46,13 @@ if TYPE_CHECKING:
     from guildhall.workers.registry import Choice
 
 
-def schema_path(worker: Worker, frame: Frame) -> Path | None:
-    """The file of the worker's output schema, if it names one."""
+def _schema_path(worker: Worker, frame: Frame) -> Path | None:
+    """Return the file of the worker's output schema, or None if it names no file."""
     reference = worker.definition.output_schema_ref
     return worker.beside(frame) / reference if reference and reference.endswith(".json") else None
 
 
-def schema_in_file(worker: Worker, path: Path) -> Mapping[str, Any]:
-    """The schema in a file."""
+def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     if not path.exists():
         hint = "Make it, or correct the path: it starts at the worker's project."
         raise InvalidFile(f"output_schema_ref: there is no file {path}", where=worker.place, hint=hint)
@@ -77,9 +74,6 @@ async def schema_of_model(worker: Worker, code: Code) -> Mapping[str, Any]:
         raise ToolUnavailable(f"output_schema_ref: {error.message}", where=where, hint=error.hint) from None
     except GuildError as error:
         raise InvalidFile(f"output_schema_ref: {error.message}", where=worker.place, hint=error.hint) from None
-
-
-_SCRIPT = "script:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +131,7 @@ class Supply:
         try:
             self.program(ROWS[worker.definition.runtime], frame)
         except GuildError as error:
-            error.where = error.where or worker.place
-            raise
+            raise type(error)(error.message, where=error.where or worker.place, hint=error.hint) from error
 
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
         """All code that the worker names, members and all, and what of it cannot be had."""
@@ -163,15 +156,15 @@ class Supply:
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """What the worker's output must look like, if its file says so."""
-        if (path := schema_path(worker, frame)) is not None:
-            return schema_in_file(worker, path)
+        if (path := _schema_path(worker, frame)) is not None:
+            return _read_schema(worker, path)
         return await schema_of_model(worker, self.module(worker, frame)) if names_module(worker) else None
 
     def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """The same as far as it stands in a file that is right."""
-        path = schema_path(worker, frame)
+        path = _schema_path(worker, frame)
         try:
-            return schema_in_file(worker, path) if path is not None else None
+            return _read_schema(worker, path) if path is not None else None
         except GuildError:
             return None
 
@@ -185,11 +178,11 @@ class Supply:
 
     def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
         """Raise if the output schema cannot be used, as far as that is known without executing code."""
-        path = schema_path(worker, frame)
+        path = _schema_path(worker, frame)
         if names_module(worker):
             self.module(worker, frame)
         elif path is not None and (thorough or not path.is_file()):
-            schema_in_file(worker, path)
+            _read_schema(worker, path)
 
     def _search(self, worker: Worker, frame: Frame) -> None:
         if "WebSearch" not in worker.definition.tools:
@@ -234,8 +227,6 @@ def doubts(worker: Worker) -> list[str]:
 
 def _provider(worker: Worker, model: str) -> None:
     """Refuses a model that nobody can have: no key is needed to see that."""
-    from guildhall.models.catalog import AUTO, CURSOR, REPLAY, split_name
-
     if model == AUTO or model.startswith((CURSOR, REPLAY)):
         return
     try:
@@ -246,11 +237,11 @@ def _provider(worker: Worker, model: str) -> None:
 
 def _script(worker: Worker, frame: Frame, *, thorough: bool) -> None:
     model = worker.definition.model or ""
-    if not model.startswith(_SCRIPT):
+    if not model.startswith(SCRIPT):
         if thorough and model:
             _provider(worker, model)
         return
-    path = Path(anchored(model, worker.beside(frame)).removeprefix(_SCRIPT))
+    path = Path(anchored(model, worker.beside(frame)).removeprefix(SCRIPT))
     if not path.exists():
         start = "the folder of the workflow's file" if worker.scope == "workflow" else "the worker's project"
         hint = f"Make it, or correct the path: it starts at {start}."

@@ -1,8 +1,5 @@
 """Tool set: determines the view of the disk, the tools in the model's order, and the bounds of a run.
 
-The order is system tools, sandbox tools, declared toolboxes, servers, declared built-in tools. Placeholders stand for
-the tools of servers and members that are not started. The default budget does not apply to a model without a price.
-
 Does not execute tools (`tools.executor`) and does not judge calls (`tools.gate`).
 
 Invariant: a run cannot write the files that define permissions.

@@ -316,6 +316,7 @@ def list_asks(connection: Connection, *, run: str | None = None, status: str | N
 
 
 def _ask(row: RowMapping) -> Ask:
-    question = Question(**{**row["question"], "choices": tuple(row["question"]["choices"])})
+    question: dict[str, Any] = {**row["question"], "choices": tuple(row["question"]["choices"])}
     answer = Answer(**row["answer"]) if row["answer"] else None
-    return Ask(**{**row, "question": question, "answer": answer})
+    columns: dict[str, Any] = {**row, "question": Question(**question), "answer": answer}
+    return Ask(**columns)
