@@ -63,10 +63,7 @@ class _Wanted:
 def collect(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, where: str | None = None
 ) -> tuple[Attachment, ...]:
-    """The files that a worker hands on: `sandbox/path`, in the sandboxes of its view. `policy` is the callee's.
-
-    `where` is the callee's place, for errors.
-    """
+    """Read files that a worker names as `sandbox/path`. `policy` and `where` (for errors) are those of the callee."""
     sandboxes = _sandboxes_of(view)
     return _read_all(names, lambda name: _in_sandbox(name, sandboxes), policy, where)
 
@@ -85,10 +82,7 @@ def hand_on(names: Sequence[str], own: Iterable[Attachment], view: View, callee:
 def collect_for_person(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, root: Path, where: str | None = None
 ) -> tuple[Attachment, ...]:
-    """The files that a person names: in a sandbox of the worker's by `sandbox/path`, else a file of their own.
-
-    A path from the current folder stays below `root`, the project; a whole path (`/...`, `~/...`) leads anywhere.
-    """
+    """Read files that the user names: `sandbox/path`, a path below `root` (the project), or an absolute path."""
     sandboxes = _sandboxes_of(view)
     named = {folder.name for folder in sandboxes.view.folders}
 
@@ -115,8 +109,9 @@ def refuse_untaken(attachments: Iterable[Attachment], source: Source) -> None:
     """Refuses a file that the model cannot look at, before anything is asked of it."""
     for file in attachments:
         if not file.is_text and not source.takes(file.media_type):
+            kind = "PDFs" if file.media_type == _PDF else "images"
             raise ModelUnusable(
-                f"{source.name} takes no {_kind(file)}: {file.name} ({file.media_type}) cannot be handed to it",
+                f"{source.name} takes no {kind}: {file.name} ({file.media_type}) cannot be handed to it",
                 hint="Choose a model that does, with --override-model, or attach what is in the file as text.",
             )
 
@@ -234,10 +229,6 @@ def _is_utf8(data: bytes) -> bool:
 
 def _last(name: str) -> str:
     return name.replace(":", "/").rstrip("/").rpartition("/")[2]
-
-
-def _kind(file: Attachment) -> str:
-    return "PDFs" if file.media_type == _PDF else "images"
 
 
 # The policy

@@ -46,10 +46,7 @@ class Reached:
 def reached(
     worker: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]
 ) -> tuple[Reached, ...]:
-    """All that a run of the worker can come to, the nearest first; the worker itself is not among them.
-
-    `active` are the workers that `*` stands for.
-    """
+    """Return all other workers that a run of the worker can reach, nearest first. `active`: what `*` stands for."""
     known = {worker.identity}
     found: list[Reached] = []
     callers = deque([worker])

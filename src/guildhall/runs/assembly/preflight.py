@@ -8,6 +8,7 @@ Does not start servers or tools. Only an output schema that is a Python model is
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -98,10 +99,9 @@ class Supply:
         script: bool = True,
         thorough: bool = True,
     ) -> list[GuildError]:
-        """All that the worker declares and cannot be given, in the order of its fields.
+        """Return a problem for each missing declaration, in the order of the fields. `given`: toolboxes of the caller.
 
-        `given` are toolboxes of the caller's own process. Without `script` another model than the worker's is used;
-        without `thorough` files that are read later anyway are only looked for.
+        Without `script` the model of the worker is not checked. Without `thorough` files are not read.
         """
         outside = self.outsiders(worker, frame)
         given = (*given, *outside.toolboxes)
@@ -140,7 +140,7 @@ class Supply:
         return [*found, *outside.code], [*wrong, *outside.problems]
 
     def toolbox(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
-        """The file of a toolbox that is not among those `given`, if it may run."""
+        """Return the code of a toolbox that is not `given`. Raise NotTrusted if it may not run."""
         return self._trusted(toolbox_code(worker, name, frame, self.home, given), worker, frame)
 
     def server(self, worker: Worker, name: str, frame: Frame) -> None:
@@ -161,12 +161,10 @@ class Supply:
         return await schema_of_model(worker, self.module(worker, frame)) if names_module(worker) else None
 
     def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-        """The same as far as it stands in a file that is right."""
+        """Return the output schema if it is in a valid file, or None."""
         path = _schema_path(worker, frame)
-        try:
+        with suppress(GuildError):
             return _read_schema(worker, path) if path is not None else None
-        except GuildError:
-            return None
 
     def trust(self) -> Trust:
         return Trust(self.pins(), self.own)
@@ -326,9 +324,9 @@ def refuse_talking(worker: Worker) -> None:
     """Refuses a conversation with a worker whose runtime could not be walked through it again."""
     row = ROWS[worker.definition.runtime]
     if not row.routed:
-        said = f"runtime {row.name}: {row.title} asks its model itself, so that a conversation is on no record"
         raise Refused(
-            f"{said}: after a pause it could not be gone on with",
+            f"runtime {row.name}: {row.title} asks its model itself, so that a conversation is on no record: "
+            "after a pause it could not be gone on with",
             where=worker.place,
             hint="Choose another runtime for conversations with the worker, such as `runtime: pydantic`.",
         )

@@ -181,10 +181,7 @@ class Execution:
         return self._lobby.admit(self, guest)
 
     async def only_while_open(self) -> None:
-        """A parked run starts nothing new: its doors stay shut until it is resumed.
-
-        So does one whose time is over, or that of a run above it, for as long as a person is asked for more.
-        """
+        """Block a new call of a parked run for good, and of a run out of time until the user grants more."""
         if self._parked.is_set():
             await asyncio.get_running_loop().create_future()
         await self._in_time.wait()
@@ -193,11 +190,9 @@ class Execution:
 
     @property
     def is_open(self) -> bool:
-        """Whether whoever comes to the doors from outside is let in."""
         return not self._parked.is_set() and not self._ending
 
     def is_another(self, call: ToolCall) -> bool:
-        """Whether the record has another call under this one's key."""
         try:
             self._ledger.finished(call)
         except RuntimeFailed:
@@ -205,19 +200,15 @@ class Execution:
         return False
 
     def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
-        """Whether the record has another question under this key."""
         return self._ledger.asked_another(key, messages)
 
     def expects(self, calls: int) -> None:
-        """So many calls a program is still to make at the tool door."""
         self._patience.expect(calls)
 
     def upstream(self, api: str) -> Upstream | None:
-        """Where a request in the format of this API is passed on to as it is."""
         return self._model_door.upstream(api)
 
     def breaks(self, error: Exception) -> None:
-        """A call from outside has failed in a way that ends the run, as it does for a call from inside."""
         self._error = self._error or error
         self._broken.set()
 
@@ -414,10 +405,7 @@ CUT_OFF = "[The person interrupted here.]"
 
 
 async def cut_short(journal: Journal, text: str) -> bool:
-    """Puts on record that the question that waits for an answer has had this one. False: none waits for any.
-
-    To be called while nobody executes the run.
-    """
+    """Record this text as the answer to the open question of a stopped run. Return False if no question is open."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
     open_ones = [asked for asked in journal.all(ModelAsked) if not journal.last(asked.key or "", ModelAnswered)]
@@ -436,10 +424,9 @@ async def cut_short(journal: Journal, text: str) -> bool:
 
 
 def _taken(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[Tokens, float | None]:
-    """The tokens and dollars of a call whose end nobody has seen: the most that it can have taken.
+    """Return the most tokens and dollars that an interrupted call can have used, as after a crash.
 
-    That is what counts after a crash too, so that no limit is passed by interrupting. One that had failed is paid for
-    already, by what is on record of that.
+    The journal already counts the cost of a call that failed.
     """
     if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None

@@ -76,12 +76,11 @@ class History:
         return self._store.read(lambda connection: records.entries(connection, run, after))
 
     def shown(self, run: str, after: int = -1) -> list[Entry[Payload]]:
-        """The entries as people and programs see them: what is attached is named there, and not in them once more."""
-        return [_without_files(entry) for entry in self.entries(run, after)]
-
-
-def _without_files(entry: Entry[Payload]) -> Entry[Payload]:
-    return replace(entry, data=replace(entry.data, files=())) if isinstance(entry.data, Assembly) else entry
+        """Return the entries without the bytes of the attachments."""
+        return [
+            replace(entry, data=replace(entry.data, files=())) if isinstance(entry.data, Assembly) else entry
+            for entry in self.entries(run, after)
+        ]
 
 
 def conversation(journal: Journal) -> list[dict[str, Any]]:
