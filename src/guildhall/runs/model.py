@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import ErrorInfo, LimitReached, UsageError
-from guildhall.runs.purpose import (
-    PLAIN,
-    CallPurpose,
-    Purpose,
-    PurposeT,
-    RunKind,
-    WorkflowPurpose,
-    purpose_from_record,
-)
+from guildhall.runs.purpose import PLAIN, CallPurpose, Purpose, PurposeT, RunKind, WorkflowPurpose, purpose_from_record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

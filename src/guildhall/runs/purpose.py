@@ -44,11 +44,7 @@ class CallPurpose:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the `worker_call`."""
-        return {
-            "worker_name": self.worker_name,
-            "input_data": self.input_data,
-            "attachments": list(self.attachments),
-        }
+        return {"worker_name": self.worker_name, "input_data": self.input_data, "attachments": list(self.attachments)}
 
 
 @dataclass(frozen=True, kw_only=True)

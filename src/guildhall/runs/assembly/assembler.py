@@ -139,13 +139,7 @@ class Assembler:
         return replace(await self._build(recipe), attachments=attached or ())
 
     async def revive(
-        self,
-        frozen: Assembly,
-        frame: Frame,
-        given: Sequence[Toolbox] = (),
-        *,
-        run: str,
-        seat: Seat | None = None,
+        self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, seat: Seat | None = None
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
         recipe = replace(recorded(frozen, frame, run=run, given=given), seat=seat)
@@ -272,10 +266,7 @@ class Assembler:
         )
 
     async def _tools(
-        self,
-        recipe: Recipe,
-        surroundings: Surroundings,
-        served: Mapping[str, Sequence[Tool]],
+        self, recipe: Recipe, surroundings: Surroundings, served: Mapping[str, Sequence[Tool]]
     ) -> tuple[Tool, ...]:
         """All tools of the run, in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame

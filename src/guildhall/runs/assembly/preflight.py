@@ -91,13 +91,7 @@ class Supply:
     own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
     def lacking(
-        self,
-        worker: Worker,
-        frame: Frame,
-        *,
-        given: Collection[str] = (),
-        script: bool = True,
-        thorough: bool = True,
+        self, worker: Worker, frame: Frame, *, given: Collection[str] = (), script: bool = True, thorough: bool = True
     ) -> list[GuildError]:
         """Return a problem for each missing declaration, in the order of the fields. `given`: toolboxes of the caller.
 

@@ -149,8 +149,14 @@ def _expected(name: str, description: str, capabilities: frozenset[str]) -> Tool
     def not_started() -> None:
         raise AssertionError("this tool is only expected")
 
-    schema = {"type": "object"}
-    return Tool(name, description, schema, not_started, capabilities=capabilities, runs_in="hall")
+    return Tool(
+        name=name,
+        description=description,
+        input_schema={"type": "object"},
+        handler=not_started,
+        capabilities=capabilities,
+        runs_in="hall",
+    )
 
 
 def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, frozenset[str]]:
@@ -160,12 +166,7 @@ def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, fr
 
 
 def bounds_of(
-    worker: Worker,
-    settings: Settings,
-    request: RunRequest | None = None,
-    *,
-    priced: bool = True,
-    called: bool = False,
+    worker: Worker, settings: Settings, request: RunRequest | None = None, *, priced: bool = True, called: bool = False
 ) -> Bounds:
     """Return the limits of a run. The budget of the settings needs a price, and is not given to a `called` run."""
     limits = worker.definition.limits

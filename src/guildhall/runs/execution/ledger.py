@@ -193,9 +193,7 @@ class LiveLedger(Asking):
         async with self._adding:
             total = limits.used_with(self.journal, **usage, cost=cost)
             await self.journal.append(
-                answer,
-                key=call.key,
-                also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
+                answer, key=call.key, also=lambda connection: records.change_run(connection, self.run, **asdict(total))
             )
         self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
         self.publish(TurnEndData, {"turn": total.turns, **usage, "cost_usd": cost})
@@ -318,11 +316,7 @@ class LiveLedger(Asking):
             "approval",
             call.key,
             subject,
-            Question(
-                title=f"{self._worker} wants to call {call.tool}",
-                body=body,
-                choices=("yes", "no", "session"),
-            ),
+            Question(title=f"{self._worker} wants to call {call.tool}", body=body, choices=("yes", "no", "session")),
             lambda ask: ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
             seconds=seconds,
         )
@@ -354,11 +348,7 @@ class LiveLedger(Asking):
 
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         refused = ToolRefused(
-            tool=call.tool,
-            arguments=call.arguments,
-            reason=verdict.reason,
-            rule=verdict.rule,
-            result=result.as_dict(),
+            tool=call.tool, arguments=call.arguments, reason=verdict.reason, rule=verdict.rule, result=result.as_dict()
         )
         await self.journal.append(refused, key=call.key)
         self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments, "refused": True})

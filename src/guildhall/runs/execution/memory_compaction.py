@@ -45,14 +45,7 @@ class MemoryCompactor:
     """All background compactions of a hall, one at a time."""
 
     def __init__(
-        self,
-        *,
-        memory: Memory,
-        runs: Runs,
-        find_runs: Callable[[str], Runs],
-        store: Store,
-        bus: EventBus,
-        clock: Clock,
+        self, *, memory: Memory, runs: Runs, find_runs: Callable[[str], Runs], store: Store, bus: EventBus, clock: Clock
     ) -> None:
         """`find_runs` returns the part of the hall that owns a run: a workflow can have its own database."""
         self._memory = memory
