@@ -86,11 +86,7 @@ class Spent:
 
     @staticmethod
     def by(journals: Iterable[Journal]) -> Spent:
-        """What these runs have spent.
-
-        A call that was asked and neither answered nor failed was cut off by a crash. It may have been paid for, so its
-        whole reservation counts as spent: a limit is never passed by crashing.
-        """
+        """Return what these runs have spent. A call that was cut off counts with its whole reservation."""
         every = list(journals)
         total, lost = Usage.total(map(used, every)), Spent.in_vain(every)
         tokens = total.input_tokens + total.output_tokens + lost.tokens

@@ -206,7 +206,6 @@ class Usage:
 
     @staticmethod
     def total(usages: Iterable[Usage]) -> Usage:
-        """What several runs used up together."""
         every = list(usages)
         known = [usage.cost_usd for usage in every if usage.cost_usd is not None]
         return Usage(

@@ -1,7 +1,5 @@
 """Purpose of a run: records whether the run answers its input, makes a call, or works for an owner.
 
-The owner is a job, a commission, a meeting or a workflow. The purpose is stored with the request.
-
 Does not carry out a purpose: jobs, commissions, meetings and workflows do.
 
 Invariant: the purpose of a run never changes, and `runs.kind` in the database is the kind of its purpose.

@@ -69,7 +69,6 @@ class Assembled:
 
     @property
     def assignment(self) -> Assignment:
-        """What the runtime is given."""
         return Assignment(
             system_prompt=self.system_prompt,
             first_message=self.first_message,
@@ -171,7 +170,6 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
 
 
 def files_of(frozen: Assembly) -> tuple[Attachment, ...]:
-    """The attachments as they were read then."""
     return tuple(Attachment.from_dict(file) for file in frozen.files)
 
 
@@ -217,7 +215,6 @@ class Recipe:
 
 
 def recorded(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
-    """What a run that is on record was assembled from."""
     return Recipe(
         run=run,
         worker=from_snapshot(frozen.worker),

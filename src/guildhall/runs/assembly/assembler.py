@@ -91,10 +91,9 @@ class Assembler:
         attached: tuple[Attachment, ...] | None = None,
         seat: Seat | None = None,
     ) -> Assembled:
-        """A new run. `given` are toolboxes of the caller's own process.
+        """Assemble a new run. `given`: toolboxes of the caller's process. `worker`: if it was found already.
 
-        `worker` is the worker, where it was found already. `caller` is the run that has called it, whose budget it
-        has, and `attached` are the files that it hands over. `seat` is its place in a team.
+        `caller`: the run that calls this one, shares its budget, and hands over the `attached` files.
         """
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
@@ -178,10 +177,7 @@ class Assembler:
         worker: Worker | None = None,
         seat: Seat | None = None,
     ) -> tuple[Assembled, bool]:
-        """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more.
-
-        What the worker remembered is what it remembered then. Says also whether it is there no more.
-        """
+        """Assemble a recorded run from the current worker, and return True if a recorded definition was used."""
         given = [as_recorded(name, tools) for name, tools in frozen.given.items()]
         recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
@@ -227,7 +223,6 @@ class Assembler:
     async def _completed(
         self, recipe: Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
     ) -> Assembled:
-        """All of it, once the tools are known."""
         worker, frame = recipe.worker, recipe.frame
         near = worker.frame(frame)
         others = reached(worker, lambda name: self.find(name, near), lambda: self.active(near))
@@ -347,7 +342,6 @@ def _prompt(instructions: str, *blocks: str) -> str:
 
 
 def _refuse_other_tools(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:
-    """Refuses to go on with other tools than the model was shown."""
     now = {tool.name: tool.as_shown() for tool in tools}
     for tool in frozen:
         if now.get(tool["name"]) != tool:

@@ -101,10 +101,9 @@ class Lobby:
 
 
 class Results:
-    """What the calls of a guest gave, as our own runtime would tell the model.
+    """The results of a program's calls, as our own runtime would report them to the model.
 
-    A call of a tool that the run does not have the guest refuses by itself: it is made at the gate all the same, which
-    says no and puts that on record.
+    The program itself refuses a call of a tool that the run does not have. The gate gets the call too, and records it.
     """
 
     def __init__(self, behind: Behind, tools: frozenset[str]) -> None:

@@ -34,7 +34,6 @@ class Budget:
 
     @property
     def left(self) -> float | None:
-        """What may still be reserved here."""
         return None if self.limit is None else max(0.0, self.limit - self.spent - self.reserved)
 
     def tightest(self) -> Budget | None:

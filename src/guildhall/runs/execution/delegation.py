@@ -1,8 +1,5 @@
 """Delegation: checks and answers `worker_call`, and carries out `worker_create`, which writes an approved worker.
 
-A call is a run of its own below the caller's run. A run can also make a single call without asking a model. The user
-approves the complete files and the plan of a new worker, which is a draft and which the run tree can call.
-
 Does not start the called run (`runs.execution.runs`) and does not write worker files (`workers.create`).
 
 Invariant: a run tree calls a created worker only if its file, apart from the status, is as approved. A repeated call

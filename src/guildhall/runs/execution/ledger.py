@@ -1,11 +1,7 @@
 """Ledger of a live run: records the calls at both doors, enforces the limits, and asks the user.
 
-Answers a call from the journal if the journal already has its result. Publishes the events of the run. The user is
-asked for approvals, about calls that were cut off, and for more at a limit. Where no ask is possible, a limit ends the
-run.
-
-Does not judge tool calls (`tools.gate`), does not call models (`models.door`) and does not compute reservations
-(`runs.execution.budget`).
+Answers a call from the journal if the journal already has its result. Where no ask is possible, a limit ends the run.
+Does not judge tool calls (`tools.gate`) and does not compute reservations (`runs.execution.budget`).
 
 Invariant: a call is in the journal before it is made, and its result before the run receives it.
 """

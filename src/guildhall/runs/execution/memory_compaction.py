@@ -1,10 +1,7 @@
 """Memory compactor: compacts memory folders in the background, with a run of its own for the model call.
 
-The model call is therefore journalled, priced and listed. A hall performs its compactions sequentially. The outcome is
-reported in the run that caused the compaction, or kept for the hall if that run has ended. The outcome also becomes the
-reason of the compactor's run.
-
-Does not decide which entries are compacted or how: `memory.compaction` does.
+The outcome is reported in the run that caused the compaction, or kept for the hall if that run has ended. Does not
+decide which entries are compacted or how: `memory.compaction` does.
 
 Invariant: a compaction never blocks the run that caused it. If it fails, the hall and the worker continue.
 """
@@ -12,7 +9,7 @@ Invariant: a compaction never blocks the run that caused it. If it fails, the ha
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic_ai.usage import RequestUsage
@@ -41,19 +38,18 @@ _INSTRUCTION_BYTES = 2_000  # of the prompt, without the notes
 _SAMPLE_BYTES = 1_000_000  # large enough to derive the price of a byte
 
 
+@dataclass(kw_only=True, eq=False)
 class MemoryCompactor:
     """All background compactions of a hall, one at a time."""
 
-    def __init__(
-        self, *, memory: Memory, runs: Runs, find_runs: Callable[[str], Runs], store: Store, bus: EventBus, clock: Clock
-    ) -> None:
-        """`find_runs` returns the part of the hall that owns a run: a workflow can have its own database."""
-        self._memory = memory
-        self._runs = runs
-        self._find_runs = find_runs
-        self._store = store
-        self._bus = bus
-        self._clock = clock
+    memory: Memory
+    runs: Runs
+    find_runs: Callable[[str], Runs]  # the part of the hall that owns a run: a workflow can have its own database
+    store: Store
+    bus: EventBus
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by folder
         self._futile: set[tuple[str, str]] = set()  # (folder, run) whose compaction changed nothing
@@ -86,7 +82,7 @@ class MemoryCompactor:
         return events
 
     async def _compact(self, request: CompactionRequest) -> None:
-        compactor = _CompactorRun(self._runs, request)
+        compactor = _CompactorRun(self.runs, request)
         try:
             async with self._one_at_a_time:
                 result = await self._try_compact(request, compactor)
@@ -97,13 +93,13 @@ class MemoryCompactor:
         if result.status != "compacted":
             self._futile.add((request.folder.name, request.run))
         if run := compactor.run:
-            await self._store.write(lambda connection: records.change_run(connection, run, reason=str(result)))
+            await self.store.write(lambda connection: records.change_run(connection, run, reason=str(result)))
         if result.status != "not_needed":
             self._report(request, result, compactor.run)
 
     async def _try_compact(self, request: CompactionRequest, compactor: _CompactorRun) -> CompactionResult:
         try:
-            return await self._memory.compact(
+            return await self.memory.compact(
                 request.folder,
                 compactor.ask,
                 limit_tokens=request.limit_tokens,
@@ -116,13 +112,13 @@ class MemoryCompactor:
         return CompactionResult(scope=request.folder.scope, status="failed", reason=reason)
 
     def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run: str | None) -> None:
-        runs = self._find_runs(request.run)
+        runs = self.find_runs(request.run)
         root = runs.root(request.run)
         data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run)
-        at = stamp(self._clock.now())
+        at = stamp(self.clock.now())
         event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
         if runs.alive(root):
-            self._bus.publish(event)
+            self.bus.publish(event)
         else:
             self._unreported.append(event)
 

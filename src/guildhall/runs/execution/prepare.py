@@ -92,11 +92,10 @@ class Preparation:
         attached: tuple[Attachment, ...] | None = None,
         seat: Seat | None = None,
     ) -> Prepared:
-        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
+        """Create a run that can be launched. `given`: toolboxes of the caller's process. `worker`: if found already.
 
-        `worker` is the worker, where it was found already. `caller` is the run that has called it, in the `call` of
-        this key, and hands over what is `attached`; without one the request's attachments are those of a person.
-        `seat` is its place in a team.
+        `caller`: the run that makes the `call` with this key, and hands over the `attached` files. Without a caller,
+        the user names the attachments in the request.
         """
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
         assembled = await self.assembler.assemble(

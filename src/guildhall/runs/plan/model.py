@@ -1,8 +1,5 @@
 """Plan model: holds the possible effects of a worker, such as tools, folders, code, cost, callees and problems.
 
-Derives the capabilities that the rules leave, the files that are not trusted, and the largest cost in dollars before
-the user is asked or the run ends.
-
 Does not collect the facts (`runs.plan.planner`) and does not format them (`runs.plan.text`).
 """
 
@@ -146,7 +143,6 @@ class Plan:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def line(self) -> str:
-        """The plan in one line."""
         return plan_text.line(self)
 
     def text(self) -> str:

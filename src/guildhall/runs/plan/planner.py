@@ -299,13 +299,15 @@ class Planner:
         """The plan of a worker, which need not be saved anywhere, and of all that it may call. `seat`: in a team."""
         boxes: dict[Path, Sequence[Tool]] = {}
         own = "room" if seat is not None else "run"
-        everyone = {one.identity: one for one in self._everyone(worker, frame)}
+        known = self._known(frame, lambda one: facts[one.identity])
+        others = (one.worker for one in reached(worker, known.find, known.active) if one.worker)
+        everyone = {one.identity: one for one in (worker, *others)}
         context = {identity: own if identity == worker.identity else "called" for identity in everyone}
         facts = {id: await self._learned(one, frame, context[id], boxes) for id, one in everyone.items()}
         if seat is not None:
             own = facts[worker.identity]
             facts[worker.identity] = replace(own, system=(*own.system, *seat.tools))
-        return plan(worker, frame, self._known(frame, lambda one: facts[one.identity]), request, seat)
+        return plan(worker, frame, known, request, seat)
 
     def at_once(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
         """The same without a child process: the tools of toolboxes and the schemas of models stay unknown."""
@@ -314,10 +316,6 @@ class Planner:
             return self._read(one, frame, "run" if one.identity == worker.identity else "called")
 
         return plan(worker, frame, self._known(frame, read), request)
-
-    def _everyone(self, worker: Worker, frame: Frame) -> list[Worker]:
-        known = self._known(frame, lambda _: Facts())
-        return [worker, *(one.worker for one in reached(worker, known.find, known.active) if one.worker)]
 
     def _known(self, frame: Frame, facts: Callable[[Worker], Facts]) -> Known:
         return Known(

@@ -36,7 +36,6 @@ _NO_LIMIT = {False: "no limit in dollars", True: "its caller's dollars"}
 
 
 def line(plan: Plan) -> str:
-    """What could happen, in one line, before it does."""
     calls = ["may call " + ", ".join(plain(called.name) for called in plan.calls)] if plan.calls else []
     files = ", ".join(f"{plain(file.name)} ({size_in_words(len(file.data))})" for file in plan.attached)
     attached = [f"attached: {files}"] if files else []
@@ -49,7 +48,6 @@ def text(plan: Plan) -> str:
 
 
 def rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
-    """Lines behind labels."""
     lines: list[str] = []
     for label, said in labelled:
         first, *more = said
@@ -59,7 +57,6 @@ def rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def written(plan: Plan) -> list[Folder]:
-    """The folders that the worker may write to."""
     return [folder for folder in plan.folders if folder.writable] if "fs.write" in plan.capabilities else []
 
 

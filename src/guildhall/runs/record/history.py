@@ -50,7 +50,6 @@ class History:
         return found
 
     def workflow_of(self, run: str) -> str | None:
-        """The workflow that a run is, or belongs to."""
         top = self.get(run).root
         root = self._store.read(lambda connection: records.find_run(connection, top))
         return top if root is not None and root.kind == "workflow" else None
@@ -71,7 +70,6 @@ class History:
         return Journal(run, self._store, self._clock, self.entries(run))
 
     def entries(self, run: str, after: int = -1) -> list[Entry[Payload]]:
-        """The entries of a run's journal, or those after a number."""
         self.get(run)
         return self._store.read(lambda connection: records.entries(connection, run, after))
 

@@ -54,7 +54,6 @@ class Journal:
 
     @property
     def assembly(self) -> Assembly:
-        """The payload of entry 0."""
         first = self.entries[0].data
         assert isinstance(first, Assembly)
         return first
@@ -65,7 +64,6 @@ class Journal:
         return cast("Entry[PayloadT] | None", next(found, None))
 
     def all(self, payload: type[PayloadT]) -> list[Entry[PayloadT]]:
-        """Return the entries with this payload, oldest first."""
         return entries_with(self.entries, payload)
 
     def answers(self, before: int | None = None) -> str:

@@ -1,9 +1,6 @@
 """Model messages: convert requests and answers of a model to plain data for the journal, comparison and display.
 
-Times are left out, so that a repeated request has equal data. Attached files are replaced by media type, size and
-digest.
-
-Does not append the data to a journal: `runs.execution.ledger` does.
+Times are left out, so that a repeated request has equal data. Does not append the data to a journal.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def request(message: ModelMessage) -> list[dict[str, Any]]:
-    """The parts of a request message."""
     return [_part(part) for part in message.parts]
 
 
@@ -53,12 +49,10 @@ def tools(parameters: ModelRequestParameters) -> str:
 
 
 def dump(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    """Messages as JSON."""
     return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", exclude_none=True)
 
 
 def load_response(data: Mapping[str, Any]) -> ModelResponse:
-    """A recorded answer."""
     message = ModelMessagesTypeAdapter.validate_python([data])[0]
     if message.kind != "response":
         raise ValueError("the record of an answer holds something else")

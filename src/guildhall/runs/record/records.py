@@ -203,13 +203,11 @@ def runs_of_worker(connection: Connection, root: str, worker: str) -> int:
 
 
 def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
-    """The run that a call of another one has made."""
     row = connection.execute(_RUN_OF_CALL, {"by": parent, "call": call}).mappings().first()
     return _run(row) if row else None
 
 
 def below(connection: Connection, run: str) -> list[Run]:
-    """All that a run has called, and what those have called, oldest first."""
     query = _RUNS.where(runs.c.id.in_(select(_ids_below(run)))).order_by(_PLACE)
     return [_run(row) for row in connection.execute(query).mappings()]
 

@@ -1,9 +1,6 @@
 """Fork: creates a run from the first entries of another run's journal, to be resumed from there.
 
-A run can be forked wherever its model would be asked next: after an answer whose calls have all ended. Runs of a
-workflow, jobs and conversations cannot be forked.
-
-Does not resume the new run: `runs.execution.prepare` does.
+A run can be forked wherever its model would be asked next: after an answer whose calls have all ended.
 
 Invariant: copied calls are not made again, and their cost does not count for the new run.
 """

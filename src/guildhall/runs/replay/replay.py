@@ -113,12 +113,10 @@ class Over(Exception):
 async def replay(
     journal: Journal, assembled: Assembled, runtime: Runtime, gave: Gave, lobby: Lobby
 ) -> Difference | None:
-    """The first difference between the record and a run of today on the same answers; None when there is none.
+    """Return the first difference between the record and a run today on the recorded answers, or None.
 
-    Raises where the program that would execute it is not there or will not do.
-
-    Replays are executed in this process, whatever runs are: all that differs in the calls of one answer is then met,
-    each time the same.
+    Raise if the program of the runtime is missing or cannot be used. The runtime executes in this process, so that the
+    order of the calls of one answer is always the same.
     """
     record = _Record(journal)
     try:
@@ -135,10 +133,9 @@ async def replay(
 
 
 class _Record:
-    """The journal as a replay reads it: which calls it has met again, and what was not as it was.
+    """The journal in a replay: the calls that were made again, and the differences.
 
-    Calls of one answer are made side by side, and each may differ: the first of them by the record is the one to show,
-    also where another of them has no end on record and stops the replay.
+    Calls of one answer are concurrent, and each may differ. The first of them in the record is the one to report.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -431,10 +428,11 @@ class Recordings:
     def source(self, run: str) -> RecordingSource:
         """The model answers of a recorded run, and of those that it has called, in order."""
         tree = self.history.tree(run)
-        return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
-
-    def _answers(self, run: str) -> list[ModelResponse]:
-        return [shown.load_response(e.data.response) for e in self.history.journal(run).all(ModelAnswered)]
+        answers = {(one.worker, one.ordinal): self.history.journal(one.id).all(ModelAnswered) for one in tree}
+        loaded = {
+            whose: [shown.load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()
+        }
+        return RecordingSource(run, loaded)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
         """Plays a run and all that it has called again on their records, up to the first difference."""
@@ -456,11 +454,7 @@ class Recordings:
         seat: Seat | None = None,
         runtime: Runtime | None = None,
     ) -> Replayed:
-        """Plays one run again, without those that it has called.
-
-        `worker` is the worker as it is today, where it was found already; `seat` its place in a team; `runtime`
-        executes it, where it has one of its own.
-        """
+        """Replay one run without the runs that it called. Worker, hooks and runtime are looked up if not given."""
         journal = self.history.journal(run.id)
         then = frame_then(run.frame, frame)
         seat = seat or self.seat_of(run)
@@ -472,9 +466,8 @@ class Recordings:
             refuse_unrecorded(assembled.worker, run.id)
             own = assembled.worker.definition.runtime
             runtime = delegation.OneCall(call.arguments()) if call else self.runtime_of(own, then)
-        lobby = Lobby(
-            run=run.id, tokens=self.tokens, servers=servers_of(assembled, seat), assignment=assembled.assignment
-        )
+        servers = servers_of(assembled, seat)
+        lobby = Lobby(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
         difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), lobby)
         return Replayed(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
 
