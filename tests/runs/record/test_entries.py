@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from tests.conftest import Guild
 
-PAGE = (Path(__file__).parents[2] / "docs" / "journal.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "journal.md").read_text()
 
 
 def test_every_kind_has_a_payload_type_with_a_docstring() -> None:
