@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +187,7 @@ class Passage:
             }
             counts = {"turns": 0, "input_tokens": 0, "output_tokens": 0, "running_seconds": 0.0}
             await self.store.write(lambda c: add_run(c, id=self.run, root=self.run, **row, **counts))
-            await self.journal.append(assembly(bounds=self._bounds.as_dict()))
+            await self.journal.append(assembly(bounds=asdict(self._bounds)))
         ledger = LiveLedger(
             worker="w",
             identity="project:w",

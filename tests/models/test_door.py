@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +132,7 @@ class Place:
             await self.store.write(
                 lambda connection: add_run(connection, **{**A_RUN, "id": self.run, "root": self.run})
             )
-            await self.journal.append(assembly(bounds=self._bounds.as_dict()))
+            await self.journal.append(assembly(bounds=asdict(self._bounds)))
         self.ledger = LiveLedger(
             worker="w",
             identity="project:w",

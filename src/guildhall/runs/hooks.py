@@ -66,14 +66,13 @@ def seat_on_record(
     def never(*_: object) -> NoReturn:
         raise AssertionError
 
-    hear = never if converses else None
     return Seat(
         tools=tuple(tools),
         execute=never,
         began=never,
         ended=never,
         seated=seated,
-        hear=hear,
+        hear=never if converses else None,
         server=server,
         withheld=withheld,
     )

@@ -123,9 +123,6 @@ class Bounds:
     timeout: float | None = None  # seconds of running, waiting not counted
     budget: float | None = None  # dollars of the whole command
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
@@ -151,12 +148,9 @@ class RunRequest:
         """Return True if the run may ask a model itself."""
         return not isinstance(self.purpose, CallPurpose | WorkflowPurpose)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def request_from_record(record: Mapping[str, Any]) -> RunRequest:
-    """Return the request that `RunRequest.as_dict` stored. Other keys of the record are ignored."""
+    """Return the request that was stored as a plain dict. Other keys of the record are ignored."""
     known: dict[str, Any] = {one.name: record[one.name] for one in fields(RunRequest) if one.name in record}
     known["attachments"] = tuple(known["attachments"])
     known["purpose"] = purpose_from_record(known["purpose"])

@@ -8,7 +8,7 @@ Invariant: the purpose of a run never changes, and `runs.kind` in the database i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,18 +94,11 @@ class WorkflowPurpose:
 PLAIN = PlainPurpose()
 Purpose = PlainPurpose | CallPurpose | JobPurpose | CommissionPurpose | MeetingPurpose | WorkflowPurpose
 PurposeT = TypeVar("PurposeT", bound=Purpose)
-_CLASSES: Mapping[str, type[Purpose]] = {
-    "plain": PlainPurpose,
-    "call": CallPurpose,
-    "job": JobPurpose,
-    "commission": CommissionPurpose,
-    "meeting": MeetingPurpose,
-    "workflow": WorkflowPurpose,
-}
+_CLASSES: Mapping[str, type[Purpose]] = {purpose.kind: purpose for purpose in get_args(Purpose)}
 
 
 def purpose_from_record(record: Mapping[str, Any]) -> Purpose:
-    """Return the purpose that `RunRequest.as_dict` stored."""
+    """Return the purpose that was stored as a plain dict."""
     fields = dict(record)
     if (contract := cast("Mapping[str, Any] | None", fields.get("contract"))) is not None:
         fields["contract"] = Contract(artifacts=tuple(contract["artifacts"]), schema=contract["schema"])

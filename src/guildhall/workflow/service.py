@@ -205,7 +205,7 @@ class Workflows:
         """Raises where an agent's model has no price, so that the team's budget could not be kept."""
         for agent in workflow.agents if request.budget is not None else ():
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
-            source = self._runs.source(choice.model, frame)
+            source = self._runs.source_of(choice.model, frame, False)
             if not has_price(source):
                 raise ModelUnusable(
                     f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "

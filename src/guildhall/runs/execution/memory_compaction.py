@@ -113,7 +113,7 @@ class MemoryCompactor:
 
     def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run: str | None) -> None:
         runs = self.find_runs(request.run)
-        root = runs.root(request.run)
+        root = runs.history.get(request.run).root
         data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run)
         at = stamp(self.clock.now())
         event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
@@ -155,7 +155,7 @@ class _CompactorRun:
         """Return how many bytes of notes, and an answer half as long, the budget pays for."""
         if self._request.model.startswith(_RECORDING_PREFIX):
             raise ModelUnusable("the model of the run is a recording and cannot answer")
-        source = self._runs.source(self._request.model, self._request.frame)
+        source = self._runs.source_of(self._request.model, self._request.frame, False)
         fixed = _price(source, prompt_bytes=_INSTRUCTION_BYTES, answer_bytes=0)
         sample = _price(source, prompt_bytes=_SAMPLE_BYTES, answer_bytes=_SAMPLE_BYTES // 2)
         if sample <= 0:

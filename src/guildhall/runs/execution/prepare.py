@@ -8,7 +8,7 @@ Does not resolve the parts of a run (`runs.assembly.assembler`) and does not lau
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, stamp
@@ -143,7 +143,7 @@ class Preparation:
             "model": source.name,
             "status": "running",
             "kind": request.purpose.kind,
-            "request": {**request.as_dict(), "frame": frame.recorded().as_dict()},
+            "request": {**asdict(request), "frame": frame.recorded().as_dict()},
             "owner": self.boot,
             "created_at": now,
             "cost_usd": 0.0 if has_price(source) else None,

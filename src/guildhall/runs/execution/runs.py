@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.prepare import SourceOf
@@ -326,14 +325,6 @@ class Runs:
     def token(self, run: str) -> str:
         """What opens the tool door of a live run from outside."""
         return self._alive[run].token
-
-    def root(self, run: str) -> str:
-        """The run at the top of a run's tree."""
-        return self.history.get(run).root
-
-    def source(self, model: str, frame: Frame) -> Source:
-        """Who answers under this name."""
-        return self.source_of(model, frame, False)
 
     async def to_its_end(self, request: RunRequest, frame: Frame, began: Callable[[str], None]) -> Run:
         """A run that nobody follows, once it has stopped. Cut off, it is cancelled: nobody is to go on with it."""

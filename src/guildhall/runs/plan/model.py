@@ -160,7 +160,7 @@ class Plan:
             "model_chosen_by": self.chosen_by,
             "priced": self.priced,
             "mode": self.mode,
-            "limits": self.bounds.as_dict(),
+            "limits": asdict(self.bounds),
             "worst_case_usd": self.worst_usd,
             "tools": [tool.as_dict() for tool in self.tools],
             "unknown_toolboxes": list(self.unknown),

@@ -7,7 +7,7 @@ Invariant: copied calls are not made again, and their cost does not count for th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import Clock, stamp
@@ -128,7 +128,7 @@ class Forks:
             "pause": "fork",
             "reason": f"forked from {run.id} after entry {end}",
             "request": {
-                **run.request.as_dict(),
+                **asdict(run.request),
                 "frame": run.frame.as_dict(),
                 "forked_from": {"run": run.id, "at": end},
             },
