@@ -144,28 +144,24 @@ class Assembler:
         recipe = replace(recorded(frozen, frame, run=run, given=given), seat=seat)
         built = await self._build(recipe)
         async with ended_if_not_used(built.servers):
-            return await self._revived(built, recipe, frozen)
-
-    async def _revived(self, built: Assembled, recipe: Recipe, frozen: Assembly) -> Assembled:
-        frame = recipe.frame
-        built = replace(built, tools=told_as_then(built.tools, frozen.tools))
-        _refuse_other_tools(built.tools, frozen.tools)
-        names = {tool["name"] for tool in frozen.tools}
-        revived = replace(
-            built,
-            system_prompt=frozen.system_prompt,
-            memory=frozen.memory,
-            attachments=files_of(frozen),
-            tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
-        )
-        then = recipe.worker
-        if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
-            return revived
-        worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
-        worker = _in_seat(worker, recipe.seat)
-        served = still_served(worker, then, built.servers.tools)
-        today = replace(recipe, worker=worker, output_schema=None, served=served)
-        return tightened(revived, await self._build(today))
+            tools = told_as_then(built.tools, frozen.tools)
+            _refuse_other_tools(tools, frozen.tools)
+            names = {tool["name"] for tool in frozen.tools}
+            revived = replace(
+                built,
+                system_prompt=frozen.system_prompt,
+                memory=frozen.memory,
+                attachments=files_of(frozen),
+                tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox may have got more since
+            )
+            then = recipe.worker
+            if then.path is None or then.scope == "workflow" or not then.path.exists():
+                return revived  # a workflow keeps to its record
+            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+            worker = _in_seat(worker, seat)
+            served = still_served(worker, then, built.servers.tools)
+            today = replace(recipe, worker=worker, output_schema=None, served=served)
+            return tightened(revived, await self._build(today))
 
     async def again(
         self,

@@ -9,7 +9,7 @@ name before the file is opened, and to the name that a link leads to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,15 +51,6 @@ MEDIA_TYPES = {
 _TEXT = "text/plain"
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """A file that was named, and where it is."""
-
-    name: str
-    rooted: Rooted
-    spot: Spot
-
-
 def collect(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, where: str | None = None
 ) -> tuple[Attachment, ...]:
@@ -86,7 +77,7 @@ def collect_for_person(
     sandboxes = _sandboxes_of(view)
     named = {folder.name for folder in sandboxes.view.folders}
 
-    def find(name: str) -> _Wanted:
+    def find(name: str) -> tuple[str, Rooted, Spot]:
         if _sandbox_and_path(name, named)[0] in named:
             return _in_sandbox(name, sandboxes)
         if name.startswith(("/", "~")):
@@ -141,26 +132,26 @@ def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str
     return sandbox, path
 
 
-def _in_sandbox(name: str, rooted: Rooted) -> _Wanted:
+def _in_sandbox(name: str, rooted: Rooted) -> tuple[str, Rooted, Spot]:
     named = {folder.name for folder in rooted.view.folders}
     sandbox, path = _sandbox_and_path(name, named)
     if sandbox in ("", ".", "..", "~") or not path.strip("/"):
         hint = "Name it as sandbox/path, such as input/deck.pdf."
         raise UsageError(f"{name!r} is not a file in a sandbox", hint=hint)
-    return _Wanted(f"{sandbox}/{path}", rooted, rooted.within(rooted.sandbox(sandbox), path))
+    return f"{sandbox}/{path}", rooted, rooted.within(rooted.sandbox(sandbox), path)
 
 
-def _below(name: str, view: View, root: Path) -> _Wanted:
+def _below(name: str, view: View, root: Path) -> tuple[str, Rooted, Spot]:
     project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
     rooted = Rooted(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
-        return _Wanted(name, rooted, rooted.spot(name))
+        return name, rooted, rooted.spot(name)
     except Refused:
         hint = "A file anywhere else is attached by its whole path."
         raise Refused(f"{name} is not below {project.path}", hint=hint) from None
 
 
-def _anywhere(name: str, view: View) -> _Wanted:
+def _anywhere(name: str, view: View) -> tuple[str, Rooted, Spot]:
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
@@ -169,16 +160,19 @@ def _anywhere(name: str, view: View) -> _Wanted:
         raise UsageError(f"{name} cannot be attached: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
     rooted = Rooted(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
-    return _Wanted(name, rooted, rooted.within(folder, path.name or "."))
+    return name, rooted, rooted.within(folder, path.name or ".")
 
 
 # Reading
 
 
 def _read_all(
-    names: Sequence[str], find: Callable[[str], _Wanted], policy: AttachmentPolicy, where: str | None
+    names: Sequence[str], find: Callable[[str], tuple[str, Rooted, Spot]], policy: AttachmentPolicy, where: str | None
 ) -> tuple[Attachment, ...]:
-    """All of them, or an error: what is not permitted by its name is not even opened."""
+    """Read the files. `find` returns the name, the folders and the place of a file.
+
+    A file whose name the policy does not permit is not opened.
+    """
     _refuse_many(len(names), policy, where)
     _refuse_twice(names)
     for name in names:
@@ -188,8 +182,8 @@ def _read_all(
     read: list[Attachment] = []
     size = 0
     for name in names:
-        wanted = find(name)
-        contents = wanted.rooted.read(wanted.spot, most=_most(policy) - size)
+        attached_as, rooted, spot = find(name)
+        contents = rooted.read(spot, most=_most(policy) - size)
         for called in {_last(name), contents.name}:  # through a link a file has two names, and both count
             if not suits(called, contents.folder.attachment_suffixes):
                 suffixes = ", ".join(contents.folder.attachment_suffixes)
@@ -197,7 +191,7 @@ def _read_all(
             _refuse_suffix(called, name, policy, where)
         size += len(contents.data)
         _refuse_large(size, policy, where)
-        read.append(_recognised(wanted.name, contents.data))
+        read.append(_recognised(attached_as, contents.data))
     return tuple(read)
 
 

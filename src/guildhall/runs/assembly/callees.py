@@ -80,13 +80,9 @@ def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequ
         if name == EVERY_WORKER:
             yield from (Reached(name=one.name, through=caller.name, worker=one) for one in active())
             continue
-        problem = None
+        worker = problem = None
         try:
             worker = find(name)
-        except GuildError as error:
-            yield Reached(name=name, through=caller.name, problem=error.message)
-            continue
-        try:
             usable(worker, "name")
         except GuildError as error:
             problem = error.message

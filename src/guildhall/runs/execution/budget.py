@@ -102,7 +102,10 @@ class Purse:
             if most < floor:
                 return Short(level=level, needed=price(floor) or 0.0)
             cost = price(most)
-        self._hold(key, cost or 0.0, sent + (ceiling if most is None else most))
+        tokens = sent + (ceiling if most is None else most)
+        self._held[key] = (cost or 0.0, tokens)
+        self.dollars.reserve(cost or 0.0)
+        self.tokens.reserve(tokens)
         return cost, most
 
     async def room(self, short: Short) -> bool:
@@ -141,11 +144,6 @@ class Purse:
             if level.owner == run:
                 level.limit = getattr(bounds, level.name)
         self.moved.set()
-
-    def _hold(self, key: str, dollars: float, tokens: int) -> None:
-        self._held[key] = (dollars, tokens)
-        self.dollars.reserve(dollars)
-        self.tokens.reserve(tokens)
 
 
 def affordable(left: float, price: Callable[[int], float | None], ceiling: int) -> int:

@@ -29,7 +29,6 @@ from guildhall.runs import limits
 from guildhall.runs.asks import Asking, Asks
 from guildhall.runs.execution.budget import Purse, Short
 from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
-from guildhall.runs.record import messages as shown
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     LimitAsked,
@@ -46,6 +45,14 @@ from guildhall.runs.record.entries import (
     ToolStarted,
 )
 from guildhall.runs.record.journal import Journal, entries_with, message_key
+from guildhall.runs.record.messages import (
+    dump_response,
+    format_arguments,
+    load_response,
+    request_parts,
+    tools_fingerprint,
+    unusable_answer,
+)
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -110,12 +117,12 @@ class LiveLedger(Asking):
             return None
         if self.journal.last(key, ModelAsked) is None or self.asked_another(key, messages):
             raise _diverged(key)
-        return shown.load_response(answer.data.response)
+        return load_response(answer.data.response)
 
     def asked_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Whether something else was asked under this key."""
         asked = self.journal.last(key, ModelAsked)
-        return asked is not None and asked.data.message != shown.request(messages[-1])
+        return asked is not None and asked.data.message != request_parts(messages[-1])
 
     def failures(self, key: str) -> int:
         return len(entries_with(self.journal.of(key), ModelCallFailed))
@@ -144,8 +151,8 @@ class LiveLedger(Asking):
 
     async def asked(self, call: ModelCall) -> None:
         asked = ModelAsked(
-            message=shown.request(call.messages[-1]),
-            tools=shown.tools(call.parameters),
+            message=request_parts(call.messages[-1]),
+            tools=tools_fingerprint(call.parameters),
             answers=self.journal.answers(),  # those that the message follows, so that a replay knows them again
             attempt=call.attempt,
             reserved_usd=call.reserved_usd,
@@ -154,7 +161,7 @@ class LiveLedger(Asking):
         )
         await self.journal.append(asked, key=call.key)
         spoken = bool(self.journal.all(Said)) and not self.journal.turns()  # the question is the person's
-        if call.attempt == 0 and not spoken and (problem := shown.not_usable(call.messages)) is not None:
+        if call.attempt == 0 and not spoken and (problem := unusable_answer(call.messages)) is not None:
             said = f"the answer was not usable, the model is told why: {problem}"
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
 
@@ -185,7 +192,7 @@ class LiveLedger(Asking):
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = Tokens(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
-        answer = ModelAnswered(response=shown.dump([response])[0], usage=usage, cost_usd=cost)
+        answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=cost)
         async with self._adding:
             total = limits.used_with(self.journal, **usage, cost=cost)
             await self.journal.append(
@@ -293,7 +300,7 @@ class LiveLedger(Asking):
         return last is not None and isinstance(last.data, ToolStarted)
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
-        body = shown.arguments(call.arguments or {})
+        body = format_arguments(call.arguments or {})
         return await self.confirm(call, body, reason=verdict.reason, seconds=verdict.timeout)
 
     async def confirm(
@@ -330,7 +337,7 @@ class LiveLedger(Asking):
             Question(
                 title=f"{self._worker} was cut off inside {call.tool}: did it take effect?",
                 body=(
-                    f"{shown.arguments(call.arguments or {})}\n\n"
+                    f"{format_arguments(call.arguments or {})}\n\n"
                     "done: it did, go on.  again: it did not, make the call again.  fail: tell the worker it failed."
                 ),
                 choices=("done", "again", "fail"),

@@ -31,7 +31,6 @@ from guildhall.core.text import check_text
 from guildhall.models.door import OUTPUT_CEILING, ModelDoor
 from guildhall.runs import limits
 from guildhall.runs.model import ParkCause, Stretch
-from guildhall.runs.record import messages as shown
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     Crashed,
@@ -44,6 +43,7 @@ from guildhall.runs.record.entries import (
     Tokens,
     Unjudged,
 )
+from guildhall.runs.record.messages import dump_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -412,7 +412,7 @@ async def cut_short(journal: Journal, text: str) -> bool:
     if not open_ones:
         return False
     said = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
-    response = shown.dump([ModelResponse(parts=[TextPart(said)])])[0]
+    response = dump_response(ModelResponse(parts=[TextPart(said)]))
     usage, cost = _taken(journal, open_ones[-1])
     total = limits.used_with(journal, **usage, cost=cost)
     await journal.append(

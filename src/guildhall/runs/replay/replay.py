@@ -30,7 +30,6 @@ from guildhall.runs.execution.access import Lobby
 from guildhall.runs.execution.prepare import frame_then
 from guildhall.runs.execution.tokens import Tokens, servers_of
 from guildhall.runs.purpose import CallPurpose
-from guildhall.runs.record import messages as shown
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     Answered,
@@ -46,6 +45,7 @@ from guildhall.runs.record.entries import (
     ToolRefused,
     ToolStarted,
 )
+from guildhall.runs.record.messages import load_response, request_parts, tools_fingerprint
 from guildhall.tools.gate import CLOSED, Approval, Doubt, Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
@@ -255,7 +255,7 @@ class _ReplayDoors:
         first, _, number = key.partition(".")
         asked = self._record.journal.last(key, ModelAsked)
         further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
-        return bool(further) and asked is not None and asked.data.message != shown.request(messages[-1])
+        return bool(further) and asked is not None and asked.data.message != request_parts(messages[-1])
 
     def expects(self, calls: int) -> None:
         return None  # nothing waits for a person here
@@ -281,15 +281,15 @@ class _ReplayDoors:
         answer = record.journal.last(key, ModelAnswered)
         if asked is None:
             raise record.over(record.end, "the model is asked once more")
-        record.compare(asked, "what the model is asked", asked.data.message, shown.request(messages[-1]))
-        if asked.data.tools != shown.tools(parameters):
+        record.compare(asked, "what the model is asked", asked.data.message, request_parts(messages[-1]))
+        if asked.data.tools != tools_fingerprint(parameters):
             raise record.differs(asked, "the tools that the model is shown are not the same")
         if asked.data.answers != record.journal.answers(before=asked.seq):
             raise record.differs(asked, "an answer on record above is not the one that the model was reminded of here")
         if answer is None:
             raise record.over(asked, "an answer is waited for")
         try:
-            return shown.load_response(answer.data.response)
+            return load_response(answer.data.response)
         except ValueError:
             raise record.differs(answer, "the answer on record cannot be read") from None
 
@@ -429,9 +429,7 @@ class Recordings:
         """The model answers of a recorded run, and of those that it has called, in order."""
         tree = self.history.tree(run)
         answers = {(one.worker, one.ordinal): self.history.journal(one.id).all(ModelAnswered) for one in tree}
-        loaded = {
-            whose: [shown.load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()
-        }
+        loaded = {whose: [load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()}
         return RecordingSource(run, loaded)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
