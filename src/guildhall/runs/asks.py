@@ -57,10 +57,7 @@ class Asks:
         return found
 
     def open(self) -> list[Ask]:
-        """What can still be answered. One whose time is over is closed by its run when that goes on.
-
-        One that was put off comes back by itself: until its date it is not among them.
-        """
+        """Return the asks that the user can answer now: neither expired nor put off to a later date."""
         asks = self._store.read(lambda connection: records.list_asks(connection, status="open"))
         now = self._clock.now()
         return [
@@ -192,10 +189,7 @@ class Asking:
         entry: Callable[[str], Payload],
         seconds: float | None = None,
     ) -> Ask:
-        """Return the ask about exactly this: an earlier one, open or closed, or else a new one.
-
-        `entry` makes the payload of the journal entry from the id of a new ask.
-        """
+        """Return an earlier ask about this subject, open or closed, or a new one. `entry` makes its journal payload."""
         mark = fingerprint(subject)
         ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
         # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.

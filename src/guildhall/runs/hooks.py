@@ -24,10 +24,7 @@ def _nothing(*_: object) -> None: ...
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """What whoever seats a run hands in from above.
-
-    The run waits for people by itself: one that waits does not make the run wait that it is below of.
-    """
+    """The hooks of an owner. A run with hooks that waits for the user does not make the run above it wait."""
 
     tools: tuple[Tool, ...] = ()  # beyond those that its worker has, `runs_in` the run
     execute: Callable[[str], Execute]  # for the run of this id: carries out the calls of these tools

@@ -117,10 +117,9 @@ def in_words(name: LimitName, value: float) -> str:
 def reached(
     name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, lost: Spent, resumed_by: str | None
 ) -> LimitReached:
-    """The error that names the limit and how to go on with more: with twice as much, or with what is `needed`.
+    """Return the error for a limit, with a hint to double it or to grant what is `needed`.
 
-    `lost` is what calls that were cut off may have taken, `resumed_by` the run that is resumed to give it more. One
-    that another run has called has none: what it may use up is in its worker's file.
+    `lost`: held by calls that were cut off. `resumed_by`: the run to resume, or None for a called run.
     """
     value = getattr(bounds, name)
     if name == "max_turns":

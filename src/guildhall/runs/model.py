@@ -98,10 +98,7 @@ def check_limits(
     *,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raise UsageError unless turns and tokens are positive integers and dollars are positive and finite.
-
-    `names`: the names of the limits in the message, where the caller knows them by others.
-    """
+    """Raise UsageError if a limit is not positive and finite. `names`: other names of the limits for the message."""
     for name, value in (("max_turns", max_turns), ("max_tokens", max_tokens)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
             raise UsageError(f"{names.get(name, name)}: {value!r} is not a whole number above zero")

@@ -169,10 +169,7 @@ def _anywhere(name: str, view: View) -> tuple[str, Rooted, Spot]:
 def _read_all(
     names: Sequence[str], find: Callable[[str], tuple[str, Rooted, Spot]], policy: AttachmentPolicy, where: str | None
 ) -> tuple[Attachment, ...]:
-    """Read the files. `find` returns the name, the folders and the place of a file.
-
-    A file whose name the policy does not permit is not opened.
-    """
+    """Read the files that `find` locates. A file whose name the policy does not permit is not opened."""
     _refuse_many(len(names), policy, where)
     _refuse_twice(names)
     for name in names:

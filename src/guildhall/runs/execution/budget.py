@@ -87,10 +87,7 @@ class Purse:
     def reserve(
         self, key: str, sent: int, price: Callable[[int], float | None], *, floor: int, ceiling: int
     ) -> tuple[float | None, int | None] | Short:
-        """Reserves a call: its dollars, and the most tokens of its answer, if that is limited.
-
-        `sent` tokens are the question; an answer has at least `floor` and at most `ceiling`.
-        """
+        """Reserve a call with `sent` tokens, and return its dollars and the limit of its answer, if there is one."""
         most: int | None = None
         if (level := self.tokens.tightest()) is not None:
             most = min(int(level.left or 0) - sent, ceiling)

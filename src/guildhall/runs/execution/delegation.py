@@ -139,10 +139,7 @@ async def create(
     everyone: Iterable[Listed],
     planned: Callable[[Worker], str],
 ) -> ToolResult:
-    """Carries out a call of `worker_create`. The same call makes the same worker, also after a crash.
-
-    `planned` says what could happen if a worker ran.
-    """
+    """Carry out a call of `worker_create`. Repeating the call creates no second worker, even after a crash."""
     assembled = prepared.assembled
     try:
         new = draft(

@@ -35,10 +35,7 @@ class Grant:
         check_limits(self.max_turns, self.max_tokens, budget=self.budget)
 
     def bounds(self, journal: Journal, below: Iterable[Journal], source: Source) -> dict[str, Any]:
-        """The bounds that it comes to for a run; one that is used up already would only end the run again.
-
-        `below` are the journals of the runs that it has called: their dollars and tokens are the run's too.
-        """
+        """Return the granted bounds. Raise UsageError if the run and the runs `below` it have used them up already."""
         self.refuse_too_little(journal, below)
         granted = {"max_turns": self.max_turns, "max_tokens": self.max_tokens, "budget": self.budget}
         if self.budget is not None:
@@ -77,9 +74,9 @@ def has_price(source: Source) -> bool:
 
 
 def priced(assembled: Assembled, source: Source, *, limited: bool) -> Assembled:
-    """Refuses limits in dollars that cannot be kept: the worker's own, and one that whoever runs it has set.
+    """Return the run with the default budget only if it can be enforced: with a price, or for runs that it calls.
 
-    The default budget does not apply to a model without a price, unless those that it may call, or make, have one.
+    Raise ModelUnusable if another limit in dollars cannot be enforced.
     """
     if limited or assembled.bounds.max_budget_usd is not None:
         refuse_unpriced(source)

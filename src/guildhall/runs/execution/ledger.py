@@ -90,10 +90,7 @@ class LiveLedger(Asking):
         below: Iterable[Journal] = (),
         above: LiveLedger | None = None,
     ) -> None:
-        """`below` are the journals of the runs that this one has called before, `above` is the run that called it.
-
-        One that is `seated` below it can be given more by resuming the run at the top.
-        """
+        """`below`: journals of the called runs. A `seated` run gets more by resuming the run at the top."""
         super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, patience=patience)
         self.bounds: Bounds = limits.in_force(journal)
         self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
@@ -236,10 +233,7 @@ class LiveLedger(Asking):
         return limits.reached(name, self.bounds, self.run, needed, lost=self._lost, resumed_by=self._resumed_by)
 
     async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: Patience | None = None) -> None:
-        """At a limit: asks for more where somebody is to be asked, ends the run where nobody is.
-
-        `waiting` is the patience of the run that came to the limit, where that is another one further down.
-        """
+        """Ask for more at a limit, or raise LimitReached. `waiting`: of the run below that reached the limit."""
         patience = waiting or self.patience
         value = getattr(self.bounds, name)
         with patience.waiting():
@@ -306,10 +300,7 @@ class LiveLedger(Asking):
     async def confirm(
         self, call: ToolCall, body: str, *, shown: Any = None, reason: str | None = None, seconds: float | None = None
     ) -> tuple[Approval, str | None]:
-        """The person's word on a call that is shown to them as `body`, and their note; waits for it.
-
-        `shown` is what they approve besides the call's arguments: an answer counts for exactly that.
-        """
+        """Ask for approval of a call, and return it with the note. The answer counts only for this `shown` data."""
         # The same words of another worker may mean another folder.
         subject = [self._identity, call.tool, call.arguments, shown]
         given = self._store.read(lambda c: records.session_approval(c, self.root, fingerprint(subject)))

@@ -239,10 +239,7 @@ class Runs:
     async def take_seat(
         self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat, place: Path | None = None
     ) -> Run:
-        """A run of a worker in a seat, below the live run that gives it, until it ends or stops for now.
-
-        `place` is the folder that it works from, where that is not the one of the run above it.
-        """
+        """Run a worker with hooks below a live run, until it ends or stops. `place`: its folder, if another."""
         caller = self._alive[above]
         frame = caller.prepared.frame
         if place is not None:
@@ -374,10 +371,7 @@ class Runs:
         return Event.of(RunStartedData, live.started, run=run, root=live.prepared.root, at=at)
 
     async def cancel(self, run: str, also: Callable[[Connection], None] | None = None) -> list[str]:
-        """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended.
-
-        `also` changes what others know of it, in the same transaction.
-        """
+        """End a run and all runs below it, and return those that ended. `also` writes in the same transaction."""
         found = self.history.get(run)
         if found.parent is not None:
             raise belongs(found, "stop")

@@ -424,10 +424,7 @@ async def cut_short(journal: Journal, text: str) -> bool:
 
 
 def _taken(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[Tokens, float | None]:
-    """Return the most tokens and dollars that an interrupted call can have used, as after a crash.
-
-    The journal already counts the cost of a call that failed.
-    """
+    """Return the most that an interrupted call can have used. The journal already has the cost of a failed call."""
     if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None
     held, most = asked.data.reserved_tokens, asked.data.max_tokens

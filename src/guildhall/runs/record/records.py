@@ -93,10 +93,9 @@ def list_runs(connection: Connection, limit: int | None = None, *, called: bool 
 
 
 def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
-    """Every run that another hall was running is lost: that hall is gone. Gives their ids.
+    """Mark the runs of a hall that is gone as lost, and return their ids.
 
-    One that the hall had made by itself is over: nobody is to go on with it. A conversation that was waiting for what
-    the person says next still is: there was nothing to lose.
+    A run that the hall itself created is cancelled. A conversation that waited for the user still waits.
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     still_waiting = update(runs).where(orphans, _LAST_KIND == "listening")
@@ -261,9 +260,9 @@ def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) 
 
 
 def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool = True) -> None:
-    """Closes what a run, and those that it has called, still ask, because it has ended.
+    """Withdraw the open asks of a run that has ended, and of the runs below it.
 
-    Its `questions` may outlive it: the answer is for whoever reads what it made. What it has begun always does.
+    Conflicts and meetings outlive the run, and so do its questions unless `questions` is set.
     """
     staying = ASIDE - {"question"} if questions else ASIDE
     _withdraw(connection, _of_tree(run) & asks.c.kind.not_in(sorted(staying)), now)

@@ -179,10 +179,7 @@ class _Record:
             raise self.differs(entry, difference_of(label, recorded, now))
 
     def compare_assembly(self, assembled: Assembled) -> None:
-        """What the model is shown, then what the worker's file says about where, on what and how far it works.
-
-        Rules are not compared here: what they come to is seen at each call.
-        """
+        """Compare what the model is shown and what the worker file declares. Rules are compared at each call."""
         first = self.journal.entries[0]
         then_shown = self.journal.assembly
         now = assembled.shown()

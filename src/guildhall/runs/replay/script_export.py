@@ -148,10 +148,7 @@ class TeamPart:
 
 
 def script_of(tree: Tree, home: Path, redact: Callable[[str], str], team: TeamPart | None = None) -> str:
-    """The text of the script of a run, which comes first in the tree, and of all runs below it.
-
-    `team`: the run is a workflow's, and asks no model itself.
-    """
+    """Return the script of a run, the first of the tree, and of all runs below it. `team`: the run is a workflow."""
     run, journal = tree[0]
     if run.status not in {"completed", "failed"}:
         hints = {"running": f"guild log {run.id} -f", "cancelled": "Make another run."}
