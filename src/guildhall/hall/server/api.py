@@ -27,6 +27,7 @@ from guildhall.rpc.jsonrpc import RpcError, parse_json
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
+    from guildhall.hall.client.model import Health
     from guildhall.rpc.http import App, Message, Receive, Send
 
 LARGEST = 20_000_000  # bytes of a request
@@ -117,7 +118,8 @@ class Api:
         check_local(headers)
         if path == "/healthz":
             state = "leaving" if self._house.leaving() else "serving"
-            await send_json(send, 200, {"boot": self._house.boot, "version": __version__, "state": state})
+            health: Health = {"boot": self._house.boot, "version": __version__, "state": state}
+            await send_json(send, 200, health)
             return
         self._demand_person(headers)
         if path == "/api/openapi.json":
@@ -126,7 +128,7 @@ class Api:
         if (name := _ROUTES.get(path)) is None:
             raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(path[:60], _ROUTES)))
         if scope["method"] != "POST":
-            raise _Rejected(405, UsageError("verbs are asked for with POST"))
+            raise _Rejected(405, UsageError("verbs are asked for with POST"), (b"allow", b"POST"))
         await self._verb(name, await _body(receive, headers, self._body_within), receive, send)
 
     def _demand_person(self, headers: Headers) -> None:
@@ -142,7 +144,7 @@ class Api:
         from guildhall.hall.client.openapi import openapi_document
 
         if method != "GET":
-            raise _Rejected(405, UsageError("the OpenAPI document is read with GET"))
+            raise _Rejected(405, UsageError("the OpenAPI document is read with GET"), (b"allow", b"GET"))
         await send_json(send, 200, await asyncio.to_thread(openapi_document))
 
     # the verbs

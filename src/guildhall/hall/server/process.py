@@ -40,6 +40,8 @@ from guildhall.rpc.listener import Listener
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from guildhall.hall.client.model import ProcessStatus
+
 
 class Log(logging.Formatter):
     """Lines for the log, without secrets: the environment's, and those that requests bring."""
@@ -137,7 +139,7 @@ class Process:
         self._leave.set()
 
     def _face(self) -> Api:
-        client = EmbeddedHall(self._hall, stays=True, status=self._standing)
+        client = EmbeddedHall(self._hall, stays=True, status=self._status)
         api = Api(
             House(
                 boot=self._hall.boot,
@@ -193,7 +195,7 @@ class Process:
         await self._hall.close()
         _log.info("process %d has left", os.getpid())
 
-    def _standing(self) -> dict[str, Any]:
+    def _status(self) -> ProcessStatus:
         return {
             "pid": self._address.pid,
             "url": self._address.url,

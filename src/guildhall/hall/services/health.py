@@ -10,13 +10,13 @@ import os
 import shutil
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall import __version__
 from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.hall.client.interface import HallInfo
-from guildhall.hall.client.model import Check, Checked, Welcome
+from guildhall.hall.client.model import Check, Checked, HallStatus, ProcessStatus, Welcome
 from guildhall.hall.composition.hall import Hall
 from guildhall.models.catalog import detected_keys
 from guildhall.models.credentials import joined
@@ -25,14 +25,14 @@ from guildhall.sandbox.jail import available
 from guildhall.workers.package_store import Packages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from guildhall.workers.model import Listed, Worker
 
 
 class InfoService(HallInfo):
-    def __init__(self, hall: Hall, status: Callable[[], Mapping[str, Any]] | None) -> None:
+    def __init__(self, hall: Hall, status: Callable[[], ProcessStatus] | None) -> None:
         """`status` returns the state of the process that serves the hall. An embedded hall has none."""
         self._hall = hall
         self._status = status
@@ -43,16 +43,16 @@ class InfoService(HallInfo):
         except GuildError as error:
             return Welcome(env=(), problem=error)
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> HallStatus:
         members = Hall.members.of(self._hall).peek()
-        running = {
+        process: ProcessStatus = {"pid": os.getpid(), "state": "embedded"} if self._status is None else self._status()
+        return {
+            **process,
             "boot": self._hall.boot,
             "version": __version__,
             "runs": self._hall.workflow_databases.live_runs,
-            "members": members.standing() if members is not None else [],
+            "members": members.statuses() if members is not None else [],
         }
-        own = self._status() if self._status is not None else {"pid": os.getpid(), "state": "embedded"}
-        return {**own, **running}
 
     async def doctor(self, frame: Frame) -> Sequence[Check]:
         return await checks(self._hall, frame)

@@ -40,7 +40,7 @@ from guildhall.runs.assembly.tool_set import (
     view_of,
 )
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
-from guildhall.runtimes.output_check import OUTPUT_TOOL
+from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.mcp.client import Servers, ended_if_not_used
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
