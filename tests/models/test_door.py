@@ -53,7 +53,7 @@ A_RUN = {
     "kind": "plain",
     "status": "running",
     "request": {
-        **RunRequest(worker="w", input="go").as_dict(),
+        **asdict(RunRequest(worker="w", input="go")),
         "frame": RecordedFrame(cwd=Path("/"), root=Path("/")).as_dict(),
     },
     "created_at": "2026-01-01T00:00:00.000Z",
