@@ -51,11 +51,10 @@ class EmbeddedHall(HallClient):
     def __init__(self, hall: Hall, *, stays: bool = False, status: Callable[[], ProcessStatus] | None = None) -> None:
         """Offer the services of `hall`. `status` returns the state of the process that serves it."""
         self._hall = hall
-        runs = RunService(hall, stays=stays)
-        self.runs = runs
+        self.runs = RunService(hall, stays=stays)
         self.asks = AskService(hall, stays=stays)
         self.workers = WorkerService(hall)
-        self.workflows = WorkflowService(hall, runs, stays=stays)
+        self.workflows = WorkflowService(hall, stays=stays)
         self.rooms = RoomService(hall)
         self.jobs = JobService(hall, self.asks.answer)
         self.members = MemberService(hall)
