@@ -121,7 +121,6 @@ class Doors(Protocol):
 
     async def said(self, key: str) -> str:
         """What the person says next, in a conversation; by the keys u1, u2 and so on. Waits for it."""
-        ...
 
 
 class OpenDoors(Doors, Protocol):
@@ -129,7 +128,6 @@ class OpenDoors(Doors, Protocol):
 
     def admit(self, guest: Guest) -> Entry:
         """Lets a program in, until it is closed."""
-        ...
 
 
 class Runtime(Protocol):

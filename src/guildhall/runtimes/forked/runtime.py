@@ -153,7 +153,7 @@ class _Service:
                     case Called(id=number, key=key):
                         self._begin(self._tool(number, self._asked_for(key)))
                     case Listened():
-                        self._at_rest()
+                        self._check_listening()
                         self._listening = self._begin(self._said(message))
                     case Failed(message=text, hint=hint):
                         raise RuntimeFailed(text, hint=hint)
@@ -198,8 +198,8 @@ class _Service:
         self._callable = {call.key: call for call in calls}
         return Answered(id=asked.id, response=response)
 
-    def _at_rest(self) -> None:
-        """Something is said once after an answer."""
+    def _check_listening(self) -> None:
+        """Raise if the process may not ask for the user's next message: it may, once after each answer."""
         place = len(self._conversation)
         in_turn = self._assignment.converses and not self._asking and self._conversation[-1].kind == "response"
         if not in_turn or self._heard_after == place:
