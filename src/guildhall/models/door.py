@@ -1,9 +1,6 @@
 """Model door: checks, reserves, records and sends each model call of a run, and estimates its tokens.
 
-    already answered? -> check limits, reserve dollars -> record the call -> ask the source -> record the answer -> run
-
-A transient failure is retried after the pause that the provider asks for, or after a growing pause. A call has at most
-four attempts (`ATTEMPTS`). It is not retried after a part of its answer was passed on to a program.
+A transient failure is retried, unless a part of the answer was passed on to a program already.
 The runtime gets complete answers only. Text is published while it arrives, for display.
 Does not keep state: the recorded answers and the budget are in the `ModelLedger` that runs pass in.
 

@@ -11,7 +11,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, SystemClock
+from guildhall.core.clock import SystemClock
 from guildhall.core.errors import (
     ContextTooLong,
     KeyRefused,
@@ -144,19 +144,11 @@ def provider_source(name: str, environ: Mapping[str, str], login: Login | None =
 class ProviderSource:
     """Asks one model of one provider."""
 
-    def __init__(
-        self,
-        provider: str,
-        model: str,
-        environ: Mapping[str, str],
-        login: Login | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, provider: str, model: str, environ: Mapping[str, str], login: Login | None = None) -> None:
         self._provider = provider
         self._model = model
         self._environ = environ
         self._login = login if provider == "anthropic" and variable_with_key(provider, environ) is None else None
-        self._clock = clock or SystemClock()
         self._ssl: SSLContext | None = None
         self._profile: ModelProfile = {}
 
@@ -193,7 +185,7 @@ class ProviderSource:
         if api not in _APIS.get(self._provider, ()):
             return None
         found = self._credentials()
-        key = found["api_key"] if self._login is None else self._login.token(self._clock)
+        key = found["api_key"] if self._login is None else self._login.token(SystemClock())
         is_bearer = self._provider != "anthropic" or self._login is not None
         secrets = credentials.secrets(self._environ)
         if self._login is not None:

@@ -1,8 +1,5 @@
 """Passthrough session: answers the model requests of the program that executes a run, in the provider's format.
 
-    read -> trim to the run's prompt and tools -> find the call's key -> ask at the door -> record -> send the end
-
-The answer comes from a provider, a script, a recording or the run's own record. The program cannot tell which.
 A request without the run's prompt, such as a request for a title, gets a fixed answer and is not recorded. If it
 contains an earlier answer, such as a request for a summary, the run fails.
 A call continues if the program disconnects. A repeated request gets the recorded answer.
@@ -15,7 +12,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolReturnPart
 
@@ -33,23 +30,14 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
 
+    # The model door of a run.
+    Ask = Callable[[str, Sequence[ModelMessage], ModelRequestParameters, Through | None], Awaitable[ModelResponse]]
+
 MAX_CALLS = 16  # of one run under way at a time
 _ASIDE = "ok"  # what a program is told that asks for something of its own, such as a title
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 _FINAL = {"x-should-retry": "false"}  # the clients of both providers heed it: asking again is the door's to do
-
-
-class Ask(Protocol):
-    """The model door of a run."""
-
-    async def __call__(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        parameters: ModelRequestParameters,
-        through: Through | None = None,
-    ) -> ModelResponse: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 
 from guildhall.models.passthrough.connection import Line
-from guildhall.models.passthrough.session import Ask, Passing, Shown
+from guildhall.models.passthrough.session import Passing, Shown
 from guildhall.runtimes.model import Assignment, Entry, Guest
 from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
 from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.session import Ask
 from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
 
 
