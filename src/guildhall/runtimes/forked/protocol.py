@@ -53,7 +53,8 @@ class Given(_Line):
         return Given.model_validate(assignment, from_attributes=True)
 
     def assignment(self) -> Assignment:
-        return Assignment(**{**dict(self), "tools": tuple(self.tools)})
+        fields: dict[str, Any] = {**dict(self), "tools": tuple(self.tools)}
+        return Assignment(**fields)
 
 
 class Asked(_Line):
