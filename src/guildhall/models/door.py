@@ -68,9 +68,11 @@ class ModelLedger(Protocol):
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse | None:
         """The answer, if this very call has been answered before."""
+        ...
 
     def failures(self, key: str) -> int:
         """How often this call has failed before."""
+        ...
 
     async def permit(
         self, key: str, sent: int, price: Callable[[int], float | None]
@@ -79,14 +81,17 @@ class ModelLedger(Protocol):
 
         `sent` is how many tokens the question has, `price(n)` the most that the call costs with an answer of n tokens.
         """
+        ...
 
     async def asked(self, call: ModelCall) -> None: ...
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         """Records a failure. `cost` is None when no answer had begun, so that nothing was paid."""
+        ...
 
     def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
         """It is asked again after a pause, for the second, third ... time."""
+        ...
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None: ...
 

@@ -67,18 +67,23 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """The model as it is shown: `anthropic:claude-sonnet-5-5`, `script:review.yaml`."""
+        ...
 
     def cost(self, usage: RequestUsage) -> float | None:
         """What this usage costs in dollars; None when the model has no price."""
+        ...
 
     def takes(self, media_type: str) -> bool:
         """Whether it can be sent a file of this type, an image or a PDF, to look at."""
+        ...
 
     def upstream(self, api: str) -> Upstream | None:
         """Where a request in the format of this API can be passed on as it is; None: it is answered by `answer`."""
+        ...
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         """The answer, whole. Raises ModelFailed, transient or not."""
+        ...
 
 
 def is_transient(status: int) -> bool:

@@ -121,6 +121,7 @@ class Doors(Protocol):
 
     async def said(self, key: str) -> str:
         """What the person says next, in a conversation; by the keys u1, u2 and so on. Waits for it."""
+        ...
 
 
 class OpenDoors(Doors, Protocol):
@@ -128,6 +129,7 @@ class OpenDoors(Doors, Protocol):
 
     def admit(self, guest: Guest) -> Entry:
         """Lets a program in, until it is closed."""
+        ...
 
 
 class Runtime(Protocol):

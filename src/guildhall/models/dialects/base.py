@@ -210,9 +210,11 @@ class Collector(Protocol):
 
     def take(self, data: Mapping[str, Any] | str) -> Piece:
         """Hears one event. Raises BrokenOff where it is an error, Malformed where it is nothing of this API."""
+        ...
 
     def answer(self) -> dict[str, Any]:
         """All of it, as the API gives it in one piece; it may not be complete."""
+        ...
 
 
 # What a program cannot ask of a provider: that it reaches other servers, runs programs, or is paid otherwise.
@@ -246,33 +248,43 @@ class Dialect(Protocol):
 
     def collector(self, *, usage: bool) -> Collector:
         """For the events of one answer. `usage`: whoever asked wants to be told the tokens."""
+        ...
 
     def response(self, answer: Mapping[str, Any]) -> ModelResponse:
         """A whole answer of a provider, with all of it kept beside. Raises BrokenOff, Malformed."""
+        ...
 
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
         """The request without what a program has put in beside the run's own."""
+        ...
 
     def system(self, body: Mapping[str, Any]) -> str:
         """All that the request tells the model as its system prompt."""
+        ...
 
     def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
         """The request as it is passed on: to this model, for an answer of at most so many tokens."""
+        ...
 
     def broken(self, status: int, message: str) -> str:
         """A failure in the midst of an answer, as an event."""
+        ...
 
     def read(self, body: Mapping[str, Any]) -> WireRequest:
         """The request; raises Malformed."""
+        ...
 
     def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
         """The answer as one JSON object."""
+        ...
 
     def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
         """The answer as server-sent events."""
+        ...
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
         """A failure, in this API's shape."""
+        ...
 
 
 class Conversation:

@@ -44,6 +44,7 @@ class Answered(Protocol):
 
     def pieces(self) -> AsyncIterator[bytes]:
         """Its body as it comes. Raises LineLost where it breaks off."""
+        ...
 
 
 class Line:
