@@ -150,7 +150,7 @@ class Workflows:
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
         seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
-        return await self.runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
+        return await self.runs.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
     async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
         """A worker takes a seat in `global:main`: the workflow, where it lives, or ready to be launched with it."""
@@ -193,7 +193,7 @@ class Workflows:
         """Raises where an agent's model has no price, so that the team's budget could not be kept."""
         for agent in workflow.agents if request.budget is not None else ():
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
-            source = self.runs.source(choice.model, frame)
+            source = self.runs.source_of(choice.model, frame, False)
             if not has_price(source):
                 raise ModelUnusable(
                     f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "
@@ -215,7 +215,7 @@ class Workflows:
         budget = granted if granted is not None else in_force(self.history.journal(run)).budget
         request = replace(self.history.get(run).request, budget=budget)
         seat = replace(seat, plan=opening_of(workflow, request, there, self.settings(there)))
-        return await self.runs.preparation.prepare_again(run, frame, grant=grant, seat=seat)
+        return await self.runs.prepare_again(run, frame, grant=grant, seat=seat)
 
     def _refuse_too_little(self, run: str, grant: Grant) -> None:
         """Raises where agents that stopped at a limit have used up already what they are to have."""
