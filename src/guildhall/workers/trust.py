@@ -1,7 +1,7 @@
 """Trust: decides if the code of a worker may run, by comparing each file with its trusted content.
 
 A file is pinned by its path and its SHA-256. Code in the user's own home is trusted. Does not find the code (see
-`workers.references`), store pins (see `workers.records`) or ask the user (see `cli.trust_prompt`).
+`workers.references`), store pins (see `workers.records`) or ask the user (see `cli.prompt`).
 
 Invariant: code of a project runs only in the form that the user has trusted.
 """
