@@ -1,6 +1,6 @@
 """Trust prompt: shows the code of a folder that would be executed in full, and asks the user to trust it.
 
-Does not decide which code is trusted (see `workers.trust`).
+Does not decide which code is trusted (see `workers.code`).
 
 Invariant: every character of foreign text is visible in the prompt.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Trusting
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen
 
 T = TypeVar("T")
 

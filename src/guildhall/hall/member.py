@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from guildhall.core.errors import GuildError, HallInUse, ToolUnavailable
 from guildhall.hall.server.process import Log, log_to_stderr
-from guildhall.members.manifest import Manifest, read_manifest
+from guildhall.members.folders import read_manifest
 from guildhall.members.model import SECRET_VARIABLE, WORKER
 from guildhall.rpc.endpoint import PATH, Endpoint, Offer
 from guildhall.rpc.listener import Listener
@@ -43,6 +43,7 @@ from guildhall.tools.definition import tool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
+    from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool
 
 _RUNNING = "It is running already. If `guild member show` says that the hall runs it, `guild hall stop` ends it."

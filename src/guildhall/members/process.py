@@ -72,6 +72,7 @@ class MemberProcess:
         """`frame` is that of whoever needs it first. `stamp`: what its files were, to know whether they changed."""
         self.member = member
         self.stamp = stamp
+        self.created_at = clock.monotonic()
         self.state: State = "starting"
         self.note: str | None = None  # how it ended the last time, or why it did not come up
         self.pid: int | None = None

@@ -10,102 +10,38 @@ Invariant: a member of a project does not start before the user trusts its files
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
+from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
-from guildhall.members.activity import FILE, Work
-from guildhall.members.jobs import MemberJobs, takes_no_work
-from guildhall.members.manifest import Roster, wanted
-from guildhall.members.model import FOLDER, AtWork, Member, MemberShown
+from guildhall.members.folders import Roster, demand, member_code
+from guildhall.members.jobs import FILE, MemberJobs, Work, takes_no_work
+from guildhall.members.manifest import wanted
+from guildhall.members.model import AtWork, Member, MemberShown
 from guildhall.members.process import MemberProcess, Pace, log_of
 from guildhall.members.tools import bridge, guidance, server_of
 from guildhall.runs.assembly.callees import NOBODY, Outsiders
 from guildhall.runs.assembly.tool_set import OF_MEMBERS
 from guildhall.tools.mcp.client import Server
 from guildhall.tools.mcp.model import ServerSpec
+from guildhall.workers.code import toolbox_files
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.references import Code, CodeFile, code_file, toolbox_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
+    from pathlib import Path
 
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.members.client import MemberClient
+    from guildhall.workers.code import Trust
     from guildhall.workers.model import Worker
-    from guildhall.workers.trust import Trust
 
 
-# What a member writes: its state, which is data. Nothing of it is executed.
-WRITTEN = frozenset({"jobs", "memory", "logs"})
-# The home of a member's own hall is state too, but for what decides there.
-_HOME = ".guild"
-_DECIDING = frozenset({"config.yaml", "workers", "prompts", "toolboxes", "packages", FOLDER})
-_MOST_FILES = 500
-_MOST_BYTES = 5_000_000
-
-
-def member_code(member: Member) -> Code:
-    """The files of a member, read and not run. Those of a member in the home are the person's own."""
-    root = member.folder.parent.parent
-    if member.scope == "home":
-        return Code(kind="member", name=member.name, root=root, files=(), own=True)
-    files: list[CodeFile] = []
-    size = 0
-    for path in _files(member):
-        files.append(code_file(path, root))
-        size += len(files[-1].content)
-        if len(files) > _MOST_FILES or size > _MOST_BYTES:
-            raise ToolUnavailable(
-                f"the member {member.name} has more than {_MOST_FILES} files, or {_MOST_BYTES:,} bytes",
-                where=str(member.folder),
-                hint="Nobody can look at so many. Put what it needs elsewhere, or the member into your home.",
-            )
-    return Code(kind="member", name=member.name, root=root, files=tuple(files), folder=member.folder)
-
-
-def demand(trust: Trust, member: Member) -> Code:
-    """The code of a member that may run; NotTrusted says why it may not."""
-    code = member_code(member)
-    if not trust.holds(code):
-        message = f"the member {code.name} is {trust.why_not(code)}"
-        raise NotTrusted(message, where=str(member.path), hint="Look at it, then: guild trust")
-    return code
-
-
-def _files(member: Member) -> Iterator[Path]:
-    def unreadable(error: OSError) -> None:
-        raise ToolUnavailable(f"the folder cannot be read: {error.strerror or error}", where=error.filename)
-
-    for place, folders, files in os.walk(member.folder, onerror=unreadable):
-        here = Path(place)
-        kept = [name for name in sorted((*folders, *files)) if name != "__pycache__" and _counts(here, name, member)]
-        if link := next((here / name for name in kept if name in folders and (here / name).is_symlink()), None):
-            raise ToolUnavailable("this is a link to a folder, in which anything could be", where=str(link))
-        folders[:] = [name for name in kept if name in folders]
-        yield from (here / name for name in kept if name in files)
-
-
-def _counts(here: Path, name: str, member: Member) -> bool:
-    if here == member.folder:
-        return name not in WRITTEN
-    return name in _DECIDING if here == member.folder / _HOME else True
-
-
-_AGAIN_AFTER = 10.0  # seconds that a broken one is left alone
-
-
-@dataclass(frozen=True)
-class _Kept:
-    process: MemberProcess
-    since: float
+_RESTART_AFTER_S = 10.0  # a broken member is not restarted before
 
 
 class Members:
@@ -117,7 +53,7 @@ class Members:
         self._clock = clock
         self._trust = trust
         self._pace = pace or Pace()
-        self._kept: dict[Path, _Kept] = {}
+        self._processes: dict[Path, MemberProcess] = {}  # by folder
         self._starting = asyncio.Lock()
         self._work = Work(home.path / FILE, clock)
         self._closed = False
@@ -133,12 +69,11 @@ class Members:
     def shown(self, member: Member) -> MemberShown:
         """How a member stands."""
         trusted = self._trusted(member)
-        kept = self._kept.get(member.folder)
+        process = self._processes.get(member.folder)
         log = log_of(member, self._home)
-        if kept is None:
+        if process is None:
             state = "trusted" if trusted else "declared"
             return MemberShown(member=member, state=state, trusted=trusted, log=log if log.exists() else None)
-        process = kept.process
         return MemberShown(
             member=member,
             state=process.state,
@@ -172,15 +107,13 @@ class Members:
     async def _process(self, member: Member, frame: Frame, stamp: str) -> MemberProcess:
         if self._closed:
             raise ToolUnavailable(f"the member {member.name} is not started: the hall is leaving")
-        kept = self._kept.get(member.folder)
-        if kept is not None:
-            changed = kept.process.stamp != stamp
-            rested = kept.process.over and self._clock.monotonic() - kept.since >= _AGAIN_AFTER
-            if not changed and not rested:
-                return kept.process
-            await kept.process.stop()
+        if (process := self._processes.get(member.folder)) is not None:
+            rested = process.over and self._clock.monotonic() - process.created_at >= _RESTART_AFTER_S
+            if process.stamp == stamp and not rested:
+                return process
+            await process.stop()
         process = MemberProcess(member, frame, self._home, self._clock, self._pace, stamp)
-        self._kept[member.folder] = _Kept(process, self._clock.monotonic())
+        self._processes[member.folder] = process
         if member.takes_work:  # jobs of an earlier process of it may go on
             self._work.began(member, self._called(member, frame), frame.root, process.client)
         return process
@@ -208,8 +141,8 @@ class Members:
     def standing(self) -> list[dict[str, Any]]:
         """The members that were started and not stopped: how each one stands, and how many jobs of it go on."""
         return [
-            {"member": kept.process.member.name, "state": kept.process.state, "jobs": self._work.count(folder)}
-            for folder, kept in self._kept.items()
+            {"member": process.member.name, "state": process.state, "jobs": self._work.count(folder)}
+            for folder, process in self._processes.items()
         ]
 
     def go_on(self, frame_at: Callable[[Path], Frame]) -> list[str]:
@@ -229,8 +162,8 @@ class Members:
         """Stops all of them."""
         self._closed = True
         await self._work.close()
-        await asyncio.gather(*(kept.process.stop() for kept in self._kept.values()))
-        self._kept.clear()
+        await asyncio.gather(*(process.stop() for process in self._processes.values()))
+        self._processes.clear()
 
     @asynccontextmanager
     async def connected(self, name: str, frame: Frame) -> AsyncGenerator[Server]:
@@ -278,15 +211,12 @@ class Members:
         code = [member_code(member) for member in named.values()] if not problems else []
         return Outsiders(
             toolboxes=tuple(member.name for member in of_tools),
-            dispatch={server_of(one): bridge(one, partial(self._reach_jobs, one, near)) for one in found},
+            dispatch={server_of(one): bridge(one, partial(self.jobs, one, near)) for one in found},
             prompt=guidance(found),
             lines=tuple(_line(member, of_tools, found) for member in named.values()),
             code=tuple(code),
             problems=tuple(problems),
         )
-
-    async def _reach_jobs(self, member: Member, frame: Frame) -> MemberJobs:
-        return self.jobs(member, frame)
 
     def _toolboxes(self, worker: Worker, near: Frame) -> Iterator[Member]:
         """The members whose tools a worker names as toolboxes: what has a file is no member's."""

@@ -24,10 +24,10 @@ from guildhall.core.ids import digest, is_name
 from guildhall.core.yaml_writer import dump
 from guildhall.sandbox.view import Folder
 from guildhall.tools.executor import BUILT_IN
+from guildhall.workers.code import checked_schema
 from guildhall.workers.definition import Definition, Line
 from guildhall.workers.loader import WORKER_SUFFIXES, check
 from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
-from guildhall.workers.references import checked_schema
 from guildhall.workers.registry import normal
 
 if TYPE_CHECKING:

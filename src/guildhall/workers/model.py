@@ -1,6 +1,6 @@
-"""Worker types: define a worker with its origin, its folders and rules, an entry of a listing, and a lock.
+"""Worker types: define a worker with its origin, folders and rules, its lock, its trusted files, and its package.
 
-Does not read files (see `workers.loader`).
+Does not read files (see `workers.loader`). Does not import pydantic, because commands import this module.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from guildhall.policy.rules import ALIASES, CAPABILITIES, Rule
 from guildhall.sandbox.view import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from guildhall.core.frame import Frame
     from guildhall.workers.definition import Definition, Sandbox, Status
 
 Scope = Literal["project", "home", "package", "shipped", "given", "workflow"]
+Standing = Literal["trusted", "new", "changed", "gone"]
+PackageKind = Literal["worker", "toolbox", "both"]
 
 WORKERS = "workers"
 GENERATED = "generated"  # below workers/: what workers wrote
@@ -70,6 +72,14 @@ SYSTEM_TOOLS = (
     "resource_read",
     "no_action",
 )
+
+
+_STANDING_TEXTS: Mapping[Standing, str] = {
+    "trusted": "trusted",
+    "new": "not trusted yet",
+    "changed": "changed since you trusted it",
+    "gone": "gone since you trusted it",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,15 +253,112 @@ class Listed:
     error: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "path": str(self.path)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """A file that the user trusts, with the digest that it had then."""
+
+    path: Path
+    digest: str
+    trusted_at: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A file of some code and its trust. `size` and `digest` are the current ones."""
+
+    path: Path
+    shown: str
+    size: int
+    digest: str
+    standing: Standing
+    trusted_at: str | None = None
+
+    @property
+    def said(self) -> str:
+        return _STANDING_TEXTS[self.standing]
+
+    def as_dict(self) -> dict[str, Any]:
         return {
-            "name": self.name,
-            "scope": self.scope,
             "path": str(self.path),
-            "status": self.status,
-            "locked": self.locked,
-            "description": self.description,
-            "error": self.error,
+            "file": self.shown,
+            "size": self.size,
+            "sha256": self.digest,
+            "standing": self.standing,
+            "trusted_at": self.trusted_at,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageListed:
+    """A package in a listing. An invalid package is listed too, with its error."""
+
+    name: str
+    path: Path  # its folder
+    types: tuple[str, ...] = ()
+    description: str | None = None
+    version: str | None = None
+    error: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "path": str(self.path), "types": list(self.types)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageFile:
+    """A file of a package."""
+
+    path: str  # from the package
+    size: int
+    runs: bool = False  # it is code that may be executed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageTool:
+    """A tool that a package exports."""
+
+    name: str
+    description: str
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageShown:
+    """A package with everything that it contains."""
+
+    package: PackageListed
+    files: tuple[PackageFile, ...]
+    digest: str  # of all files
+    posture: str | None = None  # of a worker
+    rights: Mapping[str, Any] | None = None  # of a worker: the fields of its definition that are not defaults
+    activate: str | None = None
+    export: str | None = None
+    tools: tuple[PackageTool, ...] = ()  # of a toolbox
+    problems: tuple[str, ...] = ()  # why its worker or its tools cannot be used here
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **self.package.as_dict(),
+            "posture": self.posture,
+            "rights": dict(self.rights) if self.rights is not None else None,
+            "activate": self.activate,
+            "export": self.export,
+            "tools": [{**vars(tool), "capabilities": list(tool.capabilities)} for tool in self.tools],
+            "files": [vars(file) for file in self.files],
+            "digest": self.digest,
+            "problems": list(self.problems),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """A package that was added to the home."""
+
+    name: str
+    path: Path
+    kept: Path | None = None  # the files of the package that it replaced
 
 
 def project_of(path: Path) -> Path:

@@ -1,6 +1,6 @@
 """Worker records: read and write locks and trusted files, and query the unfinished work of workers.
 
-Does not decide about trust (see `workers.trust`) or locks (see `workers.lifecycle`).
+Does not decide about trust (see `workers.code`) or locks (see `workers.lifecycle`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from guildhall.store.tables import commissions, meetings, trust
 from guildhall.store.tables import locks as table
-from guildhall.workers.model import Lock
-from guildhall.workers.trust import Pin
+from guildhall.workers.model import Lock, Pin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

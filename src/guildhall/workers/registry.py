@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, NoModel, No
 from guildhall.core.text import did_you_mean
 from guildhall.workers.loader import WORKER_SUFFIXES, check_file, load
 from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
-from guildhall.workers.package import PROJECT_FILE, only_toolbox, read_package
+from guildhall.workers.package import PROJECT_FILE, is_toolbox_only, read_package
 from guildhall.workers.package_store import Packages, worker_in
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Registry:
             raise NotFound(f"there is no worker {name!r}", hint=hint)
         everything = [found for found in self._files() if not scope or found.scope == scope]
         matching = [found for found in everything if found.name == rest]
-        if not matching and scope in ("", "package") and only_toolbox(self._folders["package"] / rest):
+        if not matching and scope in ("", "package") and is_toolbox_only(self._folders["package"] / rest):
             hint = f"A worker has its tools when its file says so: toolboxes: [{rest}]."
             raise NotFound(f"the package {rest!r} is a toolbox and no worker", hint=hint)
         if not matching:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from guildhall.core.errors import GuildError
     from guildhall.room.model import Proposal, Vote
     from guildhall.runs.plan.model import Executes, Plan
-    from guildhall.workers.model import Worker
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen, Worker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from guildhall.models.credentials import joined
 from guildhall.runs.assembly.callees import Outsiders, reached
 from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
+from guildhall.workers.code import how_to_trust
 from guildhall.workers.lifecycle import usable, wish
 from guildhall.workers.registry import Registry
-from guildhall.workers.trust import Pin, how_to_trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Listed, Pin, Worker
 
     # The tools that a worker has in a project without declaring them: worker, frame, run, context.
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]

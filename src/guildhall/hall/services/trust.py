@@ -2,7 +2,7 @@
 
 The code can be that of a folder, a worker, a workflow or a test.
 The module also finds test files, and refuses tests that would execute programs from an untrusted file.
-Does not check trust at the start of a run: `hall.composition.workers` does. Does not compare digests: `workers.trust`
+Does not check trust at the start of a run: `hall.composition.workers` does. Does not compare digests: `workers.code`
 does.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.hall.client.interface import Trust
 from guildhall.workers import records
-from guildhall.workers.trust import Pin, Seen
+from guildhall.workers.model import Pin, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,14 +15,14 @@ from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted,
 from guildhall.core.paths import Home, project_root
 from guildhall.hall.client.model import Trusting
 from guildhall.hall.services.workflow_files import load_workflow, plans_of_agents
-from guildhall.members.service import member_code
+from guildhall.members.folders import member_code
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import Executes, Plan
+from guildhall.workers.code import Code, CodeFile, toolboxes_in
+from guildhall.workers.code import Trust as Trust_cases
+from guildhall.workers.code import Trust as Trust_trusting
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
-from guildhall.workers.references import Code, CodeFile, toolboxes_in
-from guildhall.workers.trust import Trust as Trust_cases
-from guildhall.workers.trust import Trust as Trust_trusting
 from guildhall.workflow.loader import executed
 from guildhall.workflow.plan import as_far_as_known
 from guildhall.workflow.target import MAIN, is_workflow, workflows_in

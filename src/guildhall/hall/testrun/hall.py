@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import OnText, Query
     from guildhall.models.scripted.source import Answer, Script, ScriptSource
     from guildhall.runs.assembly.callees import Outsiders
-    from guildhall.workers.model import Worker
-    from guildhall.workers.trust import Pin
+    from guildhall.workers.model import Pin, Worker
 
 
 _PAUSE = 0.01  # seconds before an agent is tried again

@@ -34,7 +34,7 @@ from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, Ask, RunRequest
 from guildhall.runs.record.entries import LimitAsked, ToolAsked
 from guildhall.runs.replay.normalize import Neutral
-from guildhall.workers.trust import Pin, Seen, Trust
+from guildhall.workers.code import Trust
 from guildhall.workflow.start import values_of
 from guildhall.workflow.target import Start
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from guildhall.core.yaml import Source
     from guildhall.hall.composition.hall import Hall
     from guildhall.runs.plan.model import Plan
+    from guildhall.workers.model import Pin, Seen
 
 
 _IN_MEMORY = "/dev/shm"  # where a file is never waited for

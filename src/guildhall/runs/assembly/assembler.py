@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import View
     from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.references import Code
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]

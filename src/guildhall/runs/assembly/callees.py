@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from guildhall.runs.record.entries import Assembly
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
-    from guildhall.workers.references import Code
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ The model call is therefore journalled, priced and listed. A hall performs its c
 reported in the run that caused the compaction, or kept for the hall if that run has ended. The outcome also becomes the
 reason of the compactor's run.
 
-Does not decide which entries are compacted or how: `memory.compaction` does.
+Does not decide which entries are compacted or how: `memory.service` does.
 
 Invariant: a compaction never blocks the run that caused it. If it fails, the hall and the worker continue.
 """
@@ -20,7 +20,7 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
 from guildhall.core.events import Event, EventBus, MemoryCondensedData
-from guildhall.memory.compaction import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
+from guildhall.memory.model import COMPACTION_BUDGET_USD, COMPACTOR_WORKER, CompactionResult
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record import records
 
@@ -148,8 +148,9 @@ class _CompactorRun:
             worker=f"shipped/{COMPACTOR_WORKER}",
             input=notes,
             override_model=self._request.model,
-            max_budget_usd=BUDGET_USD,
-            budget=2 * BUDGET_USD,  # more than the limit of the run: reaching the budget would wait for the user
+            max_budget_usd=COMPACTION_BUDGET_USD,
+            # More than the limit of the run: reaching the budget would wait for the user.
+            budget=2 * COMPACTION_BUDGET_USD,
             mode="strict",
         )
         frame = replace(self._request.frame, caller=HALL, interactive=False)
@@ -171,12 +172,14 @@ class _CompactorRun:
         sample = _price(source, prompt_bytes=_SAMPLE_BYTES, answer_bytes=_SAMPLE_BYTES // 2)
         if sample <= 0:
             return _SAMPLE_BYTES
-        return max(int((BUDGET_USD - fixed) / sample * _SAMPLE_BYTES), 0)
+        return max(int((COMPACTION_BUDGET_USD - fixed) / sample * _SAMPLE_BYTES), 0)
 
 
 def _price(source: Source, *, prompt_bytes: int, answer_bytes: int) -> float:
     usage = RequestUsage(input_tokens=prompt_bytes // _BYTES_PER_TOKEN, output_tokens=answer_bytes // _BYTES_PER_TOKEN)
     cost = source.cost(usage)
     if cost is None:
-        raise ModelUnusable(f"the price of {source.name} is unknown, so {BUDGET_USD:.2f} USD cannot be enforced")
+        raise ModelUnusable(
+            f"the price of {source.name} is unknown, so {COMPACTION_BUDGET_USD:.2f} USD cannot be enforced"
+        )
     return cost

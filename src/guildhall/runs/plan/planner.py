@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.memory import RunMemory
     from guildhall.sandbox.view import Folder
     from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.references import Code
 
     Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]
 

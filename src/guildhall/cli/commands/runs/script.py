@@ -17,7 +17,7 @@ from guildhall.tools.host.protocol import pin_of
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen
 
 _SUFFIXES = (".yaml", ".yml")
 
