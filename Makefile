@@ -26,8 +26,9 @@ test: $(STAMP)            ## every test
 coverage: $(STAMP)        ## every test, and which branches of src they execute (at least 90 %)
 	@scripts/test --coverage
 
-lint: $(STAMP)            ## ruff, pyright (strict), import-linter
-	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright && $(VENV)/bin/lint-imports
+lint: $(STAMP)            ## ruff, pyright (strict), import-linter, spelling
+	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright && $(VENV)/bin/lint-imports \
+	  && $(VENV)/bin/codespell src tests bench scripts docs examples *.md Makefile
 
 bench: $(STAMP)           ## ratios against floors measured in the same run
 	@TESTED_CLIS=$$(scripts/clis) $(PY) -m bench
