@@ -54,7 +54,7 @@ if __name__ == "__main__":
 '''
 
 
-_MANIFEST = {
+_MANIFEST: dict[str, Any] = {
     "name": "",
     "displayName": "",
     "description": "What it is for, in a line",
@@ -199,7 +199,7 @@ def new_member(root: Path, name: str, template: str | None = None) -> Path:
     if template is None:
         folder.mkdir(parents=True)
         (folder / "server.py").write_text(_SERVER.format(name=name))
-        manifest: dict[str, Any] = _MANIFEST
+        manifest = _MANIFEST
     else:
         shutil.copytree(SHIPPED / template, folder, ignore=shutil.ignore_patterns(*_STATE, _HOME, "__pycache__"))
         manifest = json.loads((folder / MANIFEST).read_text())
