@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError
-from guildhall.projects.artifacts import Artifact, Artifacts, InWorktree, OnBranch
+from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
+from guildhall.projects.model import Artifact
 from tests.runs.places import put_script, put_worker
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.redaction import Secrets
-from guildhall.projects.artifacts import Artifact, without_secrets
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.git.integration import Branches
+from guildhall.projects.model import Artifact, without_secrets
 from tests.projects.commissions.workshop import Workshop, call, say, submit, write
 from tests.projects.meetings.parlour import Parlour
 

@@ -6,3 +6,20 @@ Above: jobs, members, projects, which own the runs and decide how an activity en
 Below: runs, tools, store, core.
 Does not store an activity: each owner has its own directory or rows.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.activities.contract import Asked as Asked
+    from guildhall.activities.contract import Decided as Decided
+    from guildhall.activities.contract import call_with_answers as call_with_answers
+    from guildhall.activities.contract import check_output as check_output
+    from guildhall.activities.contract import with_output_schema as with_output_schema
+    from guildhall.activities.questions import QuestionChannel as QuestionChannel
+    from guildhall.activities.questions import ResumeTimers as ResumeTimers
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

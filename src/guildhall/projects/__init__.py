@@ -3,10 +3,27 @@
 Workers work in checkouts below the home. Their work is merged into the integration branch `claude/main`. The user
 merges `claude/main` into the user's own branch.
 
-`git` has the repositories and checkouts, `commissions` the unattended work, `meetings` the conversations, and `manager`
-the tools of the manager.
-
 Above: hall and cli, which offer the operations and commands. Below: activities (questions, contracts), runs (the run of
 a commission or meeting), models, workers, tools, sandbox, store, core.
 Does not execute workers (`runs`). Git never executes anything of a repository or changes the user's branches.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.projects.artifacts import Artifacts as Artifacts
+    from guildhall.projects.commissions.service import Commissions as Commissions
+    from guildhall.projects.identity import Identities as Identities
+    from guildhall.projects.meetings.service import Meetings as Meetings
+    from guildhall.projects.model import Artifact as Artifact
+    from guildhall.projects.model import Project as Project
+    from guildhall.projects.model import ProjectSettings as ProjectSettings
+    from guildhall.projects.registry import Projects as Projects
+    from guildhall.projects.workspace import UsableModels as UsableModels
+    from guildhall.projects.workspace import Workplace as Workplace
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

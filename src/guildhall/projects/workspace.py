@@ -1,9 +1,7 @@
-"""The workspace of a commission or meeting: its checkout, branch and merge, and the check of its worker's model.
+"""What commissions and meetings share: the checkout with its branch and merge, and the check of a worker's model.
 
-The work is committed on its branch, squashed into the integration branch, and then the checkout is removed. Also adds
-the file tools and instructions to a worker in a checkout.
-Does not call git (`git/worktrees.py`, `git/integration.py`) and does not decide when to merge
-(`commissions/completion.py`, `meetings/close.py`).
+Does not call git (`git`) or a model, and does not decide when to merge (`commissions/completion.py`,
+`meetings/close.py`).
 
 Invariant: each step detects that it was done before, so all steps can be repeated after a crash.
 """
@@ -12,15 +10,24 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.activities.contract import READING, WRITING
 from guildhall.core.errors import NotFound
+from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT, split_name
+from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.scripted.source import load_script
+from guildhall.runs.assembly.preflight import fitting
+from guildhall.runs.execution.grants import unpriced
+from guildhall.workers.registry import BY_OPTION, Choice, choose_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.models.model import Source
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.snapshot import Aside
     from guildhall.projects.git.worktrees import Worktrees
@@ -94,3 +101,40 @@ def in_checkout(worker: Worker, how_to: str) -> Worker:
     changed = {"tools": (*FILES, *declared), "output_schema_ref": None}
     told = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
     return replace(worker, definition=definition.model_copy(update=changed), instructions=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsableModels:
+    """What a hall knows of the models that workers may be given."""
+
+    settings: Callable[[Frame], Settings]
+    source: Callable[[str, Frame, bool], Source]
+    priced: Callable[[str, Frame], bool | None]  # None: that cannot be known
+
+    def later(self, worker: Worker, frame: Frame, *, override: str | None = None, in_dollars: bool = False) -> None:
+        """Raises where the worker has none, or one that nobody can have. It need not answer now: no key is needed.
+
+        `in_dollars`: a limit in dollars must be kept.
+        """
+        choice = self.chosen(worker, frame, override)
+        if choice.by in ("override", "frame"):
+            _refuse_unknown(choice.model)
+        if in_dollars and self.priced(choice.model, frame) is False:
+            raise unpriced(choice.model)
+
+    def now(self, worker: Worker, frame: Frame) -> None:
+        """Raises where nobody would answer at once."""
+        choice = self.chosen(worker, frame)
+        self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
+
+    def chosen(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
+        """The model. Raises where there is none; `given_by` is how a person could have named one."""
+        choice = choose_model(worker, frame, self.settings(frame), override=override, given_by=given_by)
+        return fitting(worker, choice)
+
+
+def _refuse_unknown(model: str) -> None:
+    if model.startswith(SCRIPT):
+        load_script(Path(model.removeprefix(SCRIPT)))
+    elif model != AUTO and not model.startswith((CURSOR, REPLAY)):
+        split_name(model)

@@ -10,7 +10,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict
 from guildhall.projects.commissions.dependencies import BranchWatcher
 from guildhall.projects.commissions.model import artifact_path
-from guildhall.projects.commissions.recovery import recover
+from guildhall.projects.commissions.service import recover
 from tests.projects.commissions.workshop import Workshop, say, submit, write
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict
-from guildhall.projects.commissions.recovery import recover
+from guildhall.projects.commissions.service import recover
 from tests.projects.commissions.workshop import LATE, Workshop, call, say, submit, write
 from tests.projects.conftest import repository
 

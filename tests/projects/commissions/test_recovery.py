@@ -11,7 +11,7 @@ from sqlalchemy import delete
 from guildhall.hall.composition.recovery import MOST_CRASHES
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft, artifact_path
-from guildhall.projects.commissions.recovery import recover
+from guildhall.projects.commissions.service import recover
 from guildhall.projects.registry import Projects
 from guildhall.store.tables import commissions as table
 from guildhall.store.tables import timeline

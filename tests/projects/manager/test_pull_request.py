@@ -14,10 +14,9 @@ import pytest
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, UsageError
 from guildhall.core.redaction import Secrets
-from guildhall.projects.artifacts import Artifact
 from guildhall.projects.git.integration import Branches
 from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
-from guildhall.projects.model import INTEGRATION, ProjectSettings
+from guildhall.projects.model import INTEGRATION, Artifact, ProjectSettings
 
 if TYPE_CHECKING:
     from guildhall.projects.git.repository import Git

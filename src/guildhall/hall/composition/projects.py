@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.workers import WorkerServices
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
-    from guildhall.projects.git.identity import Identities
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.repository import Git
     from guildhall.projects.git.worktrees import Worktrees
+    from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.service import Meetings
-    from guildhall.projects.model_check import UsableModels
     from guildhall.projects.records import Redactions
     from guildhall.projects.registry import Projects
+    from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
@@ -83,7 +83,7 @@ class ProjectServices:
 
     @lazy
     def identities(self) -> Identities:
-        from guildhall.projects.git.identity import Identities
+        from guildhall.projects.identity import Identities
 
         return Identities(self.environment.home, self.database.store)
 
@@ -160,7 +160,7 @@ class ProjectServices:
     @lazy
     def usable_models(self) -> UsableModels:
         """What is known about models without asking one."""
-        from guildhall.projects.model_check import UsableModels
+        from guildhall.projects.workspace import UsableModels
 
         return UsableModels(
             settings=self.environment.settings, source=self.workers.source, priced=self.workers.has_price

@@ -19,11 +19,10 @@ from guildhall.activities.contract import Asked, Decided, output_text
 from guildhall.activities.questions import answer_text
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import COMMISSION, is_id
-from guildhall.projects.artifacts import Artifact
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, parse_status
-from guildhall.projects.model import INTEGRATION, Moment, Project
+from guildhall.projects.model import INTEGRATION, Artifact, Moment, Project
 from guildhall.projects.records import decided, known, transitions
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Moment, Project
-    from guildhall.projects.model_check import UsableModels
     from guildhall.projects.registry import Projects
+    from guildhall.projects.workspace import UsableModels
     from guildhall.runs.asks import Asks
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import Run

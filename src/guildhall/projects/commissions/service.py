@@ -1,7 +1,6 @@
-"""The commission service of a hall: offers the operations on commissions, and owns their runs.
+"""The commission service of a hall: offers the operations on commissions, owns their runs, and recovers commissions.
 
-The callers are users and the manager. The service starts, judges, resumes and stops the runs, and runs the queue after
-every change.
+There is no recovery log: when a hall starts, it reads every row with its run, and does the step that is left.
 Does not implement the operations: `drafts.py`, `attempts.py`, `completion.py` and `conflict.py` do.
 """
 
@@ -15,9 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.questions import QuestionChannel, ResumeTimers
-from guildhall.core.errors import Conflict, GuildError
+from guildhall.core.errors import Conflict, GuildError, RuntimeFailed
 from guildhall.projects.commissions import attempts, completion, drafts, records, review
-from guildhall.projects.commissions.artifact import artifact_warnings, current_artifact, decisions, questions
+from guildhall.projects.commissions.artifact import (
+    artifact_warnings,
+    current_artifact,
+    decisions,
+    questions,
+    rebuild_rows,
+    refresh_artifact,
+)
 from guildhall.projects.commissions.conflict import Answers
 from guildhall.projects.commissions.contract import record_lost_checkout
 from guildhall.projects.commissions.dependencies import (
@@ -28,11 +34,11 @@ from guildhall.projects.commissions.dependencies import (
     neighbours,
     update_blocked,
 )
-from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft
+from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.queue import Queue, cost
-from guildhall.projects.commissions.recovery import do_next_step, recover
-from guildhall.projects.commissions.states import ACTIVE, Status
+from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
+from guildhall.projects.records import known
 from guildhall.runs.hooks import Seat, seat_on_record
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Ask, Run, Stretch
@@ -363,3 +369,79 @@ def recorded_hooks(run: Run) -> Seat | None:
     if contract is None:
         return seat_on_record(review.TOOLS, review.review_profile, server=review.SERVER, withheld=review.WITHHELD)
     return seat_on_record(commission_tools(contract.schema), commission_profile, server=SERVER)
+
+
+# recovery
+
+
+async def recover(context: CommissionContext) -> None:
+    """Do the next step of every commission. Errors are logged and do not stop the rest."""
+    try:
+        projects = context.projects().sound()
+    except GuildError as error:  # config.yaml is unreadable: recover what is on record
+        _log.warning("%s", error)
+        projects = []
+    for project in projects:
+        try:
+            await asyncio.to_thread(rebuild_rows, context, project)
+            await asyncio.to_thread(_remove_stale_checkouts, context, project)
+        except GuildError as error:
+            _log.warning("%s: %s", project.name, error)
+    for commission in context.all():
+        try:
+            await do_next_step(context, commission)
+        except GuildError as error:
+            _log.warning("%s: %s", commission.id, error)
+        except Exception:  # noqa: BLE001 - a broken commission must not stop the others
+            _log.exception("%s", commission.id)
+    await update_blocked(context)
+
+
+async def do_next_step(context: CommissionContext, commission: Commission) -> None:
+    """Look at a commission and its run, and do the step that is left. The queue starts dispatched commissions."""
+    id, run = commission.id, context.find_run(commission.run)
+    match next_step(commission, run, alive=run is not None and context.is_alive(run.id)):
+        case "finish":
+            assert run is not None
+            failed = run.status != "completed"
+            ending = Stretch(status="failed" if failed else "completed", reason=run.reason, error=run.error)
+            await completion.finish(context, commission, ending)
+        case "cancel":
+            await _end(context, id, "cancel", "its run was cancelled")
+        case "fail":
+            await _end(context, id, "fail", "its run is not on record: the hall's database was lost")
+        case "hold":
+            error = RuntimeFailed("unexpected error", hint="hall.log has the details.")
+            await context.hold(id, "cannot_resume", error)
+        case "clean_up" if await asyncio.to_thread(_has_leftovers, context, commission):
+            await completion.clean_up(context, id)
+        case _:
+            pass
+    if commission.status not in ACTIVE:
+        await refresh_artifact(context, id)
+
+
+async def _end(context: CommissionContext, id: str, event: Event, reason: str) -> None:
+    await context.store.write(lambda connection: records.apply(connection, id, event, reason, context.now()))
+    await completion.clean_up(context, id)
+
+
+def _has_leftovers(context: CommissionContext, commission: Commission) -> bool:
+    """Return True if an ended commission still has a checkout, or a merged branch that is not archived."""
+    if commission.branch is None:
+        return False
+    workplace = context.workplace(commission)
+    return workplace.path.exists() or (commission.status == "completed" and workplace.tip() is not None)
+
+
+def _remove_stale_checkouts(context: CommissionContext, project: Project) -> None:
+    """Remove the checkouts of earlier attempts and of deleted commissions, after committing their content."""
+    current = {commission.id: commission.checkout for commission in context.all(project.name)}
+    deleted = context.store.read(known) - {commission.id for commission in context.all()}
+    for checkout in context.worktrees.activities(project.name):
+        id = parse_checkout_name(checkout)
+        if (id in current and checkout != current[id]) or id in deleted:
+            try:
+                context.worktrees.remove(project, checkout)
+            except (GuildError, OSError) as error:
+                _log.warning("%s: the checkout could not be removed: %s", checkout, error)

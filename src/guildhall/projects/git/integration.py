@@ -14,10 +14,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
-from guildhall.projects.artifacts import without_secrets
 from guildhall.projects.git import repository
 from guildhall.projects.git.repository import Entry, Git, Merged, checkouts, is_object
-from guildhall.projects.model import INTEGRATION, KEPT, LORE, OF_THE_HALL, OURS, Author, Followed, Project
+from guildhall.projects.model import (
+    INTEGRATION,
+    KEPT,
+    LORE,
+    OF_THE_HALL,
+    OURS,
+    Author,
+    Followed,
+    Project,
+    without_secrets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.redaction import Redactor
 from guildhall.core.text import check_line, check_text
-from guildhall.projects.artifacts import Artifact
 from guildhall.projects.commissions.model import FOLDER as COMMISSIONS
 from guildhall.projects.commissions.states import STATUSES
-from guildhall.projects.model import INTEGRATION, Project
+from guildhall.projects.model import INTEGRATION, Artifact, Project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

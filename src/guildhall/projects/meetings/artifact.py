@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
-from guildhall.projects.artifacts import Artifact
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.context import MeetingContext, details
 from guildhall.projects.meetings.model import (
@@ -28,7 +27,7 @@ from guildhall.projects.meetings.model import (
 )
 from guildhall.projects.meetings.states import STATUSES
 from guildhall.projects.meetings.transcript import Summary
-from guildhall.projects.model import INTEGRATION, Project
+from guildhall.projects.model import INTEGRATION, Artifact, Project
 from guildhall.projects.records import known
 
 if TYPE_CHECKING:

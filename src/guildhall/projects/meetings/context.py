@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.meetings.states import MeetingStatus, Note
     from guildhall.projects.model import Moment, Project, Scope
-    from guildhall.projects.model_check import UsableModels
     from guildhall.projects.registry import Projects
+    from guildhall.projects.workspace import UsableModels
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.history import History
     from guildhall.store.engine import Store

@@ -1,10 +1,10 @@
 """Repository identity: maps project names to repositories, and archives the records of reassigned names.
 
-Records and checkouts are stored by project name. An id in the git directory (`guildhall-id`) identifies a repository:
-the id moves with the repository, and a clone has none. When a name is given to another repository, the records of the
-earlier repository are stored under a key that is not a valid project name. They return when that repository is
-registered again. A copy of a repository gets a new id while the original exists.
+An id in the git directory (`guildhall-id`) identifies a repository: it moves with the repository, and a clone has none.
+A copy of a repository gets a new id while the original exists.
 Does not read config.yaml (`registry.py`).
+
+Invariant: records and checkouts, stored by project name, return when their repository is registered again.
 """
 
 from __future__ import annotations
