@@ -112,7 +112,7 @@ class MemberClient:
                 raise MemberUnreachable(f"{said} HTTP status {status}", status=status, sent=True)
             raise MemberRefused(f"{said} what is no answer")
         told = cast("dict[str, Any]", message)
-        if "error" in told and told["error"] is not None:
+        if told.get("error") is not None:
             raise _refusal(self.door.name, method, told["error"])
         if told.get("id") != number:
             raise MemberRefused(f"{said} the answer to something else")

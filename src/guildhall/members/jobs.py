@@ -27,6 +27,7 @@ from guildhall.tools.mcp.model import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from types import UnionType
 
     from guildhall.core.clock import Clock
     from guildhall.members.client import MemberClient
@@ -138,7 +139,7 @@ def takes_no_work(member: Member) -> Refused:
 
 def read_status(answer: Answer, member: str) -> JobShown:
     """Return what a member answers to `worker/status`."""
-    decisions = [] if answer.list_or_none("decisions") is None else answer.rows("decisions")
+    decisions = [] if answer.data.get("decisions") is None else answer.rows("decisions")
     return JobShown(
         job=Job(
             id=answer.text("jobId"),
@@ -152,12 +153,7 @@ def read_status(answer: Answer, member: str) -> JobShown:
         ),
         questions=answer.texts("questions"),
         decisions=[
-            Decided(
-                question=one.any_text("question"),
-                decision=one.any_text("decision"),
-                reasoning=one.any_text("reasoning"),
-            )
-            for one in decisions
+            Decided(**{name: one.any_text(name) for name in ("question", "decision", "reasoning")}) for one in decisions
         ],
         waits=answer.data.get("waiting") is True,
     )
@@ -180,23 +176,23 @@ class Answer:
         got = shortened(repr(self.data.get(name)))[:80]
         return MemberRefused(f"{self.said}: {name} is not {expected} (it is {got})")
 
-    def text(self, name: str) -> str:
+    def _get(self, name: str, kind: type | UnionType, expected: str) -> Any:
         value = self.data.get(name)
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, kind):
+            raise self.wrong(name, expected)
+        return value
+
+    def text(self, name: str) -> str:
+        value = self.any_text(name)
+        if not value:
             raise self.wrong(name, "text")
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        value = self.data.get(name)
-        if value is not None and not isinstance(value, str):
-            raise self.wrong(name, "text or null")
-        return value
+        return self._get(name, str | None, "text or null")
 
     def any_text(self, name: str) -> str:
-        value = self.text_or_none(name)
-        if value is None:
-            raise self.wrong(name, "text")
-        return value
+        return self._get(name, str, "text")
 
     def status(self) -> JobStatus:
         value: Any = self.data.get("status")
@@ -204,22 +200,14 @@ class Answer:
             raise self.wrong("status", f"one of {', '.join(get_args(JobStatus))}")
         return value
 
-    def list_or_none(self, name: str) -> list[Any] | None:
-        value = self.data.get(name)
-        if value is not None and not isinstance(value, list):
-            raise self.wrong(name, "a list or null")
-        return cast("list[Any] | None", value)
-
     def texts(self, name: str) -> tuple[str, ...]:
-        values = self.list_or_none(name)
-        if values is not None and not all(isinstance(value, str) for value in values):
+        values = self._get(name, list | None, "a list or null") or ()
+        if not all(isinstance(value, str) for value in values):
             raise self.wrong(name, "a list of texts")
-        return tuple(values or ())
+        return tuple(values)
 
     def rows(self, name: str) -> list[Answer]:
-        values = self.list_or_none(name)
-        if values is None:
-            raise self.wrong(name, "a list")
+        values = self._get(name, list, "a list")
         return [Answer.of(value, f"{self.said}: {name}[{place}]") for place, value in enumerate(values)]
 
 

@@ -83,7 +83,6 @@ class MemberProcess:
         self._clock = clock
         self._pace = pace
         self._secret = secrets.token_urlsafe(32)
-        self._client: MemberClient | None = None
         self._ready: asyncio.Future[MemberClient] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep())
 
@@ -105,8 +104,6 @@ class MemberProcess:
         if not self._ready.done():
             self._tell(ToolUnavailable(f"the member {self.member.name} was stopped"), last=True)
 
-    # its life
-
     async def _keep(self) -> None:
         failures = 0
         while True:
@@ -120,7 +117,9 @@ class MemberProcess:
                 failures = 0
             failures += 1
             self.note = f"{why}{self._last_words()}"
-            self._exited()
+            self.state, self.pid = "exited", None
+            if self._ready.done():
+                self._ready = asyncio.get_running_loop().create_future()
             if hopeless or failures >= self._pace.tries:
                 self.state = "broken"
                 self._tell(self._broken(), last=True)
@@ -131,11 +130,6 @@ class MemberProcess:
             await self._clock.sleep(min(self._pace.first_pause * 2 ** (failures - 1), self._pace.longest_pause))
             self.state = "starting"
 
-    def _exited(self) -> None:
-        self.state, self.pid = "exited", None
-        if self._ready.done():
-            self._ready = asyncio.get_running_loop().create_future()
-
     def _tell(self, error: GuildError, *, last: bool = False) -> None:
         """Those who wait are told. Whoever comes later waits for the next try, unless this was the last."""
         if not self._ready.done():
@@ -145,12 +139,8 @@ class MemberProcess:
             self._ready = asyncio.get_running_loop().create_future()
 
     def _broken(self) -> ToolUnavailable:
-        name = self.member.name
-        return ToolUnavailable(
-            f"the member {name} does not run: it {self.note}",
-            where=str(self.member.path),
-            hint=f"What it printed is in {self.log}.",
-        )
+        message = f"the member {self.member.name} does not run: it {self.note}"
+        return ToolUnavailable(message, where=str(self.member.path), hint=f"What it printed is in {self.log}.")
 
     async def _live(self) -> str:
         """From its start to its end; how it ended."""
@@ -163,12 +153,11 @@ class MemberProcess:
             client = MemberClient(door)
             try:
                 await self._come_up(client, ended)
-                self.state, self._client = "ready", client
+                self.state = "ready"
                 if not self._ready.done():
                     self._ready.set_result(client)
                 return _said(await asyncio.shield(ended))
             finally:
-                self._client = None
                 await client.close()
         finally:
             await asyncio.shield(self._end(process, ended))
@@ -206,8 +195,6 @@ class MemberProcess:
                 process.kill()
         await ended
 
-    # how it is started
-
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         command = self._command(port)
         keeper = [os.path.realpath(sys.executable), "-I", "-S", str(_KEEPER), str(os.getpid()), str(self._pace.leave)]
@@ -229,17 +216,12 @@ class MemberProcess:
         assert self.member.manifest is not None
         mcp, values = self.member.manifest.mcp, {PORT: str(port), PYTHON: sys.executable}
         word = filled(mcp.command, values)
-        found = self._program(word)
-        if found is None:
+        # With a slash it is a program of the member's folder, else one on the caller's PATH.
+        path = str(self.member.folder / word) if "/" in word else word
+        program = shutil.which(path, path=self._frame.env.get("PATH"))
+        if program is None:
             raise _NotUp(f"cannot be started: there is no program {word!r}", hopeless=True)
-        return [found, *(filled(argument, values) for argument in mcp.args)]
-
-    def _program(self, word: str) -> str | None:
-        """A program of its folder, or one that the caller's PATH finds."""
-        if "/" not in word:
-            return shutil.which(word, path=self._frame.env.get("PATH"))
-        path = self.member.folder / word
-        return str(path) if path.is_file() and os.access(path, os.X_OK) else None
+        return [program, *(filled(argument, values) for argument in mcp.args)]
 
     def _environment(self, port: int) -> dict[str, str]:
         assert self.member.manifest is not None
@@ -308,16 +290,14 @@ async def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _said(code: int) -> str:
-    if code <= 128:
-        return f"ended by itself (exit code {code})" if code >= 0 else f"was ended by {_signal(-code)}"
-    return f"was ended by {_signal(code - 128)}"
-
-
-def _signal(number: int) -> str:
+    """Return how a process ended. The keeper reports the signal of a member as 128 and its number."""
+    if 0 <= code <= 128:
+        return f"ended by itself (exit code {code})"
+    number = -code if code < 0 else code - 128
     try:
-        return signal.Signals(number).name
+        return f"was ended by {signal.Signals(number).name}"
     except ValueError:
-        return f"signal {number}"
+        return f"was ended by signal {number}"
 
 
 async def _listens(port: int) -> bool:

@@ -58,8 +58,6 @@ class Members:
         self._work = Work(home.path / FILE, clock)
         self._closed = False
 
-    # finding
-
     def roster(self, frame: Frame) -> Roster:
         return Roster(frame.root, self._home)
 
@@ -92,8 +90,6 @@ class Members:
         except GuildError:
             return False
         return True
-
-    # running
 
     async def client(self, member: Member, frame: Frame) -> MemberClient:
         """A way to a member that is running and ready. It is started if it may run; NotTrusted: it may not."""
@@ -150,9 +146,8 @@ class Members:
         started: list[str] = []
         for folder, root in self._work.left_behind():
             frame = frame_at(root)
-            found = [one for one in self.roster(frame).listed() if one.folder == folder and one.takes_work]
-            for member in found:
-                if self._trusted(member):
+            for member in self.roster(frame).listed():
+                if member.folder == folder and member.takes_work and self._trusted(member):
                     reach = partial(self.client, member, frame)
                     self._work.began(member, self._called(member, frame), root, reach)
                     started.append(member.name)
@@ -173,8 +168,6 @@ class Members:
             yield server
         finally:
             await server.close()
-
-    # what workers have of them
 
     async def spec(self, member: Member, frame: Frame, where: str | None = None) -> ServerSpec:
         """A member's tools as those of a server. It is started."""
@@ -201,11 +194,9 @@ class Members:
             return NOBODY
         found, problems = self._dispatched(worker, near)
         problems += [
-            ToolUnavailable(
-                f"toolboxes: {one.name} is a member, and there is a server of that name", where=worker.place
-            )
-            for one in of_tools
-            if one.name in worker.definition.mcp_servers
+            ToolUnavailable(f"toolboxes: {name} is a member, and there is a server of that name", where=worker.place)
+            for name in (member.name for member in of_tools)
+            if name in worker.definition.mcp_servers
         ]
         named = {member.folder: member for member in (*of_tools, *found)}
         code = [member_code(member) for member in named.values()] if not problems else []
@@ -245,22 +236,16 @@ class Members:
                 found[member.folder] = member
             except GuildError as error:
                 problems.append(ToolUnavailable(f"members: {error.message}", where=worker.place, hint=error.hint))
-        if twice := _one_name_twice(list(found.values())):
+        names = [member.name for member in found.values()]
+        if twice := next((name for name in names if names.count(name) > 1), None):
             message = f"members: there are two members named {twice!r}"
             problems.append(ToolUnavailable(message, where=worker.place, hint="Name one of them, with its place."))
         return list(found.values()), problems
 
 
-def _one_name_twice(members: list[Member]) -> str | None:
-    names = [member.name for member in members]
-    return next((name for name in names if names.count(name) > 1), None)
-
-
 def _line(member: Member, of_tools: list[Member], dispatched: list[Member]) -> str:
-    """What a plan says of a member."""
+    """Return what a plan says of a member."""
     assert member.manifest is not None
-    roles = [
-        *(["may dispatch to it"] if member in dispatched else []),
-        *(["uses its tools"] if member in of_tools else []),
-    ]
+    roles = ["may dispatch to it"] if member in dispatched else []
+    roles += ["uses its tools"] if member in of_tools else []
     return f"{member.qualified}: {', '.join(roles)}; runs {'; '.join(wanted(member.manifest))}"

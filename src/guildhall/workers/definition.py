@@ -76,6 +76,7 @@ Line = Annotated[StrictStr, BeforeValidator(_plain), Field(min_length=1, max_len
 Suffix = Annotated[StrictStr, BeforeValidator(_suffix)]
 MemberName = Annotated[StrictStr, BeforeValidator(_member_name)]
 WorkerName = Annotated[StrictStr, BeforeValidator(_worker_name)]
+_EVERYONE = BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...])
 Bytes = Annotated[StrictInt, Field(gt=0, le=10**12)]
 
 
@@ -210,19 +211,17 @@ class Definition(Part):
     )
     tools: tuple[Name, ...] = Field(default=(), description="Built-in tools that it may use.")
     toolboxes: tuple[ToolboxName, ...] = Field(default=(), description="Toolboxes that it may use.")
-    members: Annotated[
-        tuple[MemberName, ...],
-        BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...]),
-    ] = Field(default=(), description="Guild members that it may dispatch to; `*`: all that take work.")
+    members: Annotated[tuple[MemberName, ...], _EVERYONE] = Field(
+        default=(), description="Guild members that it may dispatch to; `*`: all that take work."
+    )
     mcp_servers: dict[Name, McpServer] = Field(default_factory=dict, description="Further servers of tools, by name.")
     sandboxes: dict[Name, Sandbox] = Field(default_factory=dict, description="Folders that it may see, by name.")
     attachment_policy: AttachmentPolicy = Field(
         default=AttachmentPolicy(), description="What may be attached to a request."
     )
-    allow_workers: Annotated[
-        tuple[WorkerName, ...],
-        BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...]),
-    ] = Field(default=(), description="Workers that it may call; `*`: all active ones.")
+    allow_workers: Annotated[tuple[WorkerName, ...], _EVERYONE] = Field(
+        default=(), description="Workers that it may call; `*`: all active ones."
+    )
     tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
         default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
     )

@@ -141,15 +141,9 @@ class Worker:
     @property
     def rules(self) -> tuple[Rule, ...]:
         """Its rules as policy reads them, in the words of today."""
-        return tuple(
-            Rule(
-                name=ALIASES.get(name, name),
-                allowed=rule.allowed,
-                approval_required=rule.approval_required,
-                timeout=rule.timeout,
-            )
-            for name, rule in self.definition.tool_rules.items()
-        )
+        rules = self.definition.tool_rules.items()
+        fields = {"allowed", "approval_required", "timeout"}
+        return tuple(Rule(name=ALIASES.get(name, name), **rule.model_dump(include=fields)) for name, rule in rules)
 
     def rules_for(self, tools: Iterable[str]) -> tuple[Rule, ...]:
         """Its rules, once all tools of a run are known: one that names none of them would silently protect nothing."""
