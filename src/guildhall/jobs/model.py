@@ -149,18 +149,18 @@ class Job:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Where it stands in a listing."""
+        """Return the position in a listing."""
         return self.started_at, self.id
 
     def row(self, detail: Detail = "simple") -> dict[str, Any]:
-        """The job in `worker/list`."""
+        """Return the row of `worker/list`."""
         simple = {"jobId": self.id, "status": self.status}
         if detail == "simple":
             return simple
         return {**simple, "description": self.description, "summary": self.summary}
 
     def as_dict(self) -> dict[str, Any]:
-        """The job as `--json` prints it."""
+        """Return the job for `--json`."""
         return {
             **self.row("detailed"),
             "worker": self.worker,
@@ -173,7 +173,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Some of the jobs, newest first; `next` is the cursor for those that follow."""
+    """A page of jobs, newest first. `next` is the cursor of the following page."""
 
     jobs: Sequence[Job]
     next: str | None = None
@@ -199,7 +199,7 @@ class JobShown:
     hint: str | None = None  # what to do about it, where it has failed
 
     def as_wire(self) -> dict[str, Any]:
-        """What `worker/status` gives."""
+        """Return the answer of `worker/status`."""
         job = self.job
         return {
             "jobId": job.id,
@@ -215,7 +215,7 @@ class JobShown:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The same with what only this hall knows, as `--json` prints it."""
+        """Return the job for `--json`, with the fields that only this hall knows."""
         return {
             **self.as_wire(),
             "worker": self.job.worker,
@@ -232,14 +232,14 @@ class JobShown:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """What came out of a job; the paths are relative to its directory."""
+    """The result of a job. Its paths are relative to the job's directory."""
 
     id: str
     output: str
     artifacts: Sequence[str] = ()
 
     def as_wire(self) -> dict[str, Any]:
-        """What `worker/result` gives."""
+        """Return the answer of `worker/result`."""
         return {"jobId": self.id, "output": self.output, "artifacts": list(self.artifacts) or None}
 
 

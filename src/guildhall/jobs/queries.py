@@ -47,7 +47,7 @@ _BEFORE_ALL = "\U0010ffff"
 
 
 class Index:
-    """What jobs there are, and how they stand."""
+    """All jobs of a folder in memory, ordered by time."""
 
     def __init__(self, folder: Path, *, tidy: bool) -> None:
         """`tidy`: remove directories that never became a job, or are being removed."""

@@ -71,7 +71,7 @@ class Mcp(Part):
 
 
 class Manifest(Part):
-    """What a member says about itself."""
+    """All fields of a manifest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 

@@ -45,20 +45,20 @@ _LOOK = 0.02  # seconds between two looks whether it listens
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long things may take, in seconds."""
+    """Time limits, in seconds."""
 
     listen: float = 20.0  # until it listens at its port: a busy machine takes its time to start a program
     handshake: float = 5.0  # until it has answered the handshake, once it listens
     first_pause: float = 0.2  # before it is started again; twice as long each time
     longest_pause: float = 30.0
     tries: int = 5  # that fail in a row, and it is broken
-    told_after: int = 2  # tries that fail, before those who wait are told
+    told_after: int = 2  # failed tries before waiting callers get the error
     settled: float = 30.0  # that it has been ready for, and what was before is forgotten
     leave: float = 5.0  # that it gets to leave by itself
 
 
 class _NotUp(Exception):
-    """It did not come up."""
+    """The member did not start."""
 
     def __init__(self, why: str, *, hopeless: bool = False) -> None:
         super().__init__(why)
@@ -69,7 +69,7 @@ class MemberProcess:
     """Keeps one member running, from the first need until the hall stops it."""
 
     def __init__(self, member: Member, frame: Frame, home: Home, clock: Clock, pace: Pace, stamp: str) -> None:
-        """`frame` is that of whoever needs it first. `stamp`: what its files were, to know whether they changed."""
+        """`frame`: of the first caller. `stamp`: identifies the content of the member's files."""
         self.member = member
         self.stamp = stamp
         self.created_at = clock.monotonic()
@@ -87,16 +87,16 @@ class MemberProcess:
         self._task = asyncio.create_task(self._keep())
 
     async def client(self) -> MemberClient:
-        """A way to the member once it is ready; ToolUnavailable: it does not come up."""
+        """Return the client once the member is ready. Raise ToolUnavailable if it does not start."""
         return await asyncio.shield(self._ready)
 
     @property
     def over(self) -> bool:
-        """Whether nobody keeps it any more: it is broken, or was stopped."""
+        """Return True if the member is broken or was stopped."""
         return self._task.done()
 
     async def stop(self) -> None:
-        """Asks it to leave and waits until it is gone."""
+        """Terminate the member, and wait for its end."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -131,7 +131,7 @@ class MemberProcess:
             self.state = "starting"
 
     def _tell(self, error: GuildError, *, last: bool = False) -> None:
-        """Those who wait are told. Whoever comes later waits for the next try, unless this was the last."""
+        """Raise an error for all waiting callers. Later callers wait for the next try, unless this was the last."""
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # it may be that nobody waits
@@ -143,7 +143,7 @@ class MemberProcess:
         return ToolUnavailable(message, where=str(self.member.path), hint=f"What it printed is in {self.log}.")
 
     async def _live(self) -> str:
-        """From its start to its end; how it ended."""
+        """Run the member from its start to its end. Return how it ended."""
         self.port = self.port if self.port is not None and _is_free(self.port) else _free_port()
         process = self._spawn(self.port)
         ended = asyncio.create_task(_ended(process))
@@ -163,7 +163,7 @@ class MemberProcess:
             await asyncio.shield(self._end(process, ended))
 
     async def _come_up(self, client: MemberClient, ended: asyncio.Task[int]) -> None:
-        """Returns when it has answered the handshake."""
+        """Wait until the member has answered the handshake."""
         assert self.port is not None
         coming = asyncio.create_task(self._handshake(client, self.port))
         try:
@@ -245,9 +245,9 @@ class MemberProcess:
 
 
 def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """The frame's allowed variables and what the manifest says; a `${NAME}` there is the caller's own variable.
+    """Return the frame's allowed variables and those of the manifest, where `${NAME}` is a variable of the caller.
 
-    So a key of a provider comes along only where the manifest names it. Never the hall's own environment.
+    A provider's key is included only if the manifest names it. The hall's own environment is never included.
     """
     known = {**frame.own, **frame.keys, **frame.env, **values}
     named = {name: filled(value, known) for name, value in declared.items()}
@@ -256,7 +256,7 @@ def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, 
 
 
 def log_of(member: Member, home: Home) -> Path:
-    """Where what a member prints is kept."""
+    """Return the log file of a member."""
     return home.path / "logs" / f"{member.name}-{digest(str(member.folder).encode())[:8]}.log"
 
 
@@ -274,7 +274,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Waits for its end, and notices it at once."""
+    """Wait for the end of a process without polling."""
     try:
         watched = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
@@ -318,7 +318,7 @@ def _free_port() -> int:
 
 
 def _is_free(port: int) -> bool:
-    """Whether a program can serve there again: then those who know the address keep it."""
+    """Return True if a program can serve at the port again, so that the address stays valid."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

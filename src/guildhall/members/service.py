@@ -45,10 +45,10 @@ _RESTART_AFTER_S = 10.0  # a broken member is not restarted before
 
 
 class Members:
-    """Looks after the members of one hall."""
+    """The members of one hall."""
 
     def __init__(self, *, home: Home, clock: Clock, trust: Callable[[], Trust], pace: Pace | None = None) -> None:
-        """`trust`: what the person trusts now."""
+        """`trust` returns the files that the user trusts now."""
         self._home = home
         self._clock = clock
         self._trust = trust
@@ -65,7 +65,7 @@ class Members:
         return self.roster(frame).find(name)
 
     def shown(self, member: Member) -> MemberShown:
-        """How a member stands."""
+        """Return the state of a member."""
         trusted = self._trusted(member)
         process = self._processes.get(member.folder)
         log = log_of(member, self._home)
@@ -92,7 +92,7 @@ class Members:
         return True
 
     async def client(self, member: Member, frame: Frame) -> MemberClient:
-        """A way to a member that is running and ready. It is started if it may run; NotTrusted: it may not."""
+        """Return the client of a member, which is started if needed. Raise NotTrusted if it may not run."""
         code = await asyncio.to_thread(demand, self._trust(), member)
         assert member.manifest is not None
         stamp = fingerprint([member.manifest.model_dump(mode="json"), [file.digest for file in code.files]])
@@ -121,28 +121,28 @@ class Members:
         return MemberJobs(member, reach, partial(self._work.began, member, called, frame.root, reach))
 
     def _called(self, member: Member, frame: Frame) -> str:
-        """The shortest name that finds a member."""
+        """Return the shortest name that finds a member."""
         alike = [one for one in self.roster(frame).listed() if one.name == member.name]
         return member.name if len(alike) == 1 else member.qualified
 
     @property
     def busy(self) -> bool:
-        """Whether jobs of members go on, as far as is known."""
+        """Return True if jobs of members are running."""
         return self._work.busy
 
     def at_work(self) -> list[AtWork]:
-        """The jobs of members that go on, as far as is known."""
+        """Return the running jobs of members, as they were at the last poll."""
         return self._work.seen()
 
     def standing(self) -> list[dict[str, Any]]:
-        """The members that were started and not stopped: how each one stands, and how many jobs of it go on."""
+        """Return the state and the number of running jobs of each started member."""
         return [
             {"member": process.member.name, "state": process.state, "jobs": self._work.count(folder)}
             for folder, process in self._processes.items()
         ]
 
     def go_on(self, frame_at: Callable[[Path], Frame]) -> list[str]:
-        """Starts the members that were at work when an earlier hall ended; their names."""
+        """Start the members that were busy when an earlier hall ended. Return their names."""
         started: list[str] = []
         for folder, root in self._work.left_behind():
             frame = frame_at(root)
@@ -154,7 +154,7 @@ class Members:
         return started
 
     async def close(self) -> None:
-        """Stops all of them."""
+        """Stop all members."""
         self._closed = True
         await self._work.close()
         await asyncio.gather(*(process.stop() for process in self._processes.values()))
@@ -162,7 +162,7 @@ class Members:
 
     @asynccontextmanager
     async def connected(self, name: str, frame: Frame) -> AsyncGenerator[Server]:
-        """The tools of a member, for the length of a block."""
+        """Connect to the tools of a member for the duration of the block."""
         server = await Server.connect(await self.spec(self.find(name, frame), frame))
         try:
             yield server
@@ -170,7 +170,7 @@ class Members:
             await server.close()
 
     async def spec(self, member: Member, frame: Frame, where: str | None = None) -> ServerSpec:
-        """A member's tools as those of a server. It is started."""
+        """Start a member, and return its tools as a server."""
         door = (await self.client(member, frame)).door
         return ServerSpec(
             name=member.name,
@@ -182,12 +182,12 @@ class Members:
         )
 
     async def specs(self, worker: Worker, frame: Frame) -> list[ServerSpec]:
-        """The servers of the toolboxes that are members' tools. They are started."""
+        """Start the members that a worker names as toolboxes, and return them as servers."""
         near = worker.frame(frame)
         return [await self.spec(member, near, worker.place) for member in self._toolboxes(worker, near)]
 
     def outsiders(self, worker: Worker, frame: Frame) -> Outsiders:
-        """What a worker has of members; nothing is started."""
+        """Return the tools, code and problems that a worker has through members. Does not start any."""
         near = worker.frame(frame)
         of_tools = list(self._toolboxes(worker, near))
         if not worker.definition.members and not of_tools:
@@ -210,7 +210,7 @@ class Members:
         )
 
     def _toolboxes(self, worker: Worker, near: Frame) -> Iterator[Member]:
-        """The members whose tools a worker names as toolboxes: what has a file is no member's."""
+        """Yield the members that a worker names as toolboxes. A toolbox that has a file is not a member."""
         lacking = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, near, self._home)]
         everyone = self.roster(near).listed() if lacking else []
         for name in lacking:
@@ -218,10 +218,10 @@ class Members:
                 try:
                     yield self.find(name, near)
                 except GuildError:
-                    continue  # it is told as a toolbox that is not there
+                    continue  # reported as a missing toolbox
 
     def _dispatched(self, worker: Worker, near: Frame) -> tuple[list[Member], list[GuildError]]:
-        """Those that a worker may dispatch to, and what is wrong with what it names."""
+        """Return the members that a worker may dispatch to, and the errors of invalid names."""
         found: dict[Path, Member] = {}
         problems: list[GuildError] = []
         for name in worker.definition.members:
@@ -244,7 +244,7 @@ class Members:
 
 
 def _line(member: Member, of_tools: list[Member], dispatched: list[Member]) -> str:
-    """Return what a plan says of a member."""
+    """Return the line of a plan about a member."""
     assert member.manifest is not None
     roles = ["may dispatch to it"] if member in dispatched else []
     roles += ["uses its tools"] if member in of_tools else []

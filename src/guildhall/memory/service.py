@@ -190,8 +190,9 @@ class Memory:
         """Return True if the last change in the log is this change, made by this run."""
         if author.run is None:
             return False
-        last = self._store.read(lambda connection: records.last_change(connection, folder, key))
-        return last is not None and (last.digest, last.author, last.action) == (content_digest(content), author, action)
+        changes = self._store.read(lambda connection: records.list_changes(connection, folder, key, limit=1))
+        digest = content_digest(content)
+        return any((last.digest, last.author, last.action) == (digest, author, action) for last in changes)
 
 
 def _failure(folder: MemoryFolder, reason: str, chars_before: int = 0) -> CompactionResult:

@@ -84,7 +84,7 @@ _STANDING_TEXTS: Mapping[Standing, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A worker's text, pinned: the file as it was when it was locked."""
+    """A pin of a worker's text at the time of the lock."""
 
     path: Path
     digest: str
@@ -94,7 +94,7 @@ class Lock:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A definition, and where it comes from."""
+    """A definition with its origin."""
 
     definition: Definition
     instructions: str  # as resolved: inline, from a file, or rendered
@@ -124,29 +124,29 @@ class Worker:
 
     @property
     def changed(self) -> bool:
-        """Whether it is locked and its text is no longer what was locked."""
+        """Return True if the worker is locked and its text differs from the pin."""
         return self.lock is not None and self.lock.digest != self.digest
 
     @property
     def place(self) -> str:
-        """Where it is, for errors: the file, or how else it came."""
+        """Return the file of the worker, or its name, for errors."""
         return str(self.path) if self.path else f"the worker {self.name!r}"
 
     @property
     def identity(self) -> str:
-        """Who it is over all its activations, whatever its text says today."""
+        """Return the identity of the worker, which does not depend on its text."""
         origin = f"{self.scope}:{self.path or self.name}"
         return f"{origin}#{self.name}" if self.scope == "workflow" else origin
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Its rules as policy reads them, in the words of today."""
+        """Return the rules for the policy, with aliases resolved."""
         rules = self.definition.tool_rules.items()
         fields = {"allowed", "approval_required", "timeout"}
         return tuple(Rule(name=ALIASES.get(name, name), **rule.model_dump(include=fields)) for name, rule in rules)
 
     def rules_for(self, tools: Iterable[str]) -> tuple[Rule, ...]:
-        """Its rules, once all tools of a run are known: one that names none of them would silently protect nothing."""
+        """Return the rules. Raise InvalidFile for a rule that names no tool of the run: it would protect nothing."""
         known = {*rule_names(), *tools}
         for rule in self.rules:
             if rule.name not in known:
@@ -155,19 +155,19 @@ class Worker:
         return self.rules
 
     def folder(self, frame: Frame) -> Path:
-        """Where its sandboxes start: its project, or the caller's for a worker that belongs to none."""
+        """Return the folder of its sandboxes: its project, or the caller's if it has none."""
         return project_of(self.path) if self.path and self.scope == "project" else frame.root
 
     def frame(self, frame: Frame) -> Frame:
-        """The frame in which it looks for other workers: in its own project, wherever it was called from."""
+        """Return the frame in which it finds other workers: that of its own project."""
         return replace(frame, root=self.folder(frame))
 
     def beside(self, frame: Frame) -> Path:
-        """Where the files that belong to it lie: prompts, schemas, scripts."""
+        """Return the folder of its prompts, schemas and scripts."""
         return project_of(self.path) if self.path else frame.root
 
     def deciding(self, frame: Frame) -> tuple[Path, ...]:
-        """What decides what it and those around it may do: of the caller's project, of its own, and its own file."""
+        """Return the paths that define permissions, such as worker files and settings. Runs must not write them."""
         projects = dict.fromkeys((frame.root, self.folder(frame), self.beside(frame)))
         found = [project / name for project in projects for name in DECIDING]
         # Its own file beside no `workers/`; one in there is kept with that folder, unless the folder is a sandbox.
@@ -175,7 +175,7 @@ class Worker:
         return (*found, self.path, *self.keeps) if self.path and loose else (*found, *self.keeps)
 
     def folders(self, frame: Frame) -> tuple[Folder, ...]:
-        """Its sandboxes. One that is only read must exist; one that is written may be made by the run."""
+        """Return its sandboxes. A read-only folder must exist; a writable folder may be created by the run."""
         return tuple(self._folder(name, sandbox, frame) for name, sandbox in self.definition.sandboxes.items())
 
     def _folder(self, name: str, sandbox: Sandbox, frame: Frame) -> Folder:
@@ -206,7 +206,7 @@ class Worker:
         )
 
     def _seen(self, path: Path, sandbox: Sandbox, frame: Frame, field: str) -> Path:
-        """A sandbox of a request that has a checkout of its own: what lies in the project is what the checkout has."""
+        """Return the path of a sandbox, moved from the project to the worktree if the frame has one."""
         if frame.worktree is None:
             return path
         root, worktree = frame.root.resolve(), frame.worktree.resolve()
@@ -222,7 +222,7 @@ class Worker:
         return path
 
     def as_dict(self) -> dict[str, Any]:
-        """The worker as `--json` prints it and the record keeps it."""
+        """Return the worker for `--json` and the record."""
         return {
             **self.definition.model_dump(mode="json"),
             "instructions": self.instructions,
@@ -236,7 +236,7 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A worker in a listing. A file that is wrong is listed too, with what is wrong in it."""
+    """A worker in a listing. An invalid file is listed too, with its error."""
 
     name: str
     scope: Scope
@@ -261,7 +261,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A file of some code and its trust. `size` and `digest` are the current ones."""
+    """A file of some code and its trust, with its current size and digest."""
 
     path: Path
     shown: str
@@ -356,7 +356,7 @@ class Added:
 
 
 def project_of(path: Path) -> Path:
-    """The folder that a worker file belongs to: the one that holds its `workers/`, else the file's own."""
+    """Return the folder that holds the `workers/` of a file, else the file's own folder."""
     folder = path.parent
     if folder.name == GENERATED and folder.parent.name == WORKERS:
         folder = folder.parent
@@ -364,5 +364,5 @@ def project_of(path: Path) -> Path:
 
 
 def rule_names() -> frozenset[str]:
-    """Every name that a rule may have in any worker."""
+    """Return the names that a rule of any worker may have."""
     return frozenset({*CAPABILITIES, *ALIASES, *BUILT_IN_TOOLS, *SYSTEM_TOOLS})

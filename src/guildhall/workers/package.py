@@ -76,7 +76,7 @@ class Table(Definition):
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """What a package says of itself."""
+    """The declaration of a package."""
 
     folder: Path
     source: Source  # of its pyproject.toml
@@ -101,7 +101,7 @@ class Package:
 
 
 def read_package(folder: Path, *, named: bool = True) -> Package:
-    """The package in a folder. `named`: it lies where packages lie, so that the folder has its name."""
+    """Return the package in a folder. `named`: the folder must have the package's name."""
     try:
         return _package(folder, named)
     except OSError as error:
@@ -109,7 +109,7 @@ def read_package(folder: Path, *, named: bool = True) -> Package:
 
 
 def is_toolbox_only(folder: Path) -> bool:
-    """Whether a package that is wrong says at least so much, that it is a toolbox and nothing else."""
+    """Return True if a package, valid or not, declares only a toolbox."""
     try:
         table = _named(_read(folder / PROJECT_FILE), folder)[0].at(TABLE)
     except (GuildError, OSError):
@@ -137,7 +137,7 @@ def _package(folder: Path, named: bool) -> Package:
 
 
 def _read(path: Path) -> Source:
-    """The file as plain data. A link is not followed: it could lead anywhere."""
+    """Return the file as plain data. Raise InvalidFile for a link: it could lead anywhere."""
     if path.is_symlink():
         raise InvalidFile("this is a link", where=str(path), hint="Put a copy into the package.")
     text = read_text(path)
@@ -158,7 +158,7 @@ def _read(path: Path) -> Source:
 
 
 def _named(source: Source, folder: Path) -> tuple[Source, str | None]:
-    """The source with name and description in the table, from `[project]` where the table has none; the version."""
+    """Return the source with name and description of `[project]` as defaults of the table, and the version."""
     data = cast("dict[str, Any]", source.data)
     tools = data.get(TABLE[0])
     table = cast("dict[str, Any]", tools).get(TABLE[1]) if isinstance(tools, dict) else None
@@ -176,7 +176,7 @@ def _named(source: Source, folder: Path) -> tuple[Source, str | None]:
 
 
 def _check_types(package: Package) -> None:
-    """Refuses what only the other type has: it would do nothing."""
+    """Raise InvalidFile for fields that only the other type has: they would do nothing."""
     table = package.table
     if len(set(table.type)) != len(table.type):
         raise package.error(f"{table.type[0]} stands twice", "type")
