@@ -27,7 +27,7 @@ from guildhall.core.ids import JOB, is_id
 from guildhall.core.text import did_you_mean
 from guildhall.jobs.directory import GONE, META, JobFolder, look
 from guildhall.jobs.model import Job, JobResult, JobShown, Page, check_filter
-from guildhall.runs.model import ENDED
+from guildhall.runs.model import ENDED, Ask, Run
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import records
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.runs.asks import Asks
-    from guildhall.runs.model import Ask, Run
     from guildhall.store.engine import Store
 
 

@@ -19,7 +19,7 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import Asked, call_with_answers, is_result_accepted, output_text, rejection_reason
 from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text
@@ -39,7 +39,6 @@ from guildhall.tools.definition import invoke
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
-    from typing import Any
 
     from sqlalchemy import Connection
 

@@ -21,12 +21,10 @@ from guildhall.core.paths import Home, stands_in
 from guildhall.core.text import did_you_mean
 from guildhall.members.manifest import Manifest
 from guildhall.members.model import FOLDER, MANIFEST, Member, Scope
-from guildhall.workers.code import MAX_BYTES, MAX_FILES, Code, CodeFile, code_file, raise_unreadable
+from guildhall.workers.code import MAX_BYTES, MAX_FILES, Code, CodeFile, Trust, code_file, raise_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from guildhall.workers.code import Trust
 
 SHIPPED = Path(__file__).parent / "shipped"
 _MAX_FOLDERS = 1_000  # that are looked at

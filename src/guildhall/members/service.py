@@ -26,7 +26,7 @@ from guildhall.runs.assembly.callees import NOBODY, Outsiders
 from guildhall.runs.assembly.tool_set import OF_MEMBERS
 from guildhall.tools.mcp.client import Server
 from guildhall.tools.mcp.model import ServerSpec
-from guildhall.workers.code import toolbox_files
+from guildhall.workers.code import Trust, toolbox_files
 from guildhall.workers.definition import EVERY_WORKER
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.members.client import MemberClient
-    from guildhall.workers.code import Trust
     from guildhall.workers.model import Worker
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import MemberTimedOut, MemberUnreachable
-from guildhall.jobs.model import Dispatch, refuse_choice_of_model
+from guildhall.jobs.model import Dispatch, WorkerJobs, refuse_choice_of_model
 from guildhall.runs.assembly.tool_set import OF_MEMBERS
 from guildhall.runs.execution.tokens import DISPATCH
 from guildhall.tools.definition import bind_tools
@@ -20,7 +20,6 @@ from guildhall.tools.model import Tool, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from guildhall.jobs.model import WorkerJobs
     from guildhall.members.model import Member
 
 TOOLS = {
