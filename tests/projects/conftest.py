@@ -114,6 +114,15 @@ def branches(shop: Project, git: Git) -> Branches:
     return Branches(shop, git)
 
 
+def follow(branches: Branches) -> str:
+    """Follow the user's branch, and return what that did: made, nothing, forwarded or merged."""
+    before = branches.git.resolve("claude/main")
+    after = branches.follow()
+    if before is None or before == after:
+        return "made" if before is None else "nothing"
+    return "forwarded" if after == branches.git.resolve(branches.project.ref) else "merged"
+
+
 @pytest.fixture
 def worktrees(home: Home) -> Worktrees:
     return Worktrees(home, cache(lambda project: Git(project.path, home.desks / project.name)))  # as the hall has it

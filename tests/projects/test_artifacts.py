@@ -107,11 +107,11 @@ def test_on_the_integration_branch_each_write_is_a_commit(repo: Repository, bran
         == ["writer|Guildhall|Write .lore/plans/launch.md"] * 2
     )
     repo.commit({".lore/more.md": "---\ntitle: More\nstatus: new\n---\n", ".lore/picture.png": "x"})
-    lines = artifacts.list()
-    assert [(line.path, line.title, line.status) for line in lines] == [
+    listed = artifacts.list()
+    assert [(path, one.title, one.status) for path, one in listed.items()] == [
         (".lore/more.md", "More", "new"), (".lore/plan.md", "", ""), (".lore/plans/launch.md", "Launch", "done"),
     ]  # fmt: skip
-    assert [line.path for line in artifacts.list("plans")] == [".lore/plans/launch.md"]
+    assert list(artifacts.list("plans")) == [".lore/plans/launch.md"]
     assert repo.git("status", "--porcelain") == ""
 
 
@@ -122,7 +122,7 @@ def test_in_a_worktree_they_lie_there(worktrees: Worktrees, shop: Project, repo:
     assert (
         path / ".lore" / "report.md"
     ).read_text() == '---\ntitle: report\ndate: "2026-01-01"\ntags: [a]\n---\n# Report\n'
-    assert [line.path for line in artifacts.list()] == [".lore/plan.md", ".lore/report.md"]
+    assert list(artifacts.list()) == [".lore/plan.md", ".lore/report.md"]
     (path / ".lore" / "out").symlink_to(repo.path)
     (path / ".lore" / "leak.md").symlink_to("/etc/passwd")
     for hostile in ("out/README.md", "leak.md"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import MergeConflict
+from tests.projects.conftest import follow
 
 if TYPE_CHECKING:
     from guildhall.projects.git.integration import Branches
@@ -20,16 +21,15 @@ COMMISSION = "claude/commission/c-one-1"
 @pytest.mark.req("SYS-24")
 def test_it_follows_the_users_branch(repo: Repository, branches: Branches) -> None:
     start = repo.git("rev-parse", "main")
-    assert branches.follow().how == "made"
+    assert follow(branches) == "made"
     assert branches.tip() == start
-    assert branches.follow().how == "nothing"
+    assert follow(branches) == "nothing"
     moved = repo.commit({"README.md": "The new shop\n"})
-    followed = branches.follow()
-    assert (followed.how, followed.commit) == ("forwarded", moved)
+    assert follow(branches) == "forwarded"
+    assert branches.tip() == moved
     branches.write({".lore/notes.md": b"Notes\n"}, "Notes", "writer")
     again = repo.commit({"src/cart.py": "total = 2\n"})
-    followed = branches.follow()
-    assert followed.how == "merged"
+    assert follow(branches) == "merged"
     assert repo.git("merge-base", "--is-ancestor", again, "claude/main") == ""
     assert repo.at("claude/main", ".lore/notes.md") == "Notes"
     assert repo.at("claude/main", "src/cart.py") == "total = 2"

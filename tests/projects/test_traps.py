@@ -14,7 +14,7 @@ from guildhall.projects.git.integration import Branches
 from guildhall.projects.git.repository import Git
 from guildhall.projects.git.worktrees import Worktrees
 from guildhall.projects.model import Project
-from tests.projects.conftest import repository
+from tests.projects.conftest import follow, repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +97,7 @@ def test_the_users_merge_is_nobodys_program(repo: Repository, branches: Branches
     repo.commit({"a.txt": "1\n2\n3\n4\n5\n6\n7\n8\nnine\n"})
     arm(repo.path / ".git", evil)
     (repo.path / ".git" / "info" / "attributes").write_text(ATTRIBUTES)
-    assert branches.follow().how == "merged"
+    assert follow(branches) == "merged"
     assert branches.read("a.txt") == b"one\n2\n3\n4\n5\n6\n7\n8\nnine\n"
     assert not (tmp_path / "EXECUTED").exists()
 
@@ -225,11 +225,11 @@ def test_what_the_user_does_with_the_branch(
     second = repo.commit({"two": "2\n"})
     branches.ensure()
     repo.git("reset", "-q", "--hard", "HEAD^")  # rewound: what the hall has of it stays
-    assert branches.follow().how == "nothing"
+    assert follow(branches) == "nothing"
     assert branches.tip() == second
     repo.git("checkout", "-q", "--detach")
     repo.git("commit", "-q", "--allow-empty", "-m", "detached")
-    assert branches.follow().how == "nothing"
+    assert follow(branches) == "nothing"
     repo.git("branch", "-D", "main")
     with pytest.raises(NotFound, match="is gone"):
         branches.follow()
@@ -251,7 +251,7 @@ def test_a_conflict_with_the_user_moves_nothing(repo: Repository, branches: Bran
     assert caught.value.files == ("README.md",)
     assert repo.git("for-each-ref") == before
     repo.git("merge", "-q", "-s", "ours", "claude/main")
-    assert branches.follow().how == "forwarded"
+    assert follow(branches) == "forwarded"
 
 
 @pytest.mark.req("SYS-24")
@@ -266,7 +266,7 @@ def test_the_user_squash_merges_and_goes_on(repo: Repository, branches: Branches
     repo.git("merge", "-q", "--squash", pulled)
     repo.git("commit", "-q", "-m", "Pull request")
     tip = repo.commit({"src/cart.py": "total = 4\n"}, "The user goes on")
-    assert branches.follow().how == "merged"
+    assert follow(branches) == "merged"
     assert branches.read("src/cart.py") == b"total = 4\n"
     assert branches.read("later.txt") == b"later\n"
     assert repo.git("merge-base", "--is-ancestor", tip, "claude/main") == ""
@@ -302,9 +302,9 @@ def test_what_was_removed_by_hand_is_made_again(
     repo.git("worktree", "prune")
     shutil.rmtree(path)
     repo.git("worktree", "prune")
-    assert worktrees.restore([(shop, "c-one", BRANCH, "full")]) == [path]
+    assert worktrees.restore(shop, "c-one", BRANCH, "full")
     assert (path / "work").read_text() == "work\n"
-    assert worktrees.restore([(shop, "c-one", BRANCH, "full")]) == []
+    assert not worktrees.restore(shop, "c-one", BRANCH, "full")
     (path / "more").write_text("more\n")
     shutil.rmtree(repo.path / ".git" / "worktrees")
     repo.git("update-ref", "-d", f"refs/heads/{BRANCH}")
@@ -315,13 +315,13 @@ def test_what_was_removed_by_hand_is_made_again(
     repo.fsck()
 
 
-def test_a_checkout_that_cannot_be_made_again_is_said_and_the_others_are(
+def test_a_checkout_that_cannot_be_made_again_is_logged(
     repo: Repository, worktrees: Worktrees, shop: Project, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     gone = Project(name="gone", path=tmp_path / "gone", branch="main")
     with caplog.at_level("INFO", "guildhall.projects"):
-        made = worktrees.restore([(gone, "c-one", BRANCH, "full"), (shop, "c-two", BRANCH, "sparse")])
-    assert [path.name for path in made] == ["c-two"]
+        assert not worktrees.restore(gone, "c-one", BRANCH, "full")
+        assert worktrees.restore(shop, "c-two", BRANCH, "sparse")
     assert "c-one in gone" in caplog.text
     assert "c-two in shop was missing and is there again" in caplog.text
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
@@ -94,18 +95,9 @@ class OnBranch:
 
     def _now(self) -> str:
         try:
-            return self._branches.follow().commit
+            return self._branches.follow()
         except GuildError:  # what the two have both changed is no matter of this artifact
             return self._branches.tip()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """An artifact in a listing."""
-
-    path: str
-    title: str = ""
-    status: str = ""
 
 
 class Artifacts:
@@ -145,7 +137,10 @@ class Artifacts:
         place = placed(path)
         _demand_writable(place)
         given = Artifact.parse(content, place)
-        before = self._before(place)
+        try:
+            before = Artifact.parse(self.read(place), place)
+        except (NotFound, InvalidFile):  # front matter that cannot be read is replaced
+            before = Artifact()
         new = Artifact(
             title=title if title is not None else given.title or before.title,
             date=given.date or before.date or date,
@@ -165,25 +160,16 @@ class Artifacts:
         self._shelf.write(place, data)
         return new
 
-    def list(self, under: str | None = None) -> list[Line]:
-        """The artifacts below a folder, each with what its front matter says."""
-        place = placed(under, folder=True) if under else LORE
-        return [_line(path, data) for path, data in self._shelf.files(place).items() if path.endswith(".md")]
-
-    def _before(self, place: str) -> Artifact:
-        """What is there already; a front matter that cannot be read is replaced with the rest."""
-        try:
-            return Artifact.parse(self.read(place), place)
-        except (NotFound, InvalidFile):
-            return Artifact()
-
-
-def _line(path: str, data: bytes) -> Line:
-    try:
-        artifact = Artifact.parse(data[:LARGEST].decode("utf-8-sig"), path)
-    except (GuildError, UnicodeDecodeError):
-        return Line(path=path)
-    return Line(path=path, title=artifact.title, status=artifact.status)
+    def list(self, under: str | None = None) -> dict[str, Artifact]:
+        """Return the artifacts below a folder by their paths. One that cannot be read is empty."""
+        found: dict[str, Artifact] = {}
+        for path, data in self._shelf.files(placed(under, folder=True) if under else LORE).items():
+            if path.endswith(".md"):
+                try:
+                    found[path] = Artifact.parse(data[:LARGEST].decode("utf-8-sig"), path)
+                except (GuildError, UnicodeDecodeError):
+                    found[path] = Artifact()
+        return found
 
 
 def placed(path: str, *, folder: bool = False) -> str:
@@ -269,15 +255,13 @@ class ArtifactTools:
         Args:
             under: A folder of them, such as plans; none: all.
         """
-        lines = await asyncio.to_thread(self._artifacts.list, under)
-        if not lines:
+        found = await asyncio.to_thread(self._artifacts.list, under)
+        if not found:
             return "There are no artifacts" + (f" below {under}." if under else " yet.")
-        told = [_told(one) for one in lines[:_MAX_LISTED]]
-        if (more := len(lines) - _MAX_LISTED) > 0:
-            told.append(f"... and {more:,} more; name a folder to see them.")
-        return "\n".join(told)
-
-
-def _told(line: Line) -> str:
-    status = f"[{line.status}] " if line.status else ""
-    return " ".join(f"{line.path}  {status}{line.title}".splitlines()).rstrip()
+        lines: list[str] = []
+        for path, artifact in islice(found.items(), _MAX_LISTED):
+            status = f"[{artifact.status}] " if artifact.status else ""
+            lines.append(" ".join(f"{path}  {status}{artifact.title}".splitlines()).rstrip())
+        if (more := len(found) - _MAX_LISTED) > 0:
+            lines.append(f"... and {more:,} more; name a folder to see them.")
+        return "\n".join(lines)

@@ -100,14 +100,6 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Followed:
-    """What following the user's branch came to."""
-
-    commit: str
-    how: Literal["nothing", "made", "forwarded", "merged"]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Author:
     """Who a commit is by: the worker. The committer is always the hall."""
 

@@ -1,15 +1,12 @@
 """The SQL that commissions and meetings share: timelines, redacted texts, and records of reassigned names.
 
-A text with a secret is stored once without it, so that a later hall that does not know the secret also writes
-the redacted text. If a project name is reassigned to another repository, the records of the earlier repository get an
-archive key.
 Does not have the rows of commissions and meetings (`commissions/records.py`, `meetings/records.py`).
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, delete, func, insert, select, union, union_all, update
 from sqlalchemy.dialects.sqlite import insert as upsert
@@ -65,28 +62,12 @@ def take_back(connection: Connection, name: str, id: str) -> None:
         connection.execute(update(table).where(kept).values(project=name))
 
 
-def redacted(connection: Connection, digest: str) -> bytes | None:
-    """A text without the secrets that were found in it; None: there were none."""
-    return connection.execute(select(redactions.c.text).where(redactions.c.digest == digest)).scalar()
-
-
-def remember_redacted(connection: Connection, digest: str, text: bytes) -> None:
-    """Found in it later, further ones are taken out too."""
-    row = upsert(redactions).values(digest=digest, text=text)
-    connection.execute(row.on_conflict_do_update(index_elements=["digest"], set_={"text": text}))
-
-
 # timelines
 
 
 def add_moment(connection: Connection, activity: str, moment: Moment) -> None:
     """A line more, in the transaction of what it tells."""
     connection.execute(insert(timeline).values(activity=activity, **{**vars(moment), "data": dict(moment.data)}))
-
-
-def note(connection: Connection, activity: str, reason: str, now: str, **data: Any) -> None:
-    """A line that is no transition."""
-    add_moment(connection, activity, Moment(at=now, reason=reason, data=data))
 
 
 def moments(connection: Connection, activity: str) -> list[Moment]:
@@ -103,9 +84,9 @@ def transitions(connection: Connection, activity: str) -> int:
 
 
 def forget(connection: Connection, activity: str, now: str) -> None:
-    """All that is left of a timeline is a line that says so."""
+    """Delete a timeline, except for an entry that says so."""
     connection.execute(delete(timeline).where(timeline.c.activity == activity))
-    note(connection, activity, "taken off the record", now)
+    add_moment(connection, activity, Moment(at=now, reason="taken off the record"))
 
 
 def decided(entries: Sequence[Entry[Payload]]) -> list[Decided]:
@@ -116,7 +97,10 @@ def decided(entries: Sequence[Entry[Payload]]) -> list[Decided]:
 
 
 class Redactions:
-    """Takes secrets out of a text: those that are known now, and those that were known when it was first seen."""
+    """Removes the secrets from a text that are known now, and those that were known when it was first seen.
+
+    The redacted text is stored, so that a later hall that does not know the secret also writes it.
+    """
 
     def __init__(self, store: Store, secrets: Callable[[str], str], *, readonly: bool = False) -> None:
         self._store = store
@@ -127,10 +111,13 @@ class Redactions:
         if len(text) < MIN_GUESSED_CHARS:
             return text
         digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        kept = self._store.read(lambda connection: redacted(connection, digest))
-        before = text if kept is None else kept.decode("utf-8", "surrogatepass")
-        told = self._secrets(before)
-        if told != before and not self._readonly:
-            data = told.encode("utf-8", "surrogatepass")  # on disk no later than the row that has the text
-            self._store.submit(lambda connection: remember_redacted(connection, digest, data))
-        return told
+        query = select(redactions.c.text).where(redactions.c.digest == digest)
+        stored: bytes | None = self._store.read(lambda connection: connection.execute(query).scalar())
+        before = text if stored is None else stored.decode("utf-8", "surrogatepass")
+        redacted = self._secrets(before)
+        if redacted != before and not self._readonly:
+            data = redacted.encode("utf-8", "surrogatepass")  # on disk no later than the row that has the text
+            row = upsert(redactions).values(digest=digest, text=data)
+            row = row.on_conflict_do_update(index_elements=["digest"], set_={"text": data})
+            self._store.submit(lambda connection: connection.execute(row))
+        return redacted

@@ -1,4 +1,4 @@
-"""What commissions and meetings share: the checkout with its branch and merge, and the check of a worker's model.
+"""What commissions and meetings share: the context, the checkout with its branch, and the check of a worker's model.
 
 Does not call git (`git`) or a model, and does not decide when to merge (`commissions/completion.py`,
 `meetings/close.py`).
@@ -11,13 +11,15 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from guildhall.activities.contract import READING, WRITING
+from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import NotFound
 from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT, split_name
 from guildhall.models.credentials import WITH_LOGIN
 from guildhall.models.scripted.source import load_script
+from guildhall.projects.records import moments, transitions
 from guildhall.runs.assembly.preflight import fitting
 from guildhall.runs.execution.grants import unpriced
 from guildhall.workers.registry import BY_OPTION, Choice, choose_model
@@ -31,7 +33,11 @@ if TYPE_CHECKING:
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.snapshot import Aside
     from guildhall.projects.git.worktrees import Worktrees
-    from guildhall.projects.model import Project, Scope
+    from guildhall.projects.model import Moment, Project, Scope
+    from guildhall.projects.registry import Projects
+    from guildhall.runs.execution.runs import Runs
+    from guildhall.runs.record.history import History
+    from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
 
@@ -138,3 +144,62 @@ def _refuse_unknown(model: str) -> None:
         load_script(Path(model.removeprefix(SCRIPT)))
     elif model != AUTO and not model.startswith((CURSOR, REPLAY)):
         split_name(model)
+
+
+class Activity(Protocol):
+    """A commission or a meeting."""
+
+    @property
+    def project(self) -> str: ...
+    @property
+    def worker(self) -> str: ...
+    @property
+    def branch(self) -> str | None: ...
+    @property
+    def checkout(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectContext:
+    """The collaborators of the operations on commissions and meetings. It decides nothing."""
+
+    store: Store
+    clock: Clock
+    history: History
+    redact: Callable[[str], str]  # removes secrets from a text that goes into the repository
+    projects: Callable[[], Projects]
+    branches: Callable[[Project], Branches]
+    worktrees: Worktrees
+    runs: Callable[[], Runs]
+    is_alive: Callable[[str], bool]  # True if this hall executes the run
+    find_worker: Callable[[str, Frame], Worker]
+    models: UsableModels
+    frame_at: Callable[[Path], Frame]  # the frame of what the hall does on its own in a folder
+
+    def now(self) -> str:
+        return stamp(self.clock.now())
+
+    def timeline(self, id: str) -> list[Moment]:
+        return self.store.read(lambda connection: moments(connection, id))
+
+    def revision(self, id: str) -> int:
+        """Return the number of transitions in a timeline."""
+        return self.store.read(lambda connection: transitions(connection, id))
+
+    def project(self, activity: Activity) -> Project:
+        return self.projects().get(activity.project)
+
+    def git(self, activity: Activity) -> Branches:
+        return self.branches(self.project(activity))
+
+    def workplace(self, activity: Activity) -> Workplace:
+        """Return the checkout and branch of a meeting, or of the current attempt at a commission."""
+        project = self.project(activity)
+        return Workplace(
+            project=project,
+            branches=self.branches(project),
+            worktrees=self.worktrees,
+            activity=activity.checkout,
+            branch=activity.branch or "",
+            worker=activity.worker,
+        )

@@ -209,10 +209,9 @@ class ProjectServices:
         for project in projects:
             try:
                 self._claim(project)
-                missing = self.worktrees.missing(project)
-                for _, place, _, _ in missing:
-                    self.commissions.record_lost_checkout(place)
-                self.worktrees.restore(missing)
+                for lost in self.worktrees.missing(project):
+                    self.commissions.record_lost_checkout(lost.activity)
+                    self.worktrees.restore(project, lost.activity, lost.branch, lost.scope)
             except GuildError as error:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 

@@ -23,7 +23,7 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, parse_status
 from guildhall.projects.model import INTEGRATION, Artifact, Moment, Project
-from guildhall.projects.records import decided, known, transitions
+from guildhall.projects.records import decided, known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -163,14 +163,10 @@ async def refresh_artifact(context: CommissionContext, id: str) -> None:
         if data is None:
             return True
         written = Artifact.of(data, commission.path)
-        return written.status != commission.status and _is_outdated(context, commission, written)
+        return written.status != commission.status and written.revision < context.revision(id)
 
     if await asyncio.to_thread(needs_writing):
         await write_artifact(context, id)
-
-
-def _is_outdated(context: CommissionContext, commission: Commission, artifact: Artifact) -> bool:
-    return artifact.revision < context.store.read(lambda connection: transitions(connection, commission.id))
 
 
 def artifact_warnings(context: CommissionContext, commission: Commission) -> list[str]:
@@ -182,7 +178,7 @@ def artifact_warnings(context: CommissionContext, commission: Commission) -> lis
         written = Artifact.of(data, commission.path)
     except GuildError as error:
         return [f"{commission.path}: {error.message}"]
-    if written.status == commission.status or _is_outdated(context, commission, written):
+    if written.status == commission.status or written.revision < context.revision(commission.id):
         return []
     return [f"{commission.path} was edited by hand to {written.status!r}; the commission is still {commission.status}"]
 

@@ -10,63 +10,38 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.states import Hold, HoldKind, Note
-from guildhall.projects.records import moments
-from guildhall.projects.workspace import Workplace
+from guildhall.projects.workspace import ProjectContext
 from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.record.records import find_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
-    from pathlib import Path
 
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.model import Commission
-    from guildhall.projects.git.integration import Branches
-    from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.model import Moment, Project
-    from guildhall.projects.registry import Projects
-    from guildhall.projects.workspace import UsableModels
     from guildhall.runs.asks import Asks
-    from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import Run
-    from guildhall.runs.record.history import History
-    from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommissionContext:
+class CommissionContext(ProjectContext):
     """The collaborators of the commission operations. It decides nothing."""
 
-    store: Store
-    clock: Clock
-    history: History
     asks: Asks
-    redact: Callable[[str], str]  # removes secrets from a text that goes into the repository
-    projects: Callable[[], Projects]
-    branches: Callable[[Project], Branches]
-    worktrees: Worktrees
-    runs: Callable[[], Runs]
-    is_alive: Callable[[str], bool]  # True if this hall executes the run
-    find_worker: Callable[[str, Frame], Worker]
-    models: UsableModels
     output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]]
-    frame_at: Callable[[Path], Frame]  # the frame of what the hall does on its own in a folder
     max_running: Callable[[], int]  # commissions at a time, over all projects
     request_meeting: Callable[[Commission], Awaitable[None]]  # about a merge conflict
     decline_meeting: Callable[[str], Awaitable[None]]  # about the conflict of this run, which is resolved
     readonly: bool = False
     # Serialises the operations on one commission.
     locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
-
-    def now(self) -> str:
-        return stamp(self.clock.now())
 
     # the record
 
@@ -75,9 +50,6 @@ class CommissionContext:
 
     def all(self, project: str | None = None) -> list[Commission]:
         return self.store.read(lambda connection: records.list_all(connection, project=project))
-
-    def timeline(self, id: str) -> list[Moment]:
-        return self.store.read(lambda connection: moments(connection, id))
 
     def find_run(self, run: str | None) -> Run | None:
         return self.store.read(lambda connection: find_run(connection, run)) if run is not None else None
@@ -118,24 +90,6 @@ class CommissionContext:
             await self.store.write(lambda connection: records.change(connection, id, self.now(), hold=None))
 
     # the project
-
-    def project(self, commission: Commission) -> Project:
-        return self.projects().get(commission.project)
-
-    def git(self, commission: Commission) -> Branches:
-        return self.branches(self.project(commission))
-
-    def workplace(self, commission: Commission) -> Workplace:
-        """Return the checkout and branch of the current attempt."""
-        project = self.project(commission)
-        return Workplace(
-            project=project,
-            branches=self.branches(project),
-            worktrees=self.worktrees,
-            activity=commission.checkout,
-            branch=commission.branch or "",
-            worker=commission.worker,
-        )
 
     def project_frame(self, project: Project, frame: Frame) -> Frame:
         """Return the frame for work on a project: its folder, with the caller's variables and keys."""

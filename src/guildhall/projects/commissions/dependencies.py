@@ -1,8 +1,7 @@
 """Dependencies: derives the graph between commissions, and blocks or unblocks commissions when paths change.
 
 A dependency exists when its path is on the integration branch. A dependency on the artifact of another commission
-exists when that commission is completed. A watcher polls the branches of projects with blocked commissions every
-2 seconds.
+exists when that commission is completed.
 Does not start unblocked commissions (`attempts.py`, `queue.py`).
 
 Invariant: the graph is derived from the paths in the drafts and never stored.
@@ -13,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
@@ -158,18 +156,6 @@ async def _update(context: CommissionContext, commission: Commission) -> None:
 # commits of the user
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Refs:
-    """The files that tell where the branches of a project are, with their stat values."""
-
-    paths: tuple[Path, ...]
-    stats: tuple[object, ...]
-
-    @staticmethod
-    def read(paths: tuple[Path, ...]) -> _Refs:
-        return _Refs(paths=paths, stats=tuple(map(_stat, paths)))
-
-
 def _stat(path: Path) -> object:
     try:
         found = path.stat()
@@ -187,7 +173,7 @@ class BranchWatcher:
 
     def __init__(self, context: CommissionContext) -> None:
         self._context = context
-        self._seen: dict[str, _Refs] = {}  # by project
+        self._seen: dict[str, dict[Path, object]] = {}  # by project: the files that show its branches, with their stat
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -214,8 +200,8 @@ class BranchWatcher:
         moved: list[str] = []
         for name in self._context.store.read(records.projects_with_blocked):
             refs = before.get(name)
-            if refs is None or refs != _Refs.read(refs.paths):
-                refs = _Refs.read(self._ref_paths(name))  # read before the commissions are updated
+            if refs is None or refs != {path: _stat(path) for path in refs}:
+                refs = {path: _stat(path) for path in self._ref_paths(name)}  # before the commissions are updated
                 moved.append(name)
             self._seen[name] = refs
         return moved

@@ -58,25 +58,21 @@ Creation = Literal["create", "rebuild"]  # by a user or the manager, or from the
 class Transition:
     """The states in which an event is allowed, and the state it leads to."""
 
-    sources: frozenset[Status]
+    sources: tuple[Status, ...]
     target: Status
     participle: str  # for error messages: "it cannot be cancelled"
 
 
-def _transition(sources: tuple[Status, ...], target: Status, participle: str | None = None) -> Transition:
-    return Transition(frozenset(sources), target, participle or target)
-
-
 TRANSITIONS: Mapping[Event, Transition] = {
-    "block": _transition(("pending",), "blocked"),
-    "unblock": _transition(("blocked",), "pending", "unblocked"),
-    "dispatch": _transition(("pending",), "dispatched"),
-    "start": _transition(("dispatched",), "in_progress", "started"),
-    "complete": _transition(("in_progress",), "completed"),
-    "fail": _transition(("dispatched", "in_progress"), "failed"),
-    "cancel": _transition(("pending", "blocked", "dispatched", "in_progress"), "cancelled"),
-    "reopen": _transition(("failed", "cancelled"), "pending", "redispatched"),
-    "abandon": _transition(("pending", "blocked", "failed", "cancelled"), "abandoned"),
+    "block": Transition(("pending",), "blocked", "blocked"),
+    "unblock": Transition(("blocked",), "pending", "unblocked"),
+    "dispatch": Transition(("pending",), "dispatched", "dispatched"),
+    "start": Transition(("dispatched",), "in_progress", "started"),
+    "complete": Transition(("in_progress",), "completed", "completed"),
+    "fail": Transition(("dispatched", "in_progress"), "failed", "failed"),
+    "cancel": Transition(("pending", "blocked", "dispatched", "in_progress"), "cancelled", "cancelled"),
+    "reopen": Transition(("failed", "cancelled"), "pending", "redispatched"),
+    "abandon": Transition(("pending", "blocked", "failed", "cancelled"), "abandoned", "abandoned"),
 }
 
 BRANCHES = "claude/commission"

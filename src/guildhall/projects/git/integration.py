@@ -1,7 +1,6 @@
 """The integration branch: merges the user's branch, commits files and squashes work into `claude/main`.
 
-The branch has no checkout. Commits are created first, and then the ref is moved by compare-and-swap. If the user or
-another hall has moved the branch in the meantime, the operation is repeated on the new tip.
+Commits are created first, and then the ref is moved by compare-and-swap, again if another process has moved it.
 Does not create checkouts (`worktrees.py`) and does not run git itself (`repository.py`).
 
 Invariant: a crash leaves the branch before or after an operation, never between. In the folders of the hall below
@@ -23,13 +22,12 @@ from guildhall.projects.model import (
     OF_THE_HALL,
     OURS,
     Author,
-    Followed,
     Project,
     without_secrets,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 _LOOKED_AT = 500  # commits of each side
@@ -71,9 +69,8 @@ def _taken_over(git: Git, now: str, user: str) -> tuple[str, str, str] | None:
 
 def _side(git: Git, tip: str, other: str) -> list[tuple[str, str]]:
     """The commits, with their trees, that one side has and the other has not; newest first."""
-    told = git.run("log", "--first-parent", f"--max-count={_LOOKED_AT}", "--format=%H %T", tip, f"^{other}").line
-    pairs = (line.split() for line in told.splitlines())
-    return [(commit, tree) for commit, tree in pairs]
+    found = git.run("log", "--first-parent", f"--max-count={_LOOKED_AT}", "--format=%H %T", tip, f"^{other}").line
+    return [(commit, tree) for commit, tree in map(str.split, found.splitlines())]
 
 
 _TRIES = 20
@@ -95,8 +92,8 @@ class Branches:
     # reading
 
     def tip(self, ref: str = INTEGRATION) -> str:
-        """The commit of a branch, a full ref or a commit."""
-        found = self.git.resolve(ref)
+        """Return the commit of a branch or a full ref. Return a commit id as it is."""
+        found = ref if is_object(ref) else self.git.resolve(ref)
         if found is None:
             raise NotFound(f"the project {self.project.name} has no branch {ref!r}", where=str(self.project.path))
         return found
@@ -105,26 +102,30 @@ class Branches:
         return self.git.resolve(branch) is not None
 
     def read(self, path: str, at: str = INTEGRATION) -> bytes | None:
-        """A file's content; None where there is none, or something that is no file."""
-        entry = repository.entry_at(self.git, self._at(at), repository.path_in(path))
-        return repository.content(self.git, entry) if entry else None
+        """Return the content of a regular file, or None if there is none at this path."""
+        entry = self._file(path, at)
+        return self.git.run("cat-file", "blob", str(entry.object)).out if entry is not None else None
 
     def has(self, path: str, at: str = INTEGRATION) -> bool:
-        """Whether there is a file."""
-        entry = repository.entry_at(self.git, self._at(at), repository.path_in(path))
-        return entry is not None and entry.is_file
+        """Return True if there is a regular file at this path."""
+        return self._file(path, at) is not None
+
+    def _file(self, path: str, at: str) -> Entry | None:
+        name = repository.path_in(path)
+        found = repository.entries(self.git, self.tip(at), name)
+        return next((entry for entry in found if entry.path == name and entry.is_file), None)
 
     def files(self, under: str = LORE, at: str = INTEGRATION) -> dict[str, bytes]:
-        """The files below a folder with their contents, sorted."""
-        found = repository.contents(
-            self.git, repository.entries(self.git, self._at(at), repository.path_in(under), deep=True)
-        )
+        """Return the files below a folder with their contents, sorted."""
+        found = repository.contents(self.git, self._below(under, at))
         return {path.decode("utf-8", "surrogateescape"): found[path] for path in sorted(found)}
 
     def list(self, under: str = LORE, at: str = INTEGRATION) -> list[str]:
-        """The files below a folder, sorted."""
-        found = repository.entries(self.git, self._at(at), repository.path_in(under), deep=True)
-        return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in found)
+        """Return the files below a folder, sorted."""
+        return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in self._below(under, at))
+
+    def _below(self, under: str, at: str) -> Iterable[Entry]:
+        return repository.entries(self.git, self.tip(at), repository.path_in(under), deep=True)
 
     def diff(self, branch: str) -> str:
         """What a branch has changed since it left the integration branch, as a summary and a patch."""
@@ -157,40 +158,39 @@ class Branches:
             self._tree_with_users(now, user)
 
     def ensure(self) -> str:
-        """The integration branch, made where the user's branch is if there is none."""
-        found = self.git.resolve(_REF)
-        return found if found is not None else self.follow().commit
+        """Return the tip of the integration branch. Create the branch at the user's branch if there is none."""
+        return self.git.resolve(_REF) or self.follow()
 
-    def follow(self) -> Followed:
-        """Takes in what the user has done: afterwards the user's branch is part of the integration branch."""
-        for _ in range(_TRIES):
+    def follow(self) -> str:
+        """Merge the user's branch into the integration branch, and return its tip."""
+
+        def followed(now: str | None) -> str:
             user = self._user_tip()
-            now = self.git.resolve(_REF)
-            if now is None:
-                followed = Followed(commit=user, how="made")
-            elif self._contains(now, user):
-                return Followed(commit=now, how="nothing")
-            elif self._contains(user, now):
-                followed = Followed(commit=user, how="forwarded")
-            else:
-                followed = Followed(commit=self._with_users(now, user), how="merged")
-            if self._move(_REF, followed.commit, now, f"follow {self.project.branch}"):
-                return followed
-        raise self._busy()
+            if now is not None and self._contains(now, user):
+                return now
+            if now is None or self._contains(user, now):
+                return user
+            tree = self._tree_with_users(now, user)
+            return repository.commit(self.git, tree, [now, user], f"Follow {self.project.branch}\n")
+
+        return self._moved(followed, f"follow {self.project.branch}")
 
     def keep_up(self) -> None:
-        """Follows as far as that can be done: whoever does something else here is not to blame for what cannot."""
+        """Merge the user's branch if possible. Conflicts are reported elsewhere."""
         with suppress(MergeConflict):
             self.follow()
 
     def write(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
-        """Puts files on the integration branch, or takes them off (None), in one commit."""
+        """Write files to the integration branch, or delete them (None), in one commit."""
         self.ensure()
         message = self.redact(message)
         changes = self._entries(files)
 
-        def made(now: str) -> str:
-            needed = self._needed(now, changes)
+        def made(now: str | None) -> str:
+            now = now or self.ensure()
+            paths = [one.path for one in changes]
+            there = {entry.path: entry for entry in repository.entries(self.git, now, *paths)}
+            needed = [one for one in changes if there.get(one.path, Entry(path=one.path)) != one]
             if not needed:
                 return now
             tree = repository.with_entries(self.git, now, needed)
@@ -199,27 +199,30 @@ class Branches:
         return self._moved(made, message)
 
     def squash(self, branch: str, message: str, author: str, also: Mapping[str, bytes | None] | None = None) -> str:
-        """Puts all that a branch has done on the integration branch as one commit, with some files beside.
+        """Commit all changes of a branch to the integration branch as one commit, with further files.
 
-        Done before, it is found again. Raises MergeConflict for what cannot be merged; then nothing has changed. In
-        `.lore/` the branch's version counts, except for what the hall writes there.
+        Return the earlier commit if the branch was squashed before. Raise MergeConflict, and change nothing, if it
+        cannot be merged. In `.lore/` the branch's version wins, except in the folders of the hall.
         """
-        tip = self._tip_or_kept(branch)
-        self.ensure()
-        if (found := self._squashed(self.tip(), branch, tip)) is not None:
+        tip = self.git.resolve(branch) or self.tip(KEPT + branch.removeprefix(OURS))
+        mark = f"{_TIP}: {branch} {tip}"  # other branches may have the same tip
+        how = ("--format=%H", "--fixed-strings", f"--grep={mark}", "--max-count=1")
+        if found := self.git.run("log", *how, self.ensure(), f"^{tip}").line:
             return found
         changes = self._entries(also or {})
-        text = f"{self.redact(message).rstrip()}\n\n{_TIP}: {branch} {tip}\n"
+        text = f"{self.redact(message).rstrip()}\n\n{mark}\n"
 
-        def made(now: str) -> str:
+        def made(now: str | None) -> str:
+            now = now or self.ensure()
             tree = self._merged_tree(now, tip, changes)
             return repository.commit(self.git, tree, [now], text, Author(name=author))
 
         return self._moved(made, f"squash {branch}")
 
     def keep(self, branch: str) -> str:
-        """Takes a branch of the hall's out of the way. Its commits stay, below refs/guildhall/kept."""
-        self._demand_ours(branch)
+        """Move a branch of the hall to refs/guildhall/kept, and return the new ref."""
+        if not branch.startswith(OURS) or branch == INTEGRATION:
+            raise Conflict(f"{branch!r} is no branch of a commission or a meeting")
         ref = f"refs/heads/{branch}"
         kept = KEPT + branch.removeprefix(OURS)
         tip = self.git.resolve(ref)
@@ -229,16 +232,12 @@ class Branches:
             return kept
         self._demand_free(ref)
         before = self.git.resolve(kept)
-        if before is not None and before != tip and not self._contains(tip, before):
-            kept = self._another(kept, tip)
+        if before is not None and not self._contains(tip, before):  # an earlier branch of the same name is kept there
+            kept = f"{kept}-{tip[:12]}"
             before = self.git.resolve(kept)
         put = f"update {kept} {tip} {before or '0' * len(tip)}"
         self.git.move(f"keep {branch}", put, f"delete {ref} {tip}")
         return kept
-
-    def _another(self, kept: str, tip: str) -> str:
-        """A further name, where an earlier branch of the same name is kept that is no part of this one."""
-        return f"{kept}-{tip[:12]}"
 
     # how
 
@@ -251,10 +250,6 @@ class Branches:
                 hint="Commit something there, or name another branch in `projects:` of config.yaml.",
             )
         return found
-
-    def _with_users(self, now: str, user: str) -> str:
-        tree = self._tree_with_users(now, user)
-        return repository.commit(self.git, tree, [now, user], f"Follow {self.project.branch}\n")
 
     def _tree_with_users(self, now: str, user: str) -> str:
         if self._base(now, user) is None:
@@ -288,7 +283,7 @@ class Branches:
                 hint="Its branch is kept as it is.",
             )
         taken = [
-            stages.get(3) or repository.Entry(path=path)
+            stages.get(3) or Entry(path=path)
             for path, stages in merged.conflicts.items()
             if not any(path == folder or path.startswith(folder + b"/") for folder in _RECORDS)
         ]
@@ -299,27 +294,24 @@ class Branches:
         """What puts the hall's own records back as they are on the integration branch, whatever became of them."""
         ours, theirs = (set(repository.entries(self.git, one, *_RECORDS, deep=True)) for one in (now, tree))
         gone = {one.path for one in theirs} - {one.path for one in ours}
-        return [*(ours - theirs), *(repository.Entry(path=path) for path in gone)]
+        return [*(ours - theirs), *(Entry(path=path) for path in gone)]
 
-    def _moved(self, made: Callable[[str], str], why: str) -> str:
-        """Moves the integration branch to what is made of it, again and again while somebody else moves it."""
+    def _moved(self, made: Callable[[str | None], str], why: str) -> str:
+        """Move the integration branch to the commit made from its tip. Repeat while another process moves it."""
         for _ in range(_TRIES):
-            now = self.tip()
+            now = self.git.resolve(_REF)
             new = made(now)
-            if new == now or self._move(_REF, new, now, why):
+            if new == now:
                 return new
-        raise self._busy()
-
-    def _move(self, ref: str, new: str, old: str | None, why: str) -> bool:
-        """Compare-and-swap; False where the ref is not (any more) at `old`."""
-        self._demand_free(ref)
-        try:
-            self.git.move(why, f"update {ref} {new} {old or '0' * len(new)}")
-        except GitFailed:
-            if self.git.resolve(ref) == old:
-                raise
-            return False
-        return True
+            self._demand_free(_REF)
+            try:
+                self.git.move(why, f"update {_REF} {new} {now or '0' * len(new)}")
+            except GitFailed:
+                if self.git.resolve(_REF) == now:
+                    raise
+            else:
+                return new
+        raise Conflict(f"{INTEGRATION} is moved by somebody else all the time", where=str(self.project.path))
 
     def _demand_free(self, ref: str) -> None:
         """Raises where the user has the branch checked out: moved below a checkout, all of it would look changed."""
@@ -332,31 +324,14 @@ class Branches:
                     hint=f"It is the hall's to move: `git switch {self.project.branch}` there, then try again.",
                 )
 
-    def _demand_ours(self, branch: str) -> None:
-        if not branch.startswith(OURS) or branch == INTEGRATION:
-            raise Conflict(f"{branch!r} is no branch of a commission or a meeting")
-
     def _entries(self, files: Mapping[str, bytes | None]) -> list[Entry]:
         def blob(data: bytes) -> str:
-            return repository.blob(self.git, without_secrets(data, self.redact))
+            return self.git.run("hash-object", "-w", "--stdin", input=without_secrets(data, self.redact)).line
 
         return [
-            repository.Entry(path=repository.path_in(path), object=None if data is None else blob(data))
+            Entry(path=repository.path_in(path), object=None if data is None else blob(data))
             for path, data in files.items()
         ]
-
-    def _needed(self, tree: str, changes: list[Entry]) -> list[Entry]:
-        """The changes, less those that put in or take out what is in or out already."""
-        there = {entry.path: entry for entry in repository.entries(self.git, tree, *(one.path for one in changes))}
-        return [one for one in changes if there.get(one.path, repository.Entry(path=one.path)) != one]
-
-    def _squashed(self, now: str, branch: str, tip: str) -> str | None:
-        """The commit of the integration branch that squashed this very branch. Others may have the same tip."""
-        how = ("--format=%H", "--fixed-strings", f"--grep={_TIP}: {branch} {tip}", "--max-count=1")
-        return self.git.run("log", *how, now, f"^{tip}").line or None
-
-    def _tip_or_kept(self, branch: str) -> str:
-        return self.git.resolve(branch) or self.tip(KEPT + branch.removeprefix(OURS))
 
     def _contains(self, commit: str, ancestor: str) -> bool:
         if commit == ancestor:
@@ -365,12 +340,6 @@ class Branches:
 
     def _base(self, one: str, other: str) -> str | None:
         return self.git.run("merge-base", one, other, ok=(0, 1)).line or None
-
-    def _at(self, ref: str) -> str:
-        return ref if is_object(ref) else self.tip(ref)
-
-    def _busy(self) -> Conflict:
-        return Conflict(f"{INTEGRATION} is moved by somebody else all the time", where=str(self.project.path))
 
 
 def _empty(git: Git) -> str:

@@ -1,8 +1,6 @@
 """The git command: runs git on the objects and refs of a repository, and reads, writes and merges trees.
 
-Git runs with a separate git directory below the home, which has the hall's own config, attributes and hooks. Objects
-are read and written in the user's repository. Refs are read and moved in the user's repository with hooks off, which
-reads the user's config and executes nothing of it. Requires git 2.38.
+Git runs with a separate git directory below the home, which has the hall's own config, attributes and hooks.
 Does not decide which refs move (`integration.py`) and does not read the files of a checkout (`snapshot.py`).
 
 Invariant: git never obeys or executes settings from the user's config, from `.gitattributes` or from a worker's
@@ -51,6 +49,17 @@ _OFF = (
     "core.filesRefLockTimeout=1000", "core.packedRefsTimeout=3000", "core.quotePath=false", "advice.detachedHead=false",
     "core.excludesFile=/dev/null", "core.attributesFile=/dev/null", "protocol.allow=never",
 )  # fmt: skip
+# The only variables of git, beside PATH: nothing else of the hall's environment, and no config of anybody.
+_ENVIRONMENT = {
+    "HOME": "/nonexistent",
+    "LC_ALL": "C",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+}
 # At the desk: files are bytes. No line ends are changed, no filter is asked, no driver of anybody's merges.
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !merge !diff\n"
 
@@ -262,22 +271,6 @@ def _people(author: Author | None) -> dict[str, str]:
     }
 
 
-def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    """All that git is told: nothing of the hall's environment but where programs are, and no config of anybody's."""
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": "/nonexistent",
-        "LC_ALL": "C",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_NO_REPLACE_OBJECTS": "1",
-        "GIT_LITERAL_PATHSPECS": "1",
-        "GIT_OPTIONAL_LOCKS": "0",
-        **more,
-    }
-
-
 def _call(
     args: tuple[str, ...], *, cwd: Path, env: Mapping[str, str], input: bytes | int | None, ok: tuple[int, ...] = (0,)
 ) -> Completed:
@@ -289,7 +282,7 @@ def _call(
         done = subprocess.run(
             [program, *off, *args],
             cwd=cwd,
-            env=_environment(env),
+            env={"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT, **env},
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
@@ -350,19 +343,6 @@ def path_in(path: str) -> bytes:
         raise UsageError(f"{path[:200]!a} is no path in a project: half a character") from None
 
 
-def blob(git: Git, data: bytes) -> str:
-    """The object of a file's content, stored."""
-    return git.run("hash-object", "-w", "--stdin", input=data).line
-
-
-def entry_at(git: Git, commit: str, path: bytes) -> Entry | None:
-    """What a commit has at a path."""
-    for entry in entries(git, commit, path):
-        if entry.path == path:
-            return entry
-    return None
-
-
 def entries(git: Git, commit: str, *under: bytes, deep: bool = False) -> list[Entry]:
     """What a commit, or a tree, has at some paths, or everything below them."""
     where = (path.decode("utf-8", "surrogateescape") for path in under)
@@ -374,11 +354,6 @@ def entries(git: Git, commit: str, *under: bytes, deep: bool = False) -> list[En
             mode, _, id = head.decode().split(" ")
             found.append(Entry(path=name, mode=mode, object=id))
     return found
-
-
-def content(git: Git, entry: Entry) -> bytes | None:
-    """The content of a regular file; None for a link, a folder or a submodule."""
-    return git.run("cat-file", "blob", str(entry.object)).out if entry.is_file else None
 
 
 def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
@@ -406,14 +381,11 @@ def with_entries(git: Git, tree: str, changes: Iterable[Entry]) -> str:
 
 def put_in_index(git: Git, index: Path, changes: Iterable[Entry]) -> None:
     """Files put into an index, and taken out first, so that a file may become a folder."""
-    lines = sorted(changes, key=lambda entry: entry.object is not None)
-    git.run("update-index", "-z", "--index-info", index=index, input=b"".join(_index_line(git, one) for one in lines))
-
-
-def _index_line(git: Git, entry: Entry) -> bytes:
-    if entry.object is None:
-        return f"0 {git.nothing}\t".encode() + entry.path + b"\0"
-    return f"{entry.mode} {entry.object}\t".encode() + entry.path + b"\0"
+    lines = b""
+    for entry in sorted(changes, key=lambda entry: entry.object is not None):
+        head = f"0 {git.nothing}" if entry.object is None else f"{entry.mode} {entry.object}"
+        lines += head.encode() + b"\t" + entry.path + b"\0"
+    git.run("update-index", "-z", "--index-info", index=index, input=lines)
 
 
 def merge(git: Git, ours: str, theirs: str) -> Merged:

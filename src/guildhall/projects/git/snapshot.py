@@ -1,9 +1,7 @@
 """Snapshots of checkouts: store new, changed and ignored files of a checkout as git objects.
 
 Git lists the changed paths, and this module reads the files by descriptor. Git itself would store a nested repository
-as a mere pointer, and would follow a link that replaced a file after the listing. Before a checkout is removed, ignored
-files are stored below `refs/guildhall/kept`, up to 200 files and 10 MiB for each path and 1,000 files and 32 MiB in
-total.
+as a mere pointer, and would follow a link that replaced a file after the listing.
 Does not commit to a branch or write the index (`worktrees.py`).
 
 Invariant: a snapshot executes nothing and follows no links.
@@ -16,6 +14,7 @@ import stat
 import unicodedata
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from errno import ELOOP
 from typing import TYPE_CHECKING
 
 from guildhall.projects.git import repository as trees
@@ -112,7 +111,8 @@ def _changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> Iterab
 
     said = told()
     if any("could not open directory" in one.said for one in said):
-        _make_readable(tree)
+        with _opened(tree) as root:
+            _make_readable(root, 0)
         said = told()
     return dict.fromkeys(path for one in said for path in one.out.split(b"\0") if path)
 
@@ -144,8 +144,8 @@ def _look(root: int, path: bytes, found: _Found) -> None:
             parent = os.open(part, _FOLDER, dir_fd=parent)
             opened.append(parent)
         _look_at(parent, name, path.rstrip(b"/"), found, 0)
-    except (FileNotFoundError, NotADirectoryError, OSError) as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == 40:  # ELOOP: a link in the way
+    except OSError as error:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == ELOOP:  # a link in the way
             found.gone(path.rstrip(b"/"))
         else:
             found.left.append((os.fsdecode(path), error.strerror or "it cannot be read"))
@@ -219,13 +219,8 @@ def _open_up(parent: int, name: bytes) -> None:
         os.close(held)
 
 
-def _make_readable(tree: Path) -> None:
-    """Lets the owner look into every folder of a checkout."""
-    with _opened(tree) as root:
-        _make_readable_below(root, 0)
-
-
-def _make_readable_below(folder: int, depth: int) -> None:
+def _make_readable(folder: int, depth: int) -> None:
+    """Make every folder of a checkout readable for its owner."""
     for entry in os.scandir(folder):
         if not entry.is_dir(follow_symlinks=False) or depth > _DEEPEST:
             continue
@@ -234,7 +229,7 @@ def _make_readable_below(folder: int, depth: int) -> None:
             _open_up(folder, name)
         inner = os.open(name, _FOLDER, dir_fd=folder)
         try:
-            _make_readable_below(inner, depth + 1)
+            _make_readable(inner, depth + 1)
         finally:
             os.close(inner)
 
@@ -277,16 +272,12 @@ class Aside:
 
     def told(self) -> str:
         """For the timeline."""
-        parts = [self._of_ignored()] if self.kept or self.lost else []
-        parts += [f"git cannot hold some of what was made; it is in {self.folder}: {_named(self.moved)}"] * bool(
-            self.moved
-        )
+        parts = ["git ignores some of what was made"] if self.kept or self.lost else []
+        parts += [f"kept at {self.ref}: {_named(self.kept)}"] if self.kept else []
+        parts += [f"not kept: {_named(self.lost)}"] if self.lost else []
+        if self.moved:
+            parts.append(f"git cannot hold some of what was made; it is in {self.folder}: {_named(self.moved)}")
         return "; ".join(parts)
-
-    def _of_ignored(self) -> str:
-        kept = f"; kept at {self.ref}: {_named(self.kept)}" if self.kept else ""
-        lost = f"; not kept: {_named(self.lost)}" if self.lost else ""
-        return f"git ignores some of what was made{kept}{lost}"
 
 
 def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside | None:
@@ -304,7 +295,8 @@ def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside
             continue
         large = count > _MOST_FILES or length > _MOST_BYTES
         if large or files + count > _ALL_FILES or size + length > _ALL_BYTES:
-            lost.append(f"{_shown(path)} ({_extent(count, length)})")
+            extent = f"{count:,} files, {length:,} bytes" if count <= _MOST_FILES else f"more than {_MOST_FILES} files"
+            lost.append(f"{_shown(path)} ({extent})")
             continue
         files, size = files + count, size + length
         wanted.append(path)
@@ -357,10 +349,6 @@ def _measured(path: Path) -> tuple[int, int]:
         if count > _MOST_FILES or size > _MOST_BYTES:
             break
     return count, size
-
-
-def _extent(count: int, length: int) -> str:
-    return f"more than {_MOST_FILES} files" if count > _MOST_FILES else f"{count:,} files, {length:,} bytes"
 
 
 def _shown(path: bytes) -> str:

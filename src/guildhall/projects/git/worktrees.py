@@ -1,8 +1,6 @@
 """Worktrees: create, restore, commit and remove the hall's checkouts below its home.
 
-Each activity (a meeting, or an attempt at a commission) has a checkout, with all files or with the artifacts only. To
-git it is a linked worktree of the user's repository, so a worker can read the history there. This module writes the
-worktree's git metadata itself, each file atomically. A checkout is created beside its place and then renamed.
+To git, a checkout is a linked worktree of the user's repository. This module writes the worktree's metadata itself.
 Does not merge (`integration.py`) and does not read the content of files (`snapshot.py`).
 
 Invariant: a crash leaves a complete checkout or none. A checkout is not removed before its content is committed.
@@ -30,7 +28,7 @@ from guildhall.projects.git.snapshot import Aside, Taken, ignored, move_out, put
 from guildhall.projects.model import INTEGRATION, OURS, Author, Project, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from guildhall.core.paths import Home
     from guildhall.projects.git.repository import Git
@@ -93,42 +91,42 @@ class Worktrees:
             self._check_out(project, path, wanted)
         return path
 
-    def missing(self, project: Project) -> list[tuple[Project, str, str, Scope]]:
-        """The checkouts of a project that ought to be there and are not: somebody has removed their folders."""
-        found: list[tuple[Project, str, str, Scope]] = []
+    def missing(self, project: Project) -> list[Worktree]:
+        """Return the checkouts of a project whose folders somebody has removed."""
+        found: list[Worktree] = []
         for file in sorted((self._home.worktrees / project.name).glob("*.json")):
             path = file.with_suffix("")
             record = self._record(path)
             going = _beside(path, _REMOVING).exists() or not self._index(project, path).parent.exists()
             if record is not None and not path.exists() and not going:
-                found.append((project, path.name, record.branch, record.scope))
+                found.append(replace(record, activity=path.name))
         return found
 
-    def restore(self, wanted: Iterable[tuple[Project, str, str, Scope]]) -> list[Path]:
-        """Makes what is missing of the checkouts of living activities; what cannot be made is logged."""
-        made: list[Path] = []
-        for project, activity, branch, scope in wanted:
-            try:
-                there = self.path(project, activity).is_dir()
-                path = self.make(project, activity, branch, scope)
-            except GuildError as error:
-                _log.warning("worktree of %s in %s: %s", activity, project.name, error)
-                continue
-            if not there:
-                _log.info("worktree of %s in %s was missing and is there again", activity, project.name)
-                made.append(path)
-        return made
+    def restore(self, project: Project, activity: str, branch: str, scope: Scope) -> bool:
+        """Create a checkout if it is missing, and return True if it was. Errors are logged."""
+        try:
+            is_missing = not self.path(project, activity).is_dir()
+            self.make(project, activity, branch, scope)
+        except GuildError as error:
+            _log.warning("worktree of %s in %s: %s", activity, project.name, error)
+            return False
+        if is_missing:
+            _log.info("worktree of %s in %s was missing and is there again", activity, project.name)
+        return is_missing
 
     def commit(self, project: Project, activity: str, message: str, author: str) -> str | None:
         """Commits all that is in a checkout on its branch; None where there is nothing new."""
         return self.keep(project, activity, message, author).commit
 
     def keep(self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()) -> Kept:
-        """The same, and what cannot be committed. `wanted`: paths that are, whether git ignores them or not."""
+        """Commit a checkout on its branch. `wanted`: paths that are committed even if git ignores them."""
         path = self.path(project, activity)
         with self._alone(path):
-            tree = self._whole(project, path)
-            new, taken = self._commit(project, path, tree, message, author, wanted)
+            record = self._record(path)
+            if record is None or not path.is_dir():
+                raise NotFound("there is no such worktree", where=str(path))
+            self._check_out(project, path, record)
+            new, taken = self._commit(project, path, record, message, author, wanted)
             return Kept(commit=new, left=taken.left)
 
     def ignored(self, project: Project, activity: str) -> list[str]:
@@ -168,12 +166,15 @@ class Worktrees:
     def _remove(self, project: Project, path: Path, record: Worktree) -> Aside | None:
         aside = None
         if path.is_dir():
+            git = self._git(project)
             self._check_out(project, path, record)
             _, taken = self._commit(project, path, record, "What was there in the end", _BY)
-            aside = self._put_aside(project, path, record)
+            tip = git.resolve(record.branch) or record.tip or Branches(project, git).ensure()
+            aside = put_aside(git, path, self._index(project, path), record.branch, tip)
             if names := tuple(dict.fromkeys(name for name, _ in taken.left)):
                 folder = move_out(path, names, self._home.aside / project.name / path.name)
                 aside = replace(aside or Aside(), folder=str(folder), moved=names)
+            if aside is not None:
                 _log.info("worktree of %s in %s: %s", path.name, project.name, aside.told())
             path.rename(_beside(path, _REMOVING))
         _vanish(self._index(project, path).parent)
@@ -181,20 +182,11 @@ class Worktrees:
         self._record_path(path).unlink(missing_ok=True)
         return aside
 
-    def _put_aside(self, project: Project, path: Path, record: Worktree) -> Aside | None:
-        git = self._git(project)
-        tip = git.resolve(record.branch) or record.tip or Branches(project, git).ensure()
-        aside = put_aside(git, path, self._index(project, path), record.branch, tip)
-        if aside is not None:
-            _log.info("worktree of %s in %s: %s", path.name, project.name, aside.told())
-        return aside
-
     def _ensure_branch(self, project: Project, branch: str, tip: str | None) -> str:
         """The commit of the branch, which is made if it is not there: where it was, or at the integration branch."""
         git = self._git(project)
         ref = f"refs/heads/{branch}"
-        now = git.resolve(ref)
-        if now is not None:
+        if (now := git.resolve(ref)) is not None:
             return now
         start = (git.resolve(tip) if tip else None) or Branches(project, git).ensure()
         try:
@@ -242,11 +234,10 @@ class Worktrees:
     def _mark(self, path: Path, folder: Path) -> None:
         """The file by which a checkout knows its repository. What else stands in its place is moved aside, and kept."""
         marker = path / ".git"
-        text = f"gitdir: {folder}\n"
         if marker.is_symlink() or (marker.exists() and not marker.is_file()):
             number = next(n for n in range(1, 1000) if not os.path.lexists(path / f"git-found-{n}"))
             marker.rename(path / f"git-found-{number}")
-        _put(marker, text)
+        _put(marker, f"gitdir: {folder}\n")
 
     def _index_again(self, git: Git, path: Path, index: Path, wanted: Worktree) -> None:
         """An index as of the branch's tip, for a checkout that has lost its own; the files are not touched."""
@@ -282,14 +273,6 @@ class Worktrees:
         fresh.replace(index)
         return new, taken
 
-    def _whole(self, project: Project, path: Path) -> Worktree:
-        """What is known about a checkout, after putting right what git keeps about it."""
-        record = self._record(path)
-        if record is None or not path.is_dir():
-            raise NotFound("there is no such worktree", where=str(path))
-        self._check_out(project, path, record)
-        return record
-
     def _index(self, project: Project, path: Path) -> Path:
         return self._git(project).common / "worktrees" / f"guildhall-{path.name}" / "index"
 
@@ -300,8 +283,7 @@ class Worktrees:
 
     def _record(self, path: Path) -> Worktree | None:
         try:
-            told: dict[str, Any] = json.loads(self._record_path(path).read_text())
-            return Worktree(**told)
+            return Worktree(**json.loads(self._record_path(path).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 

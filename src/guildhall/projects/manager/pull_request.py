@@ -1,8 +1,6 @@
 """Pull requests: put the work on the integration branch up for the user's review.
 
-With a remote and `gh`, the branch is pushed, and the pull request is created or updated. Otherwise the work gets a
-branch `claude/review/...` with a summary in `.lore/reviews`. `git push` and `gh` run with the user's credentials,
-without prompts and with a timeout of 120 seconds.
+Without a remote or `gh`, the work gets a branch `claude/review/...` with a summary in `.lore/reviews` instead.
 Does not merge and does not push by force.
 
 Invariant: a repeated or interrupted call leads to a single review.
@@ -17,17 +15,17 @@ import shutil
 import signal
 import subprocess
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.redaction import Redactor
 from guildhall.core.text import check_line, check_text
 from guildhall.projects.commissions.model import FOLDER as COMMISSIONS
-from guildhall.projects.commissions.states import STATUSES
 from guildhall.projects.model import INTEGRATION, Artifact, Project
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.clock import Clock
@@ -41,47 +39,38 @@ _LISTED = 100  # commissions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
-    """A commission whose record differs between the two branches."""
-
-    id: str
-    title: str
-    worker: str
-    status: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Changes:
     """All that the user's branch lacks."""
 
-    base: str  # the commit of the user's branch
-    tip: str  # of the integration branch
-    files: Mapping[str, str]  # without the hall's own records: path -> how many lines came and went
-    done: tuple[Done, ...]
+    tip: str  # the commit of the integration branch
+    files: Mapping[str, str]  # without the hall's own records: path -> numbers of added and removed lines
+    completed: Sequence[str]  # a line of markdown for each completed commission
 
-    @property
-    def any(self) -> bool:
-        """Whether there is something to look at: files, or a commission whose result is in its own record."""
-        return bool(self.files) or any(one.status == "completed" for one in self.done)
+    def as_markdown(self) -> str:
+        """Return the commissions and files. The names that others chose cannot end the block that they are in."""
+        lines = ["## Commissions", "", *self.completed, ""] if self.completed else []
+        if self.files:
+            lines += ["## Files", ""]
+            for path, counts in islice(self.files.items(), _FILES):
+                lines.append(f"    {''.join(char if char.isprintable() else '?' for char in path)}  {counts}")
+            if (more := len(self.files) - _FILES) > 0:
+                lines += [f"    ... and {more:,} more"]
+            lines += ["", f"The hall's own records, below {COMMISSIONS} and {REVIEWS}, are not listed."]
+        return "\n".join(lines).rstrip()
 
 
 def changes(project: Project, git: Git, branches: Branches) -> Changes:
-    """What the user's branch lacks, as the branches stand now."""
-    base, tip = branches.tip(project.branch), branches.tip(INTEGRATION)
-    counted = _counted(git, base, tip)
+    """Return what the user's branch lacks, as the branches are now."""
+    tip = branches.tip(INTEGRATION)
+    counted = _counted(git, branches.tip(project.branch), tip)
     records = [path for path in counted if path.startswith(f"{COMMISSIONS}/") and path.endswith(".md")]
     files = {path: one for path, one in counted.items() if not path.startswith((f"{COMMISSIONS}/", f"{REVIEWS}/"))}
-    done = tuple(one for path in records[:_LISTED] if (one := _done(branches, path, tip)) is not None)
-    return Changes(base=base, tip=tip, files=files, done=done)
-
-
-def only_records_between(git: Git, before: str, after: str) -> bool:
-    """Whether nothing but records of reviews differs between two commits."""
-    return all(path.startswith(f"{REVIEWS}/") for path in _counted(git, before, after))
+    completed = [line for path in records[:_LISTED] if (line := _completed(branches, path, tip)) is not None]
+    return Changes(tip=tip, files=files, completed=completed)
 
 
 def _counted(git: Git, before: str, after: str) -> dict[str, str]:
-    """The files that differ, each with how many lines came and went."""
+    """Return the files that differ, each with the numbers of added and removed lines."""
     raw = git.run("diff", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z", before, after, "--").out
     found: dict[str, str] = {}
     for line in raw.decode("utf-8", "replace").split("\0"):
@@ -92,38 +81,15 @@ def _counted(git: Git, before: str, after: str) -> dict[str, str]:
     return found
 
 
-def _done(branches: Branches, path: str, at: str) -> Done | None:
-    raw = branches.read(path, at=at)
-    if raw is None:
-        return None
+def _completed(branches: Branches, path: str, at: str) -> str | None:
+    """Return a line about the commission with this artifact, or None if it is not completed."""
     try:
-        artifact = Artifact.parse(raw.decode())
-    except (GuildError, UnicodeDecodeError):  # somebody has edited it into something else
-        return None
-    if artifact.status not in STATUSES:
+        artifact = Artifact.parse((branches.read(path, at=at) or b"").decode())
+    except (GuildError, UnicodeDecodeError):  # edited by hand
         return None
     id = path.removeprefix(f"{COMMISSIONS}/").removesuffix(".md")
-    return Done(id=id, title=artifact.title, worker=str(artifact.extra.get("worker", "")), status=artifact.status)
-
-
-def as_lines(changes: Changes) -> str:
-    """The commissions behind it and the files, as markdown. What others have named cannot end the block it is in."""
-    lines: list[str] = []
-    if done := [one for one in changes.done if one.status == "completed"]:
-        lines += ["## Commissions", ""]
-        lines += [f"- `{one.id}` {one.title} ({one.worker})" for one in done]
-        lines += [""]
-    if changes.files:
-        lines += ["## Files", ""]
-        lines += [f"    {_plain(path)}  {counts}" for path, counts in list(changes.files.items())[:_FILES]]
-        if (more := len(changes.files) - _FILES) > 0:
-            lines += [f"    ... and {more:,} more"]
-        lines += ["", f"The hall's own records, below {COMMISSIONS} and {REVIEWS}, are not listed."]
-    return "\n".join(lines).rstrip()
-
-
-def _plain(path: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in path)
+    line = f"- `{id}` {artifact.title} ({artifact.extra.get('worker', '')})"
+    return line if artifact.status == "completed" else None
 
 
 REVIEW_BRANCHES = "claude/review"
@@ -168,13 +134,14 @@ class PullRequests:
         self._clock = clock
 
     def open(self, title: str, body: str) -> Review:
-        """Puts all that the user's branch lacks up for review."""
-        _check(title, body)
+        """Put everything that the user's branch lacks up for review."""
+        check_line("title", title.strip(), _TITLE)
+        check_text("body", body, _BODY)
         redact = self._branches.redact
         title, body = redact(title.strip()), redact(body)
         self._branches.follow()  # what the user did meanwhile is in it: the review shows the work and nothing else
         found = changes(self._project, self._git, self._branches)
-        if not found.any:
+        if not found.files and not found.completed:
             return Review(project=self._project.name)
         if (why := self._no_pull_request()) is not None:
             return self._on_a_branch(title, body, found, why)
@@ -190,50 +157,47 @@ class PullRequests:
             return f"the repository has no remote {remote!r}"
         if not self._outward.has("gh"):
             return "there is no gh here"
-        asked = self._outward.gh(*self._listing())
+        asked = self._outward.gh("pr", "list", *self._listing())
         return None if asked.code == 0 else f"gh cannot be used here: {_first(asked)}"
 
     def _listing(self) -> tuple[str, ...]:
         base, head = f"--base={self._project.branch}", f"--head={INTEGRATION}"
-        return ("pr", "list", base, head, "--state=open", "--json=number,url", "--limit=1")
+        return (base, head, "--state=open", "--json=number,url", "--limit=1")
 
     def _as_pull_request(self, title: str, body: str, found: Changes) -> Review:
         self._push()
-        text = f"{body.strip()}\n\n{as_lines(found)}\n\n{_CAME_WITH.format(branch=INTEGRATION)}\n"
+        text = f"{body.strip()}\n\n{found.as_markdown()}\n\n{_CAME_WITH.format(branch=INTEGRATION)}\n"
         text = self._branches.redact(text)  # what commissions are called, too
         words = (f"--title={title}", "--body-file=-")
         if (there := self._open_one()) is not None:
-            self._told("edit", self._outward.gh("pr", "edit", str(there["number"]), *words, text=text))
+            self._gh("edit", str(there["number"]), *words, text=text)
             return Review(project=self._project.name, files=len(found.files), url=str(there["url"]), renewed=True)
-        where = (f"--base={self._project.branch}", f"--head={INTEGRATION}")
-        said = self._told("create", self._outward.gh("pr", "create", *where, *words, text=text))
+        said = self._gh("create", f"--base={self._project.branch}", f"--head={INTEGRATION}", *words, text=text)
         made = self._open_one()
         url = str(made["url"]) if made else (said.out.split() or [""])[-1]
         return Review(project=self._project.name, files=len(found.files), url=url)
 
     def _push(self) -> None:
         remote = self._project.settings.remote
-        pushed = self._outward.push(remote, INTEGRATION)
-        if pushed.code == 0:
-            return
-        rejected = "[rejected]" in f"{pushed.out}{pushed.err}"
-        hint = f"See `git fetch {remote}` and `git log {INTEGRATION}..{remote}/{INTEGRATION}`."
-        if rejected:
+        pushed, where = self._outward.push(remote, INTEGRATION), str(self._project.path)
+        if pushed.code and "[rejected]" in f"{pushed.out}{pushed.err}":
             message = f"{remote} has not taken {INTEGRATION}: it has commits there that are not here"
-            raise Conflict(message, where=str(self._project.path), hint=f"Nothing is forced. {hint}")
-        said = pushed.err or pushed.out
-        raise GuildError(f"`git push {remote} {INTEGRATION}` failed: {said}", where=str(self._project.path))
+            hint = f"See `git fetch {remote}` and `git log {INTEGRATION}..{remote}/{INTEGRATION}`."
+            raise Conflict(message, where=where, hint=f"Nothing is forced. {hint}")
+        if pushed.code:
+            raise GuildError(f"`git push {remote} {INTEGRATION}` failed: {pushed.err or pushed.out}", where=where)
 
     def _open_one(self) -> dict[str, Any] | None:
-        """The pull request that is open already."""
-        said = self._told("list", self._outward.gh(*self._listing()))
+        """Return the open pull request, or None."""
+        said = self._gh("list", *self._listing())
         try:
             found: Any = json.loads(said.out or "[]")
             return {"number": int(found[0]["number"]), "url": str(found[0]["url"])} if found else None
         except (ValueError, KeyError, IndexError, TypeError):
             raise GuildError(f"gh has listed the pull requests in a form that is not known: {said.out[:200]}") from None
 
-    def _told(self, verb: str, said: Said) -> Said:
+    def _gh(self, verb: str, *words: str, text: str = "") -> Said:
+        said = self._outward.gh("pr", verb, *words, text=text)
         if said.code:
             hint = f"{INTEGRATION} is pushed. `gh auth status` says whether gh may do this; then try again."
             raise GuildError(f"`gh pr {verb}` failed: {_first(said)}", where=str(self._project.path), hint=hint)
@@ -265,25 +229,22 @@ class PullRequests:
             of = str(Artifact.parse((raw or b"").decode()).extra.get("commit", ""))
         except (GuildError, UnicodeDecodeError):
             return None
-        known = re.fullmatch(r"[0-9a-f]{40,64}", of) and self._git.resolve(of) is not None
-        return name if known and only_records_between(self._git, of, tip) else None
+        if not re.fullmatch(r"[0-9a-f]{40,64}", of) or self._git.resolve(of) is None:
+            return None
+        is_unchanged = all(path.startswith(f"{REVIEWS}/") for path in _counted(self._git, of, tip))
+        return name if is_unchanged else None
 
     def _records(self, at: str) -> list[tuple[str, int]]:
         found = (_RECORD.fullmatch(path) for path in self._branches.list(REVIEWS, at=at))
         return sorted((match[1], int(match[2])) for match in found if match)
 
     def _next(self) -> str:
-        """The name of a new one: the day, and which of that day it is."""
-        day = self._clock.now().date().isoformat()
-        listed = self._git.theirs("for-each-ref", "--format=%(refname)", f"refs/heads/{REVIEW_BRANCHES}/").out.decode()
-        taken = set(listed.split()) | {f"refs/heads/{REVIEW_BRANCHES}/{day}-{number}" for day, number in self._all()}
-        number = 1
-        while f"refs/heads/{REVIEW_BRANCHES}/{day}-{number}" in taken:
-            number += 1
+        """Return the name of a new review: the day, and its number on that day."""
+        day, below = self._clock.now().date().isoformat(), f"refs/heads/{REVIEW_BRANCHES}"
+        taken = set(self._git.theirs("for-each-ref", "--format=%(refname)", f"{below}/").out.decode().split())
+        taken |= {f"{below}/{other}-{number}" for other, number in self._records(self._branches.tip(INTEGRATION))}
+        number = next(number for number in count(1) if f"{below}/{day}-{number}" not in taken)
         return f"{day}-{number}"
-
-    def _all(self) -> list[tuple[str, int]]:
-        return self._records(self._branches.tip(INTEGRATION))
 
     def _written(self, title: str, body: str, found: Changes, record: str, why: str) -> str:
         branch, theirs = f"{REVIEW_BRANCHES}/{record}", self._project.branch
@@ -300,16 +261,11 @@ class PullRequests:
             "```",
         ]
         words = f"## In the manager's words\n\n{body.strip()}"
-        text = "\n\n".join(part for part in ("\n".join(how), as_lines(found), words) if part)
+        text = "\n\n".join(part for part in ("\n".join(how), found.as_markdown(), words) if part)
         date = self._clock.now().date().isoformat()
         extra = {"commit": found.tip, "branch": branch}
         made = Artifact(title=title, date=date, status="open", tags=("review",), extra=extra, body=f"{text}\n")
         return made.render()
-
-
-def _check(title: str, body: str) -> None:
-    check_line("title", title.strip(), _TITLE)
-    check_text("body", body, _BODY)
 
 
 def _first(said: Said) -> str:
@@ -396,9 +352,6 @@ class Outward:
                 os.killpg(process.pid, signal.SIGKILL)  # and whatever it has started
                 message = f"`{program} {words[0]}` did not end within {_PATIENCE:.0f} s"
                 raise GuildError(message, hint="Is the other side reachable? Try again.") from None
-        return Said(code=process.returncode, out=out.decode(errors="replace"), err=self._told(err))
-
-    def _told(self, raw: bytes) -> str:
-        """What is shown of it: not too much, and none of the person's secrets."""
-        text = self._redacted(raw.decode(errors="replace")).strip()
-        return text if len(text) <= _SAID else f"...{text[-_SAID:]}"
+        said = self._redacted(err.decode(errors="replace")).strip()
+        shown = said if len(said) <= _SAID else f"...{said[-_SAID:]}"
+        return Said(code=process.returncode, out=out.decode(errors="replace"), err=shown)

@@ -10,13 +10,13 @@ Invariant: a repeated call with an equal key has no second effect, because its r
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from guildhall.activities.contract import output_text
 from guildhall.core.errors import Refused, UsageError
 from guildhall.core.text import check_text
 from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft, repository_path
@@ -44,14 +44,13 @@ _RESULT = 20_000  # of a result, where one is told of
 
 def worker_lines(workers: Sequence[Worker]) -> str:
     """Who there is, and what each can do."""
-    lines = [f"- {one.name}: {_line(one.description or 'says nothing of itself')}{_uses(one)}" for one in workers]
+    lines: list[str] = []
+    for worker in workers:
+        own = worker.definition
+        named = ", ".join((*own.tools, *own.toolboxes, *own.members, *own.mcp_servers))
+        uses = f" (uses {named})" if named else ""
+        lines.append(f"- {worker.name}: {_line(worker.description or 'says nothing of itself')}{uses}")
     return "\n".join(lines) or "There are no workers that could be given work."
-
-
-def _uses(worker: Worker) -> str:
-    definition = worker.definition
-    named = [*definition.tools, *definition.toolboxes, *definition.members, *definition.mcp_servers]
-    return f" (uses {', '.join(named)})" if named else ""
 
 
 def project_lines(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
@@ -68,7 +67,8 @@ def project_lines(projects: Sequence[Project], commissions: Sequence[Commission]
 def commission_line(shown: CommissionDetails) -> str:
     """One of a listing."""
     one = shown.commission
-    parts = [f"{one.id} {one.status}: {_line(one.title)} ({one.worker}, made by the {_maker(one)})"]
+    maker = "manager" if one.by == NAME else "user"
+    parts = [f"{one.id} {one.status}: {_line(one.title)} ({one.worker}, made by the {maker})"]
     if one.reason and one.status not in ("completed", "in_progress"):
         parts.append(_line(one.reason))
     parts += [f"needs {', '.join(shown.neighbours.missing)}"] if shown.neighbours.missing else []
@@ -81,26 +81,15 @@ def commission_line(shown: CommissionDetails) -> str:
     return "- " + "; ".join(parts)
 
 
-def _maker(commission: Commission) -> str:
-    return "manager" if commission.by == "manager" else "user"
-
-
 def outcome(shown: CommissionDetails) -> str:
-    """How one stands that was waited for, with what came of it."""
-    one = shown.commission
+    """Return how a commission stands, with its result and its open questions."""
     lines = [commission_line(shown).removeprefix("- ")]
-    if one.status == "completed":
-        lines.append(f"What it gave:\n{_result(one.result)}")
-    for asked in shown.asked:
-        if asked.answer is None:
-            lines.append(f"It asks a person: {_line(asked.question)}")
+    if shown.commission.status == "completed":
+        text = output_text(shown.commission.result).strip() or "nothing but its files"
+        cut = f"{text[:_RESULT]}\n[cut: {len(text):,} characters in all]"
+        lines.append(f"What it gave:\n{text if len(text) <= _RESULT else cut}")
+    lines += [f"It asks a person: {_line(asked.question)}" for asked in shown.asked if asked.answer is None]
     return "\n".join(lines)
-
-
-def _result(result: Any) -> str:
-    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, indent=2)
-    text = text.strip() or "nothing but its files"
-    return text if len(text) <= _RESULT else f"{text[:_RESULT]}\n[cut: {len(text):,} characters in all]"
 
 
 def _line(text: str) -> str:
@@ -159,10 +148,6 @@ class ManagerContext:
     def within(self, project: Project) -> Frame:
         """The frame of what is done in a project: it is the project's own folder that workers are looked for in."""
         return replace(self.frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
-
-    def mark(self, key: str) -> str:
-        """What a thing that was made by a call says of who made it."""
-        return f"{self.run}#{key}"
 
 
 def manager_tools(context: ManagerContext) -> tuple[Tool, ...]:
@@ -244,18 +229,13 @@ class ManagerTools:
             reviewer=reviewer,
         )
         draft.check()
-        made = await self._made(of.name)
-        if made is None:
+        mark = f"{context.run}#{self._key}"
+        made = next((one for one in await context.commissions().all(of.name) if one.made_by == mark), None)
+        if made is None:  # else an interrupted call is repeated
             if worker.rpartition("/")[2] == NAME:
                 raise Refused("a commission cannot be given to the manager", hint="Choose one who does the work.")
-            frame, mark = context.within(of), context.mark(self._key)
-            made = await context.commissions().create(of, draft, frame, by="manager", made_by=mark)
+            made = await context.commissions().create(of, draft, context.within(of), by=NAME, made_by=mark)
         return f"{made.id} is {made.status}: {made.title} ({made.worker})."
-
-    async def _made(self, project: str) -> Commission | None:
-        """What this very call has made before."""
-        mark = self._context.mark(self._key)
-        return next((one for one in await self._context.commissions().all(project) if one.made_by == mark), None)
 
     async def dispatch_commission(self, id: _Id) -> str:
         """Let a commission that is pending begin, at once or as soon as there is room for it. Returns right away."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from guildhall.core.clock import Clock, stamp
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
 from guildhall.projects.meetings.transcript import merge_exchanges
-from guildhall.projects.records import decided, moments, transitions
-from guildhall.projects.workspace import Workplace
+from guildhall.projects.records import decided
+from guildhall.projects.workspace import ProjectContext
 from guildhall.runs.record.entries import Listening, ModelAnswered, Said
 
 if TYPE_CHECKING:
@@ -25,40 +24,17 @@ if TYPE_CHECKING:
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.projects.git.integration import Branches
-    from guildhall.projects.git.worktrees import Worktrees
-    from guildhall.projects.meetings.states import MeetingStatus, Note
-    from guildhall.projects.model import Moment, Project, Scope
-    from guildhall.projects.registry import Projects
-    from guildhall.projects.workspace import UsableModels
-    from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.record.history import History
-    from guildhall.store.engine import Store
-    from guildhall.workers.model import Worker
+    from guildhall.projects.meetings.states import MeetingStatus
+    from guildhall.projects.model import Scope
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeetingContext:
+class MeetingContext(ProjectContext):
     """The collaborators of the meeting operations. It decides nothing."""
 
     home: Home
-    store: Store
-    clock: Clock
-    history: History
     bus: EventBus
-    redact: Callable[[str], str]  # removes secrets from a text that goes into the repository
-    projects: Callable[[], Projects]
-    branches: Callable[[Project], Branches]
-    worktrees: Worktrees
-    runs: Callable[[], Runs]
-    is_alive: Callable[[str], bool]  # True if this hall executes the run
-    find_worker: Callable[[str, Frame], Worker]
-    models: UsableModels
     check_trust: Callable[[str, Frame], None]  # raises if the code of a run's worker is no longer trusted
-    frame_at: Callable[[Path], Frame]  # the frame of what the hall does on its own in a folder
-
-    def now(self) -> str:
-        return stamp(self.clock.now())
 
     # the record
 
@@ -68,13 +44,6 @@ class MeetingContext:
     def all(self, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
         """Return meetings, newest first."""
         return self.store.read(lambda connection: records.list_all(connection, project, status))
-
-    def timeline(self, id: str) -> list[Moment]:
-        return self.store.read(lambda connection: moments(connection, id))
-
-    def revision(self, id: str) -> int:
-        """Return the number of transitions of a meeting."""
-        return self.store.read(lambda connection: transitions(connection, id))
 
     def messages(self, id: str) -> list[UserMessage]:
         return self.store.read(lambda connection: records.messages(connection, id))
@@ -87,30 +56,7 @@ class MeetingContext:
     def sessions(self, id: str) -> list[Session]:
         return self.store.read(lambda connection: records.sessions(connection, id))
 
-    async def note(self, id: str, kind: Note, text: str, **data: Any) -> None:
-        """Append a timeline entry that is not a transition."""
-        now = self.now()
-        await self.store.write(lambda connection: records.add_note(connection, id, kind, text, now, **data))
-
     # the project
-
-    def project(self, meeting: Meeting) -> Project:
-        return self.projects().get(meeting.project)
-
-    def git(self, meeting: Meeting) -> Branches:
-        return self.branches(self.project(meeting))
-
-    def workplace(self, meeting: Meeting) -> Workplace:
-        """Return the checkout and branch of a meeting."""
-        project = self.project(meeting)
-        return Workplace(
-            project=project,
-            branches=self.branches(project),
-            worktrees=self.worktrees,
-            activity=meeting.id,
-            branch=meeting.branch or "",
-            worker=meeting.worker,
-        )
 
     async def check_out(self, meeting: Meeting, scope: Scope) -> Path:
         """Create the checkout of a meeting if it does not exist, and return its path."""

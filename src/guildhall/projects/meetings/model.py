@@ -60,6 +60,11 @@ class Meeting:
     changed_at: str
 
     @property
+    def checkout(self) -> str:
+        """Return the name of the checkout."""
+        return self.id
+
+    @property
     def is_work_left(self) -> bool:
         """Return True if the meeting is closed, or being closed, without merging its work."""
         return self.closing is not None and self.closing.leave_work

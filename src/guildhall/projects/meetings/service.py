@@ -53,7 +53,6 @@ class Meetings:
     def __init__(self, context: MeetingContext) -> None:
         self.context = context
         self._sessions = Sessions(context)
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # queries
 
@@ -248,9 +247,7 @@ class Meetings:
 
     def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """Start the recovery of the meetings of the previous hall."""
-        task = asyncio.create_task(self.recover())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._sessions.start_task(self.recover())
 
     async def recover(self) -> None:
         """Do the next step of every meeting. Errors are logged and do not stop the rest."""
@@ -288,16 +285,14 @@ class Meetings:
         """Create the checkout of an open meeting again if somebody has removed it."""
         assert meeting.branch is not None
         scope = queries.checkout_scope(self.context, meeting)
-        self.context.worktrees.restore([(self.context.project(meeting), meeting.id, meeting.branch, scope)])
+        self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
 
     @property
     def expecting(self) -> bool:
-        return bool(self._tasks) or self._sessions.is_busy
+        return self._sessions.is_busy
 
     def close(self) -> None:
         self._sessions.close()
-        for task in self._tasks:
-            task.cancel()
 
 
 def recorded_session_hooks(run: Run) -> Seat | None:

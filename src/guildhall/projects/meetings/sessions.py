@@ -315,7 +315,7 @@ class Sessions:
         that wait for the answer to an earlier message.
         """
         context = self._context
-        self._start_task(asyncio.to_thread(self._write_transcript, id))
+        self.start_task(asyncio.to_thread(self._write_transcript, id))
         has_waited = False
         while True:
             self._message_added[id].clear()
@@ -348,7 +348,7 @@ class Sessions:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
         if ending.pause == "message" and not self._followers[id] and unanswered(self._context, id) is not None:
-            self._start_task(self._answer_in_background(id))
+            self.start_task(self._answer_in_background(id))
 
     async def _answer_in_background(self, id: str) -> None:
         context = self._context
@@ -359,7 +359,8 @@ class Sessions:
         except GuildError as error:
             _log.warning("%s: the last message is not answered: %s", id, error)
 
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start work in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
