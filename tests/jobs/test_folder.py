@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.activities.contract import Asked, Decided
-from guildhall.core.errors import Conflict, InvalidFile, UsageError
+from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
 from guildhall.jobs.directory import JobFolder, look, parse_questions, render_questions
 from guildhall.jobs.model import Job, artifact_path
+from guildhall.runs.purpose import Contract
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,7 +166,9 @@ def test_artifacts_are_written_where_they_belong(folder: JobFolder, tmp_path: Pa
     with pytest.raises(UsageError):
         folder.write_artifact("out/x", "3")
     assert not (tmp_path / "x").exists()
-    assert folder.lacks(["report.md", "other.md", "out"]) == ["other.md", "out"]
+    with pytest.raises(NotFulfilled) as raised:
+        folder.check_result(Contract(artifacts=("report.md", "other.md", "out")), "done")
+    assert raised.value.message.endswith("the artifact other.md is not there; the artifact out is not there")
 
 
 def test_a_directory_that_is_gone_is_told(folder: JobFolder) -> None:
