@@ -147,7 +147,7 @@ class Jobs(Register):
             execute=lambda run: self._execute(id, run, contract),
             server=SERVER,
             seated=seated,
-            judge=partial(asyncio.to_thread, self._judge, id, contract),
+            judge=lambda run, stretch: asyncio.to_thread(self._judge, id, contract, run, stretch),
             settled=partial(self._settled, id),
         )
 
