@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.members.folders import Roster, demand, member_code
 from guildhall.members.jobs import FILE, MemberJobs, Work, takes_no_work
 from guildhall.members.manifest import wanted
-from guildhall.members.model import AtWork, Member, MemberShown
+from guildhall.members.model import AtWork, Member, MemberShown, MemberStatus
 from guildhall.members.process import MemberProcess, Pace, log_of
 from guildhall.members.tools import bridge, guidance, server_of
 from guildhall.runs.assembly.callees import NOBODY, Outsiders
@@ -133,7 +133,7 @@ class Members:
         """Return the running jobs of members, as they were at the last poll."""
         return self._work.seen()
 
-    def standing(self) -> list[dict[str, Any]]:
+    def statuses(self) -> list[MemberStatus]:
         """Return the state and the number of running jobs of each started member."""
         return [
             {"member": process.member.name, "state": process.state, "jobs": self._work.count(folder)}
