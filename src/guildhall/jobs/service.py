@@ -116,7 +116,7 @@ class Jobs(Register):
         try:
             await asyncio.to_thread(folder.make, dispatch.task, dict(dispatch.config))
             seat = self._seat(purpose)
-            prepared = await self._runs().preparation.prepare(request, frame, worker=seated(worker), seat=seat)
+            prepared = await self._runs().prepare(request, frame, worker=seated(worker), seat=seat)
             job = replace(job, run=prepared.run)
             await self._begun(job, prepared)
         except BaseException:
@@ -279,7 +279,7 @@ class Jobs(Register):
         if (job := self._index.get(purpose.id)) is None:
             raise Conflict(f"the run {run} did the job {purpose.id}, which is there no more", hint="Dispatch it anew.")
         async with self._steering[job.id]:  # two at once: the second one is told that it is running
-            prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(purpose))
+            prepared = await self._runs().prepare_again(run, frame, grant=grant, seat=self._seat(purpose))
             if job.status != "running":
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared

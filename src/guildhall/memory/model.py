@@ -30,7 +30,7 @@ COMPACTED_KEY = "compacted"  # written by compaction only
 MAX_ENTRY_BYTES = 100_000
 CHARS_PER_TOKEN = 4
 COMPACTOR_WORKER = "memory-compactor"
-COMPACTION_BUDGET_USD = 0.05  # per compaction
+BUDGET_USD = 0.05  # per compaction
 
 _MAX_TIMESTAMP = 253_402_300_799  # 9999-12-31: files can have later times, datetime cannot
 _MAX_LISTED_IDS = 12

@@ -24,10 +24,10 @@ from guildhall.core.errors import InvalidFile, UsageError
 from guildhall.memory import prompt_block, records
 from guildhall.memory.folder import ARCHIVE, MemoryFolder, memory_folders, write_private_file
 from guildhall.memory.model import (
+    BUDGET_USD,
     CHARS_PER_TOKEN,
     COMPACTED_KEY,
     COMPACTION,
-    COMPACTION_BUDGET_USD,
     Action,
     Author,
     CompactionResult,
@@ -158,7 +158,7 @@ class Memory:
             if max_note_bytes is not None:
                 sources = _select_affordable(sources, max_note_bytes)
                 if not sources:
-                    limit = f"{COMPACTION_BUDGET_USD:.2f} USD pays for {max_note_bytes:,} bytes of notes"
+                    limit = f"{BUDGET_USD:.2f} USD pays for {max_note_bytes:,} bytes of notes"
                     return _failure(folder, f"{limit}, and every entry is longer")
             chars_before = _count_chars(sources)
             max_chars = min(limit_chars // 2, entry_budget(limit_tokens) * 3 // 4, chars_before // 2)

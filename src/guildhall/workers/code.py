@@ -2,7 +2,7 @@
 
 The code is in toolbox files, packages, MCP servers and the module of an output schema. A file is trusted by its path
 and its SHA-256. Code in the user's own home is trusted. Does not store pins (see `workers.records`) or ask the user
-(see `cli.trust_prompt`).
+(see `cli.prompt`).
 
 Invariant: the code is read here, never run, and code of a project runs only in the form that the user has trusted.
 """

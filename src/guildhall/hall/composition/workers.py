@@ -148,19 +148,9 @@ class WorkerServices:
     @cached_property
     def planner(self) -> Planner:
         """Computes what a worker could do. It starts nothing that could do anything."""
-        from guildhall.runs.assembly.memory import RunMemory
         from guildhall.runs.plan.planner import Planner
 
-        return Planner(
-            supply=self.supply,
-            find=self.find,
-            everyone=self.listed,
-            active=self.active,
-            describe=self._runtimes.boxes.describe,
-            memory=RunMemory(memory=self._memory(), request_compaction=lambda request: None),
-            provided=self._project_tools,
-            priced=self.has_price,
-        )
+        return Planner(assembler=self.assembler, priced=self.has_price)
 
     @cached_property
     def assembler(self) -> Assembler:
@@ -169,16 +159,14 @@ class WorkerServices:
         from guildhall.runs.assembly.memory import RunMemory
 
         return Assembler(
-            self._environment.environ,
             find=self.find,
             everyone=self.listed,
             active=self.active,
-            settings=self._environment.settings,
             describe=self._runtimes.boxes.describe,
             memory=RunMemory(
                 memory=self._memory(), request_compaction=lambda request: self._compactor().start(request)
             ),
-            instead=self._environment.policy.replace_tool,
+            replace_tool=self._environment.policy.replace_tool,
             supply=self.supply,
             serve=self._serve,
             provided=self._project_tools,
