@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Run
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
-    from guildhall.runs.replay.recordings import Recordings
+    from guildhall.runs.replay.replay import Recordings
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
     from guildhall.workflow.model import Agent, Values, Workflow
