@@ -35,7 +35,7 @@ def make_due(team: Team, at: str = LONG_AGO) -> None:
 async def ring(team: Team) -> None:
     """The time has come for all schedules."""
     await team.hall.store.write(lambda c: c.exec_driver_sql("UPDATE schedules SET due_at=?", (LONG_AGO,)))
-    for workflow in team.hall.workflows._teams.values():
+    for workflow in team.hall.main.workflows._teams.values():
         workflow.alarms.look_again()
 
 

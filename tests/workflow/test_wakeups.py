@@ -108,7 +108,7 @@ def test_a_wake_up_that_got_lost_is_made_good_and_wakes_nobody_else(team: Team) 
     team.script(ann=[[{"sleep": 30, "say": "late"}]], bob=[[send("I was asked"), say()]])
 
     async def work(team: Team) -> None:
-        team.hall.workflows.clock = Hurrying()
+        team.hall.main.workflows.clock = Hurrying()
         task = team.begun()
         await team.until(lambda: any(event.data["phase"] == "live" for event in team.heard("workflow")))
         deaf = Rooms(team.hall.store, team.hall.clock).room(team.room.id)

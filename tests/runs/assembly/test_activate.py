@@ -13,8 +13,8 @@ from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
 from guildhall.runs.assembly.activation import DEFAULT, Activation, activate, context_of, understood
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
+from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.loader import given
-from guildhall.workers.references import Code, CodeFile
 
 TOLD = {"tools": [{"name": "weigh"}]}
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.purpose import RunKind
-    from guildhall.workflow.service import Workflows
 
 
 _SETTLE_TIMEOUT_S = 2.0  # for background work when the process of a hall exits
@@ -135,11 +134,6 @@ class Hall:
     def runs(self) -> Runs:
         """The runs of the home's own database."""
         return self.main.runs
-
-    @property
-    def workflows(self) -> Workflows:
-        """The workflows of the home's own database."""
-        return self.main.workflows
 
     @property
     def projects(self) -> Projects:

@@ -20,10 +20,10 @@ from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
+from guildhall.workers.code import how_to_trust
 from guildhall.workers.definition import ToolRule
 from guildhall.workers.lifecycle import usable, wish
 from guildhall.workers.registry import Registry
-from guildhall.workers.trust import Pin, how_to_trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Listed, Pin, Worker
 
     # The tools that a worker has in a project without declaring them: worker, frame, run, context.
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]

@@ -122,7 +122,7 @@ class WorkflowService(Workflows):
 
         frame = replace(frame, interactive=False)
         worker = self._hall.workers.find_for_work(request.worker, frame)
-        seated = await self._hall.workflows.seat(worker, request, frame)
+        seated = await self._hall.main.workflows.seat(worker, request, frame)
         if isinstance(seated, Prepared):
             self._hall.main.launch(seated)
         return await self.find_by_run(seated.run if isinstance(seated, Prepared) else seated.id)

@@ -20,8 +20,8 @@ from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings, describe_package, describe_toolbox
 from guildhall.tools.host.process import ToolHost
 from guildhall.tools.host.protocol import HostSpec
+from guildhall.workers.code import Code, activation_code
 from guildhall.workers.package import PROJECT_FILE
-from guildhall.workers.references import Code, activation_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

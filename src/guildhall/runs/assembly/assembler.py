@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from guildhall.sandbox.view import View
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.references import Code
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from guildhall.sandbox.jail import Confinement
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.mcp.client import Servers
 from guildhall.tools.mcp.model import ServerSpec, tool_name
-from guildhall.workers.references import program_of, seen_by, variables_of
+from guildhall.workers.code import program_of, seen_by, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

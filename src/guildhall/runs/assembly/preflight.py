@@ -21,8 +21,9 @@ from guildhall.models.credentials import joined
 from guildhall.policy.rules import judge_risk
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runtimes.catalog import ROWS, Row
-from guildhall.workers.references import (
+from guildhall.workers.code import (
     Code,
+    Trust,
     activation_code,
     checked_schema,
     code_of,
@@ -33,7 +34,6 @@ from guildhall.workers.references import (
     toolbox_code,
     variables_of,
 )
-from guildhall.workers.trust import Pin, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.callees import Outsiders
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Worker
+    from guildhall.workers.model import Pin, Worker
     from guildhall.workers.registry import Choice
 
 

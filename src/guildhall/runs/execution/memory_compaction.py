@@ -1,7 +1,7 @@
 """Memory compactor: compacts memory folders in the background, with a run of its own for the model call.
 
 The outcome is reported in the run that caused the compaction, or kept for the hall if that run has ended. Does not
-decide which entries are compacted or how: `memory.compaction` does.
+decide which entries are compacted or how: `memory.service` does.
 
 Invariant: a compaction never blocks the run that caused it. If it fails, the hall and the worker continue.
 """
@@ -17,7 +17,7 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
 from guildhall.core.events import Event, EventBus, MemoryCondensedData
-from guildhall.memory.compaction import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
+from guildhall.memory.model import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record import records
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.sandbox.view import Folder
     from guildhall.tools.model import Tool
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
-    from guildhall.workers.references import Code
 
 
 @dataclass(frozen=True, kw_only=True)
