@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen
 
 T = TypeVar("T")
 Argument = Callable[[Any], object]  # adds itself to a parser, or to a group of a parser

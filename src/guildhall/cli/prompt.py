@@ -1,7 +1,7 @@
 """Prompts: ask the user for an answer, a yes or no, or trust in code, and read the answers at the terminal.
 
 Input that was typed before the question is discarded. Does not send an answer to the hall (see `cli.follow` and
-`cli.commands.runs.answer`) or decide which code is trusted (see `workers.trust`).
+`cli.commands.runs.answer`) or decide which code is trusted (see `workers.code`).
 
 Invariant: every character of foreign text that the user approves is visible.
 """

@@ -22,11 +22,11 @@ from guildhall.room import mentions
 from guildhall.room.model import ALL
 from guildhall.runs.assembly.assembled import from_snapshot, snapshot
 from guildhall.runs.plan.model import Executes
+from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits, ToolRule
 from guildhall.workers.loader import in_todays_words
 from guildhall.workers.model import BUILT_IN_TOOLS, Worker
-from guildhall.workers.references import Code, CodeFile
 from guildhall.workers.registry import normal
 from guildhall.workflow.definition import OTHER_NAMES, AgentDefinition, Definition
 from guildhall.workflow.model import Agent, Names, Workflow, command, unfilled
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from guildhall.core.yaml import Location, Source
-    from guildhall.workers.trust import Trust
+    from guildhall.workers.code import Trust
 
     Find = Callable[[str], Worker]  # a worker by its name or file, as the workflow's project sees it
 
@@ -352,15 +352,12 @@ def commands(definition: Definition) -> tuple[str, ...]:
 
 
 def setup_code(workflow: Workflow, home: Home) -> Code | None:
-    """The file as something that is executed; None: it has no setup."""
-    return code_of(workflow.path, workflow.text, home) if workflow.definition.setup else None
-
-
-def code_of(path: Path, text: str, home: Home) -> Code:
-    root = project_root(path.parent).resolve()
-    real = path.resolve()
-    shown = real.relative_to(root).as_posix() if real.is_relative_to(root) else str(real)
-    file = CodeFile(path=real, shown=shown, content=text.encode())
+    """Return the file as code that is executed, or None if it has no setup."""
+    if not workflow.definition.setup:
+        return None
+    root, path = project_root(workflow.folder).resolve(), workflow.path.resolve()
+    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    file = CodeFile(path=path, shown=shown, content=workflow.text.encode())
     return Code(kind="workflow", name=shown, root=root, files=(file,), own=root == home.path.resolve())
 
 

@@ -24,6 +24,7 @@ from guildhall.store.schema import SET_HOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from guildhall.activities.owner import RunOwner
     from guildhall.core.paths import Home
     from guildhall.jobs.service import Jobs
     from guildhall.members.service import Members
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.hooks import Seating
     from guildhall.runs.purpose import RunKind
-    from guildhall.workflow.service import Workflows
 
 
 _SETTLE_TIMEOUT_S = 2.0  # for background work when the process of a hall exits
@@ -137,11 +136,6 @@ class Hall:
         return self.main.runs
 
     @property
-    def workflows(self) -> Workflows:
-        """The workflows of the home's own database."""
-        return self.main.workflows
-
-    @property
     def projects(self) -> Projects:
         """The projects that config.yaml registers."""
         return self.environment.projects
@@ -204,7 +198,7 @@ class Hall:
 
     # owners of runs
 
-    def owner_of(self, kind: RunKind) -> Seating | None:
+    def owner_of(self, kind: RunKind) -> RunOwner | None:
         """Return the service that owns the runs of this kind, or None if none does."""
         if kind == "job":
             return self.jobs
@@ -212,7 +206,7 @@ class Hall:
             return self.meetings
         return self.commissions if kind == "commission" else None
 
-    def owners(self) -> tuple[Seating, ...]:
+    def owners(self) -> tuple[RunOwner, ...]:
         """Return all services that own runs."""
         return (self.jobs, self.commissions, self.meetings)
 

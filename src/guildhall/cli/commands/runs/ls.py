@@ -247,7 +247,7 @@ def _note_left_behind(screen: Screen) -> None:
     """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
     from guildhall.core.paths import Home
     from guildhall.hall.client.discovery import find
-    from guildhall.members.activity import FILE, Work
+    from guildhall.members.jobs import FILE, Work
 
     home = Home.locate(dict(os.environ))
     if not (home.path / FILE).exists() or find(home) is not None:

@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.tools.host.protocol import pin_of
 
 if TYPE_CHECKING:
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen
 
 _SUFFIXES = (".yaml", ".yml")
 

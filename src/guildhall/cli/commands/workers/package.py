@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, GuildError, Refused
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.workers.package import PackageShown
+    from guildhall.workers.model import PackageShown
 
 _LONGEST = 2_000  # characters of a posture that are shown before it is added
 

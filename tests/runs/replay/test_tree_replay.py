@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.runs.execution.test_delegation import answer, run
 from tests.runs.places import DONE, WRITE, journal, put_worker
-from tests.runs.test_delegation import answer, run
 from tests.runs.trees import ONE, TWO, call, calls, put_answers, put_boss, put_tree, written
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from tests.conftest import Guild
 
-TOY = Path(__file__).parents[1] / "tools" / "toy_server.py"
+TOY = Path(__file__).parents[2] / "tools" / "toy_server.py"
 NO_NET = {"net": {"allowed": False}}
 LIBRARY = '''
 from mcp.server.mcpserver import MCPServer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
 from guildhall.runs.assembly.activation import DEFAULT, Activation, activate, context_of, understood
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
+from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.loader import given
-from guildhall.workers.references import Code, CodeFile
 
 TOLD = {"tools": [{"name": "weigh"}]}
 
@@ -58,7 +59,7 @@ def test_what_makes_no_sense_is_refused(nonsense: Any, message: str) -> None:
 def test_what_it_does_not_say_is_as_without_it() -> None:
     assert understood(None, "begin:go", "box", []) == understood({}, "begin:go", "box", []) == DEFAULT
     some = understood({"tools": ["weigh", "weigh"], "limits": {"max_turns": 5}}, "begin:go", "box", ["weigh"])
-    assert some == Activation.from_dict(some.as_dict())
+    assert some == Activation.from_dict(asdict(some))
     assert some.tools == ("weigh",)
     assert some.bounds(Bounds(max_turns=3, timeout=9)) == Bounds(max_turns=3, timeout=9)
     assert some.bounds(Bounds(max_turns=None, budget=2)) == Bounds(max_turns=5, budget=2)

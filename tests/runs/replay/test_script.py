@@ -25,8 +25,8 @@ from guildhall.core.frame import RecordedFrame
 from guildhall.models.model import Query
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.runs.model import Run, RunRequest, Usage
-from guildhall.runs.record import messages as shown
 from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, Tokens
+from guildhall.runs.record.messages import dump_response
 from guildhall.runs.replay.script_export import script_of
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
 from tests.entries import assembly
@@ -309,7 +309,7 @@ def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = 
             max_tokens=None,
         )
         usage = Tokens(input_tokens=1, output_tokens=1)
-        answer = ModelAnswered(response=shown.dump([response])[0], usage=usage, cost_usd=None)
+        answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=None)
         entries += [(f"m{number}", asked), (f"m{number}", answer)]
     record: dict[str, Any] = dict.fromkeys(field.name for field in fields(Run))
     record |= {"id": "r-2222222222", "root": "r-2222222222", "worker": "scribe", "model": "none:known"}

@@ -58,7 +58,7 @@ def test_what_is_asked_is_what_arrives(text: str, data: bytes) -> None:
     arrived = said(line)
     assert isinstance(arrived, Asked)
     (other,) = arrived.requests
-    assert messages.request(other) == messages.request(request)
+    assert messages.request_parts(other) == messages.request_parts(request)
     assert (other.instructions, other.parts[2].content[2].data) == (text, data)
 
 

@@ -23,12 +23,7 @@ _AWAITED = 5.0  # seconds for a program to make a call that its model has asked 
 
 
 class Patience:
-    """Counts the calls of a run that are open and those of them that wait.
-
-    When every open call waits and nobody sits at the terminal (`hold` is false), the run is `stuck`: it can be put
-    away until there is an answer. A run that another one called is never stuck by itself: it makes the call that it
-    answers wait, and the run at the top is put away when nothing in its tree goes on.
-    """
+    """Counts the open calls of a run and those of them that wait. An idle run is `stuck`: it can be parked."""
 
     def __init__(self, clock: Clock, *, hold: int, parent: Patience | None = None, awaited: float = _AWAITED) -> None:
         """`awaited`: seconds for a call that is still to come."""

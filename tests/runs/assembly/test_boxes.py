@@ -11,7 +11,7 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.runs.assembly.activation import Boxes
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings
-from guildhall.workers.references import Code, code_file
+from guildhall.workers.code import Code, code_file
 
 if TYPE_CHECKING:
     from pathlib import Path

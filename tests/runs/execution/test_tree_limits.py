@@ -13,9 +13,9 @@ from hypothesis import strategies as some
 from guildhall.runs.execution.budget import Budget, Purse, Short
 from guildhall.runs.limits import Spent
 from guildhall.runs.model import Bounds
+from tests.runs.execution.test_delegation import answer, run, told
 from tests.runs.places import DONE, WRITE, journal, kinds, put_worker, until
 from tests.runs.test_asks import terminal as terminal
-from tests.runs.test_delegation import answer, run, told
 from tests.runs.test_limits import suggested, with_usage
 from tests.runs.trees import Answers, call, calls, put_answers, put_boss, put_tree, written
 

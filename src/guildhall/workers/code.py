@@ -1,15 +1,17 @@
-"""Code references: find and read the code that a worker names, and the environment of its MCP servers.
+"""Code of workers: finds and reads the code that a worker names, and decides if it may run.
 
-The code is in toolbox files, packages, MCP servers and the module of an output schema. Does not decide about trust (see
-`workers.trust`).
+The code is in toolbox files, packages, MCP servers and the module of an output schema. A file is trusted by its path
+and its SHA-256. Code in the user's own home is trusted. Does not store pins (see `workers.records`) or ask the user
+(see `cli.prompt`).
 
-Invariant: the code is read here, never run.
+Invariant: the code is read here, never run, and code of a project runs only in the form that the user has trusted.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -17,12 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from guildhall.core.errors import GuildError, InvalidFile, NotFound, ToolUnavailable
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted, ToolUnavailable
 from guildhall.core.ids import canonical, is_name
 from guildhall.core.text import did_you_mean
 from guildhall.core.yaml import shown
 from guildhall.tools.host.protocol import pin_of, read_source
 from guildhall.tools.mcp.model import installation
+from guildhall.workers.model import GENERATED, WORKERS, Pin, Seen, Standing, Worker
 from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_package
 
 if TYPE_CHECKING:
@@ -30,8 +33,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.workers.model import Worker
-
 
 TOOLBOXES = "toolboxes"
 SERVERS = "mcp_servers"
@@ -39,14 +40,15 @@ SERVERS = "mcp_servers"
 _REFERENCE = re.compile(rf"{MODULE.pattern}(?:\.{MODULE.pattern}){{0,20}}:{MODULE.pattern}")
 # Of a server's command: what is a program to whatever program comes first.
 _SCRIPTS = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua"})
-_MOST_FILES = 500
-_MOST_BYTES = 5_000_000
+MAX_FILES = 500  # of a toolbox, a package or a member
+MAX_BYTES = 5_000_000
+_FIELDS = {"toolbox": "toolboxes", "server": "mcp_servers", "member": "members"}
 _HOW = "Write schemas/NAME.json, or package.module:Model for a model in a module of the project."
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeFile:
-    """One file, as it was read."""
+    """A file and its content."""
 
     path: Path  # absolute, no link in it
     shown: str  # from the project
@@ -59,18 +61,18 @@ class CodeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What is executed together: a toolbox, a server, a model's package, a test's programs, a setup, a member."""
+    """Files that are executed together, such as a toolbox, a server or a member."""
 
     kind: Literal["toolbox", "server", "module", "test", "workflow", "member", "activation"]
     name: str  # mail; docs; package.module:Model; tests/mail.yaml
     root: Path  # the project that it lies in
     files: tuple[CodeFile, ...]
-    own: bool = False  # in the home: the person put it there
+    own: bool = False  # in the home: the user put it there
     folder: Path | None = None  # of the package, where it is one
     entry: str | None = None  # of a package of the home: the module with the tools, or the function that is called
 
     def sources(self) -> dict[str, str]:
-        """The text of each file, by its path from the project."""
+        """Return the text of each file, by its path from the project."""
         texts: dict[str, str] = {}
         for file in self.files:
             try:
@@ -83,7 +85,7 @@ class Code:
 def code_of(
     worker: Worker, frame: Frame, home: Home, given: Collection[str] = ()
 ) -> tuple[list[Code], list[GuildError]]:
-    """All code that the worker names, and what of it cannot be had."""
+    """Return all code that the worker names, and the errors of code that cannot be read."""
     named = [name for name in worker.definition.toolboxes if name not in given]
     finders: list[Callable[[], Code]] = [
         *(partial(toolbox_code, worker, name, frame, home, given) for name in named),
@@ -102,9 +104,9 @@ def code_of(
 
 
 def server_code(worker: Worker, name: str, frame: Frame) -> Code:
-    """What a person trusts who trusts a server: what the file says of it, and the files of the project that it runs.
+    """Return the part of the worker file that declares a server, and the project files that its command names.
 
-    What the program loads beside these is not known beforehand: it is confined instead.
+    Other files that the program loads are not known in advance. The sandbox confines the program instead.
     """
     root, server = worker.beside(frame), worker.definition.mcp_servers[name]
     path = worker.path or root / worker.name
@@ -121,12 +123,12 @@ def server_code(worker: Worker, name: str, frame: Frame) -> Code:
 
 
 def _runs(place: int, word: str) -> bool:
-    """Whether a word of a command may name a program of the project."""
+    """Return True if a word of a command may name a program of the project."""
     return "/" in word if place == 0 else Path(word).suffix in _SCRIPTS
 
 
 def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Collection[str] = ()) -> Code:
-    """The file of a toolbox: of the worker's project, or of the home. `given` are names that others bring."""
+    """Return the code of a toolbox in the worker's project, the home or a package. `given`: other known names."""
     root = worker.beside(frame)
     paths = toolbox_files(worker, name, frame, home)
     if not paths:
@@ -146,14 +148,14 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Col
         )
     path = paths[0]
     if path.name == PROJECT_FILE:
-        return exported(read_package(path.parent))
+        return package_code(read_package(path.parent), "toolbox")
     own = path.parent.resolve() == home.toolboxes.resolve()
     files = (code_file(path, path.parent if own else root, anywhere=own),)
     return Code(kind="toolbox", name=name, root=root, files=files, own=own or worker.scope == "package")
 
 
 def toolbox_files(worker: Worker, name: str, frame: Frame, home: Home) -> list[Path]:
-    """Where there is a file for a toolbox of this name: of its own, or that of a package which is one."""
+    """Return the files that can define a toolbox of this name: modules, and the file of a package."""
     folders = {folder.resolve(): folder for folder in (worker.beside(frame) / TOOLBOXES, home.toolboxes)}
     found = [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
     package = home.packages / name
@@ -169,47 +171,42 @@ def _may_be_toolbox(folder: Path) -> bool:
         return True  # there is something; reading it again says what is wrong
 
 
-def exported(package: Package) -> Code:
-    """The modules of a toolbox package."""
-    return package_code(package, "toolbox", package.name, "export", package.table.export or "")
-
-
 def activation_code(worker: Worker) -> Code:
-    """The modules of a worker package that says by itself how its runs begin."""
+    """Return the modules of a worker package that has its own activation."""
     assert worker.path is not None
-    return activation_of(read_package(worker.path.parent))
+    return package_code(read_package(worker.path.parent), "activation")
 
 
-def activation_of(package: Package) -> Code:
-    return package_code(package, "activation", package.name, "activate", package.table.activate or "")
-
-
-def package_code(
-    package: Package, kind: Literal["toolbox", "activation"], name: str, field: str, reference: str
-) -> Code:
-    """The modules of a package, all of them."""
+def package_code(package: Package, kind: Literal["toolbox", "activation"]) -> Code:
+    """Return all modules of a package, as its toolbox or its activation."""
+    field = "export" if kind == "toolbox" else "activate"
+    reference = (package.table.export if kind == "toolbox" else package.table.activate) or ""
     folder = package.folder
     top = source_root(folder)
     files = tuple(code_file(path, folder, top) for path in modules_in(top))
-    if sum(len(file.content) for file in files) > _MOST_BYTES:
-        raise ToolUnavailable(f"the package {name} is too large: over {_MOST_BYTES:,} bytes", where=str(folder))
+    _check_size(package.name, files, folder)
     module = reference.partition(":")[0]
     path = module.replace(".", "/")
     if not {f"{path}.py", f"{path}/__init__.py"} & {file.shown for file in files}:
         known = {file.shown.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in files}
         hint = did_you_mean(module, known) or f"Its file is {top / path}.py."
         raise package.error(f"there is no module {module} in the package", field, hint)
-    return Code(kind=kind, name=name, root=top, files=files, own=True, folder=folder, entry=reference)
+    return Code(kind=kind, name=package.name, root=top, files=files, own=True, folder=folder, entry=reference)
+
+
+def _check_size(name: str, files: tuple[CodeFile, ...], folder: Path | None) -> None:
+    if sum(len(file.content) for file in files) > MAX_BYTES:
+        raise ToolUnavailable(f"the package {name} is too large: over {MAX_BYTES:,} bytes", where=str(folder))
 
 
 def names_module(worker: Worker) -> bool:
-    """Whether the worker's output schema is a model in Python."""
+    """Return True if the worker's output schema is a model in Python."""
     reference = worker.definition.output_schema_ref
     return reference is not None and not reference.endswith(".json")
 
 
 def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
-    """The module, or the whole package, of `output_schema_ref: package.module:Model`."""
+    """Return the module, or the whole package, of `output_schema_ref: package.module:Model`."""
     reference = worker.definition.output_schema_ref or ""
     if not _REFERENCE.fullmatch(reference):
         message = f"output_schema_ref: {reference!r} is neither a .json file nor package.module:Model"
@@ -227,19 +224,18 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
         message = f"output_schema_ref: there is no module {module} in {root}"
         raise InvalidFile(message, where=worker.place, hint="Its file lies in the worker's project: package/module.py.")
     files = tuple(code_file(path, root) for path in paths)
-    if sum(len(file.content) for file in files) > _MOST_BYTES:
-        raise ToolUnavailable(f"the package {top} is too large: over {_MOST_BYTES:,} bytes", where=str(folder))
+    _check_size(top, files, folder)
     own = root.resolve() == home.path.resolve() or worker.scope == "package"
     return Code(kind="module", name=reference, root=root, files=files, own=own, folder=folder)
 
 
 def source_root(folder: Path) -> Path:
-    """Where the modules of a package start: in its `src/` if it has one, else in its folder."""
+    """Return the folder where the modules of a package start: its `src/` if it has one, else its folder."""
     return folder / "src" if os.path.isdir(folder / "src") else folder  # noqa: PTH112 - what cannot be seen is not there
 
 
 def toolboxes_in(root: Path) -> tuple[list[Code], list[GuildError]]:
-    """Every toolbox of a project that a worker could name, used or not, and what cannot be read."""
+    """Return every toolbox of a project, used or not, and the errors of files that cannot be read."""
     found: list[Code] = []
     wrong: list[GuildError] = []
     try:
@@ -255,34 +251,35 @@ def toolboxes_in(root: Path) -> tuple[list[Code], list[GuildError]]:
 
 
 def _package(root: Path, top: str) -> Path | None:
-    """The folder of a package; None: it is a single file. As Python looks for it."""
+    """Return the folder of a package as Python finds it, or None if it is a single file."""
     if _is_file(root / top / "__init__.py"):
         return root / top
     return root / top if (root / top).is_dir() and not _is_file(root / f"{top}.py") else None
 
 
 def modules_in(folder: Path) -> Iterator[Path]:
-    """Every file below a folder that Python could import. Folders behind links are not looked into."""
+    """Yield every file below a folder that Python could import. Links to folders are not followed."""
     count = 0
-    for place, folders, files in os.walk(folder, onerror=_unreadable):
+    for place, folders, files in os.walk(folder, onerror=raise_unreadable):
         folders[:] = sorted(name for name in folders if MODULE.fullmatch(name) and name != "__pycache__")
         for name in sorted(files):
             if name.endswith(".py") and MODULE.fullmatch(name.removesuffix(".py")):
                 count += 1
-                if count > _MOST_FILES:
+                if count > MAX_FILES:
                     hint = "Put what is needed into a package of its own."
-                    raise ToolUnavailable(f"there are more than {_MOST_FILES} modules", where=str(folder), hint=hint)
+                    raise ToolUnavailable(f"there are more than {MAX_FILES} modules", where=str(folder), hint=hint)
                 yield Path(place) / name
 
 
-def _unreadable(error: OSError) -> None:
+def raise_unreadable(error: OSError) -> None:
+    """Raise ToolUnavailable for a folder that `os.walk` cannot read."""
     raise ToolUnavailable(f"the folder cannot be read: {error.strerror or error}", where=error.filename)
 
 
 def code_file(path: Path, root: Path, start: Path | None = None, *, anywhere: bool = False) -> CodeFile:
-    """A file of a project. One that really lies elsewhere is none, unless it may be `anywhere`.
+    """Return a file of a project. Raise ToolUnavailable for a link out of it, unless it may be `anywhere`.
 
-    It is shown from `start`, where that is another folder than the project.
+    `start`: the folder from which its path is shown, if not the project.
     """
     try:
         real, top = path.resolve(strict=True), root.resolve()
@@ -304,7 +301,7 @@ def _is_file(path: Path) -> bool:
 
 
 def program_of(worker: Worker, name: str, frame: Frame) -> Path:
-    """The program of a server, as the caller's PATH finds it; one with a slash in its name lies in the project."""
+    """Return the program of a server: a path in the project if it has a slash, else found on the caller's PATH."""
     word = (worker.definition.mcp_servers[name].command or ("",))[0]
     if "/" in word:
         found = worker.folder(frame) / Path(word).expanduser()
@@ -319,7 +316,7 @@ def program_of(worker: Worker, name: str, frame: Frame) -> Path:
 
 
 def variables_of(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
-    """The variables that a server is given: those of the caller's that the file names and the settings allow."""
+    """Return the caller's variables that the worker file names and the settings allow."""
     found: dict[str, str] = {}
     for variable in worker.definition.mcp_servers[name].env:
         if variable not in frame.env:
@@ -331,9 +328,10 @@ def variables_of(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
 
 
 def seen_by(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Path, ...]:
-    """What a server sees beside the run's folders, to read: where its program is installed, and what its command names.
+    """Return the folders that a server may read besides those of the run.
 
-    Of a file that is named the folder is seen, because what it loads lies beside it; but never the person's whole home.
+    These are the installation of its program, and the folders of the files that its command names, because the files
+    that it loads are there. The user's whole home is never among them.
     """
     person = Path.home()
     found = [*installation(program)]
@@ -345,7 +343,7 @@ def seen_by(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Pat
 
 
 def checked_schema(schema: Any, where: str) -> Mapping[str, Any]:
-    """The schema, if it is one of an object and stands alone; `where` is its place, for errors."""
+    """Return the schema. Raise InvalidFile unless it describes an object and refers only to itself."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
 
@@ -387,3 +385,59 @@ def _leads_somewhere(reference: str, schema: Mapping[str, Any]) -> bool:
         return isinstance(here.resolver().lookup(reference).contents, dict | bool)
     except (Unresolvable, ValueError, TypeError):  # no such part
         return False
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The files that the user of a home trusts."""
+
+    pins: Mapping[Path, Pin]
+    own: Path | None = None  # the folder of the program itself: whoever runs it has trusted it
+
+    def seen(self, code: Code) -> tuple[Seen, ...]:
+        """Return each file of the code, and the trusted files of a package that do not exist any more."""
+        seen = [self._seen(file.path, file.shown, len(file.content), file.digest) for file in code.files]
+        if code.folder is not None:
+            real, root, there = code.folder.resolve(), code.root.resolve(), {file.path for file in code.files}
+            gone = [path for path in sorted(self.pins) if path.is_relative_to(real) and path not in there]
+            seen += [self._seen(path, path.relative_to(root).as_posix(), 0, None) for path in gone]
+        return tuple(seen)
+
+    def _seen(self, path: Path, shown: str, size: int, digest: str | None) -> Seen:
+        """Compare a file with its pin. `digest`: None if the file does not exist any more."""
+        pin = self.pins.get(path)
+        if pin is None:
+            return Seen(path=path, shown=shown, size=size, digest=digest or "", standing="new")
+        standing: Standing = "gone" if digest is None else "trusted" if digest == pin.digest else "changed"
+        trusted_at, digest = pin.trusted_at, digest or pin.digest
+        return Seen(path=path, shown=shown, size=size, digest=digest, standing=standing, trusted_at=trusted_at)
+
+    def holds(self, code: Code) -> bool:
+        """Return True if the code may run: it is in the user's own home, or every file is trusted as it is."""
+        if self.own is not None and code.root.resolve() == self.own:
+            return True
+        return code.own or all(seen.standing == "trusted" for seen in self.seen(code))
+
+    def demand(self, code: Code, worker: Worker, frame: Frame) -> None:
+        """Raise NotTrusted unless the code may run."""
+        if self.holds(code):
+            return
+        field = _FIELDS.get(code.kind, "output_schema_ref")
+        raise NotTrusted(
+            f"{field}: {code.name} is {self.why_not(code)}",
+            where=worker.place,
+            hint=f"Look at it, then: {how_to_trust(worker, frame)}",
+        )
+
+    def why_not(self, code: Code) -> str:
+        """Return the files that the user has not trusted as they are."""
+        open_ones = [f"{seen.shown} ({seen.said})" for seen in self.seen(code) if seen.standing != "trusted"]
+        more = f", and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
+        return f"code that is not trusted as it is: {', '.join(open_ones[:5])}{more}"
+
+
+def how_to_trust(worker: Worker, frame: Frame) -> str:
+    """Return the command that shows the code of a worker and asks the user to trust it."""
+    if worker.path is None or worker.path.parent in (frame.root / WORKERS, frame.root / WORKERS / GENERATED):
+        return "guild trust"
+    return f"guild trust {shlex.quote(str(worker.path))}"

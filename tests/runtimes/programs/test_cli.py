@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Guest, Outcome
     from guildhall.tools.model import ToolResult
 
-PUPPET = Path(__file__).parents[1] / "standins" / "puppet"
+PUPPET = Path(__file__).parents[2] / "standins" / "puppet"
 ROW = Row(name="puppet", title="The puppet", program="puppet", least="1.2.0", install="nowhere")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 HELLO = {"answer": "hello"}
