@@ -23,13 +23,13 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.doors import Reception
 from guildhall.rpc.listener import Listener
 from guildhall.runs.model import RunRequest
-from guildhall.runtimes.model import Guest, Outcome
+from guildhall.runtimes.model import DoorClient, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from guildhall.runtimes.model import Assignment, Entry, OpenDoors
+    from guildhall.runtimes.model import Assignment, DoorAccess, HttpDoors
 
 CALLS = 30  # of one round
 EVENTS = 40  # of one answer
@@ -189,11 +189,11 @@ class _Open:
     """A runtime that lets a program in, and waits."""
 
     def __init__(self) -> None:
-        self.entry: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        self.entry: asyncio.Future[DoorAccess] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
 
-    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
-        entry = doors.admit(Guest(name_of=lambda server, tool: tool, heard=lambda response: None))
+    async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
+        entry = doors.register(DoorClient(name_tool=lambda server, tool: tool, on_answer=lambda response: None))
         self.entry.set_result(entry)
         await self.over.wait()
         entry.close()

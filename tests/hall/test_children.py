@@ -17,7 +17,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
 from guildhall.runs.model import Answer, RunRequest
-from guildhall.runtimes.forked.runtime import ChildRuntime
+from guildhall.runtimes.forked.runtime import ForkedRuntime
 from tests.children import Killing, Watched, children_of
 from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker, until
 from tests.runs.trees import put_tree, written
@@ -86,7 +86,7 @@ def inside(request: pytest.FixtureRequest, place: Place, home: Home, project: Pa
         async def go() -> Any:
             hall = Hall(home, environ={})
             if request.param == "in children":
-                hall.runtimes.for_run = lambda *_: ChildRuntime(place.nursery)
+                hall.runtimes.for_run = lambda *_: ForkedRuntime(place.nursery)
             house = House(hall, Frame.here(project, {}), place if request.param == "in children" else None)
             try:
                 return await work(house)

@@ -20,7 +20,7 @@ from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.doors import LlmEndpoint, Reception
 from guildhall.runs.model import RunRequest
-from guildhall.runtimes.model import Guest, Outcome
+from guildhall.runtimes.model import DoorClient, Outcome
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.hall.doors import Desk, listening, put
 from tests.models.passages import KEY, Upstream, streamed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
     from guildhall.core.paths import Home
-    from guildhall.runtimes.model import Assignment, Entry, OpenDoors
+    from guildhall.runtimes.model import Assignment, DoorAccess, HttpDoors
 
 SCRIPT = {"clerk": [[{"say": "I add.", "call": "add", "with": {"a": 1, "b": 2}}, {"expect": "3", "say": "it is 3"}]]}
 ADD = {"name": "mcp__tools__add", "description": "d", "input_schema": {"type": "object"}}
@@ -48,16 +48,18 @@ class Door:
     """A runtime that lets one program in and waits for it to be over."""
 
     def __init__(self) -> None:
-        self.entry: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        self.entry: asyncio.Future[DoorAccess] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
         self.heard: list[ModelResponse] = []
 
-    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
-        entry = doors.admit(Guest(name_of=lambda server, tool: f"mcp__{server}__{tool}", heard=self.heard.append))
+    async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
+        entry = doors.register(
+            DoorClient(name_tool=lambda server, tool: f"mcp__{server}__{tool}", on_answer=self.heard.append)
+        )
         self.entry.set_result(entry)
         try:
             await self.over.wait()
-            await entry.settle()
+            await entry.wait_for_calls()
         finally:
             entry.close()
         return Outcome(output=self.heard[-1].text if self.heard else None, messages=[])
@@ -66,7 +68,7 @@ class Door:
 class Visit:
     """A program at the doors of a run."""
 
-    def __init__(self, hall: Hall, door: Door, url: str, run: str, entry: Entry) -> None:
+    def __init__(self, hall: Hall, door: Door, url: str, run: str, entry: DoorAccess) -> None:
         self.hall = hall
         self.door = door
         self.url = url

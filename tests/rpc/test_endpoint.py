@@ -42,7 +42,7 @@ async def member(*, worker: bool = True, tools: bool = True) -> AsyncGenerator[t
         tools=desk.toolbox().tools if tools else (),
         worker=operate if worker else None,
     )
-    async with listening(Endpoint.of_one(offer, SECRET)) as url:
+    async with listening(Endpoint.for_offer(offer, SECRET)) as url:
         yield f"{url}/mcp", desk
 
 

@@ -29,7 +29,7 @@ def test_slow_clients_are_cut_off() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     async def go() -> None:
-        listener = Listener(head_within=0.1)
+        listener = Listener(head_timeout_s=0.1)
         await listener.listen(app)
         whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
         for beginning, answers in ((b"", 0), (b"GET / HTTP/1.1\r\nHo", 0), (whole + b"GET / HT", 1), (_LONG_HEAD, 0)):

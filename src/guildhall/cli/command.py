@@ -21,7 +21,7 @@ from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, Invali
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
 from guildhall.hall.client.discovery import Address, find, find_or_start, is_embedded, same_version, wait_for_end
-from guildhall.models.credentials import travelling
+from guildhall.models.credentials import forwarded_variables
 
 if TYPE_CHECKING:
     import argparse
@@ -291,7 +291,7 @@ async def _connect_to_process(
 
 
 def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
-    keys = travelling()
+    keys = forwarded_variables()
     return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.interactive, model=model, keys=keys)
 
 

@@ -27,7 +27,7 @@ from guildhall.core.text import did_you_mean
 from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
-from guildhall.models.passthrough.session import Passing, Reply, failure
+from guildhall.models.passthrough.session import PassthroughSession, Reply, error_reply
 from guildhall.rpc.endpoint import send_reply
 from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
@@ -143,7 +143,7 @@ class LlmEndpoint:
     """The ASGI application. `passing` finds the model door that a token opens now."""
 
     def __init__(
-        self, passing: Callable[[str], Passing | None], *, prefix: str = PREFIX, max_body: int = MAX_BODY
+        self, passing: Callable[[str], PassthroughSession | None], *, prefix: str = PREFIX, max_body: int = MAX_BODY
     ) -> None:
         self._passing = passing
         self._prefix = prefix
@@ -167,7 +167,7 @@ class LlmEndpoint:
             reply, last = await self._reply(scope, path, receive), False
         except HttpError as error:
             dialect = self._asked.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
-            reply, last = failure(dialect, error.status, error.message), True
+            reply, last = error_reply(dialect, error.status, error.message), True
             await _drained(receive)
         await _send(send, reply, last=last)
 
@@ -176,7 +176,7 @@ class LlmEndpoint:
         check_local(headers)
         passing = self._entered(headers)
         if (listed := self._listed.get(path)) is not None and scope["method"] == "GET":
-            return passing.models(listed)
+            return passing.list_models(listed)
         if (dialect := self._asked.get(path)) is None:
             raise HttpError(404, f"{scope['method']} {path[:200]} is not served here")
         check_json_post(scope["method"], headers)
@@ -186,7 +186,7 @@ class LlmEndpoint:
         count = path == f"{self._prefix}{_COUNT}"
         return await passing.answer(dialect, body, headers.values, query=query, count=count)
 
-    def _entered(self, headers: Headers) -> Passing:
+    def _entered(self, headers: Headers) -> PassthroughSession:
         token = key_of(headers)
         if not token or (passing := self._passing(token)) is None:
             raise HttpError(401, "this takes the token of a run that is going on, in the place of a key")

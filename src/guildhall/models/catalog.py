@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ModelFailed, ModelUnusable, NotFound
-from guildhall.models.credentials import KEYS, Login, variable_with_key
+from guildhall.models.credentials import KEY_VARIABLES, Login, find_key_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ AUTO_MODELS: Mapping[str, str] = {
 }
 
 
-def source_for(
+def create_source(
     model: str,
     *,
     cwd: Path,
@@ -60,21 +60,21 @@ def source_for(
     if model.startswith(SCRIPT):
         from guildhall.models.scripted.source import ScriptSource, load_script
 
-        path = cwd / Path(_rest(model, SCRIPT, "a file: `script:answers.yaml`")).expanduser()
+        path = cwd / Path(_strip_prefix(model, SCRIPT, "a file: `script:answers.yaml`")).expanduser()
         return ScriptSource(path, load_script(path))
     if model.startswith(REPLAY):
-        run = _rest(model, REPLAY, "a run: `replay:r-...`")
+        run = _strip_prefix(model, REPLAY, "a run: `replay:r-...`")
         if recording is None:
             raise NotFound(f"there is no record of {run} to replay here")
         return recording(run)
     if model.startswith(CURSOR):
-        if variable_with_key("cursor", environ) is None:
-            variable = KEYS["cursor"][0]
+        if find_key_variable("cursor", environ) is None:
+            variable = KEY_VARIABLES["cursor"][0]
             raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=f"export {variable}=...")
         return _ProgramSource(model)
-    from guildhall.models.providers import provider_source
+    from guildhall.models.providers import create_provider_source
 
-    return provider_source(model, environ, login)
+    return create_provider_source(model, environ, login)
 
 
 def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | None:
@@ -84,7 +84,7 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
         if model.startswith(SCRIPT):
             from guildhall.models.scripted.source import load_script
 
-            return load_script(cwd / Path(_rest(model, SCRIPT, "a file")).expanduser()).price is not None
+            return load_script(cwd / Path(_strip_prefix(model, SCRIPT, "a file")).expanduser()).price is not None
     except GuildError:
         return None
     if model.startswith(REPLAY):
@@ -98,7 +98,7 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
 def auto_model(environ: Mapping[str, str]) -> str:
     """Return the model that the keys allow. Raise ModelUnusable if there is no key."""
     for provider, model in AUTO_MODELS.items():
-        if variable_with_key(provider, environ):
+        if find_key_variable(provider, environ):
             return model
     raise ModelUnusable(
         "no model can be chosen: no provider's key is set",
@@ -108,11 +108,11 @@ def auto_model(environ: Mapping[str, str]) -> str:
 
 def detected_keys(environ: Mapping[str, str]) -> list[str]:
     """Return the variables of the keys that are set, each once."""
-    variables = (variable_with_key(provider, environ) for provider in KEYS)
+    variables = (find_key_variable(provider, environ) for provider in KEY_VARIABLES)
     return list(dict.fromkeys(variable for variable in variables if variable))
 
 
-def _rest(model: str, prefix: str, expected: str) -> str:
+def _strip_prefix(model: str, prefix: str, expected: str) -> str:
     rest = model.removeprefix(prefix).strip()
     if not rest:
         raise ModelUnusable(f"{prefix!r} needs the name of {expected}")
@@ -128,7 +128,7 @@ class _ProgramSource:
     def cost(self, usage: RequestUsage) -> None:
         return None
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return False
 
     def upstream(self, api: str) -> None:
@@ -147,7 +147,9 @@ class RecordingSource:
     """
 
     run: str
-    tree: Mapping[tuple[str, int], Sequence[ModelResponse]]  # by worker and which run of it; the run itself first
+    answers_by_run: Mapping[
+        tuple[str, int], Sequence[ModelResponse]
+    ]  # by worker and which run of it; the run itself first
 
     @property
     def name(self) -> str:
@@ -156,15 +158,15 @@ class RecordingSource:
     def cost(self, usage: RequestUsage) -> float | None:
         return 0.0
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     def upstream(self, api: str) -> None:
         return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        only = next(iter(self.tree.values())) if len(self.tree) == 1 else None
-        answers = self.tree.get((query.worker, query.ordinal)) if only is None else only
+        only = next(iter(self.answers_by_run.values())) if len(self.answers_by_run) == 1 else None
+        answers = self.answers_by_run.get((query.worker, query.ordinal)) if only is None else only
         if answers is None:
             raise self._mismatch(f"has no run {query.ordinal + 1} of the worker {query.worker}")
         if query.step >= len(answers):

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from guildhall.core.errors import ModelFailed
 
-VOTER = "election."  # before an agent's name: the worker that casts its vote, in the run of an election
+VOTER_PREFIX = "election."  # before an agent's name: the worker that casts its vote, in the run of an election
 OnText = Callable[[str], None]  # hears each piece of text while it is being written
-_CHARACTERS_PER_TOKEN = 4
-_PIECES = 4  # of a text that is streamed although it is complete
+_CHARS_PER_TOKEN = 4
+_MAX_CHUNKS = 4  # of a text that is streamed although it is complete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,12 @@ class Upstream:
     url: str  # the address below which the paths of the API are
     model: str  # as the provider calls it
     headers: Mapping[str, str] = field(repr=False)  # with the key, or the login
-    login: bool = False  # a person's login with Claude, not a key
+    has_login: bool = False  # a person's login with Claude, not a key
     ssl: SSLContext | None = field(repr=False)
-    failure: Callable[[int | None, Any, float | None], ModelFailed] = field(repr=False)  # by status, body, retry-after
-    clean: Callable[[str], str] = field(repr=False)  # a text without the key
+    make_error: Callable[[int | None, Any, float | None], ModelFailed] = field(
+        repr=False
+    )  # by status, body, retry-after
+    redact: Callable[[str], str] = field(repr=False)  # a text without the key
 
 
 class Source(Protocol):
@@ -73,7 +75,7 @@ class Source(Protocol):
         """What this usage costs in dollars; None when the model has no price."""
         ...
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         """Whether it can be sent a file of this type, an image or a PDF, to look at."""
         ...
 
@@ -101,23 +103,23 @@ def system_text(messages: Sequence[ModelMessage]) -> str:
     )
 
 
-def sent_text(messages: Sequence[ModelMessage]) -> str:
+def latest_input(messages: Sequence[ModelMessage]) -> str:
     """Return the prompts and tool results that a model was sent since its last answer, without the instructions."""
-    return sent_each_time(messages)[-1]
+    return inputs_by_step(messages)[-1]
 
 
-def sent_each_time(messages: Sequence[ModelMessage]) -> list[str]:
+def inputs_by_step(messages: Sequence[ModelMessage]) -> list[str]:
     """Return the new prompts and tool results before each answer, and last those that are not yet answered."""
     found: list[list[str]] = [[]]
     for message in messages:
         if message.kind == "response":
             found.append([])
         else:
-            found[-1] += (text_of(part) for part in message.parts if part.part_kind != "system-prompt")
+            found[-1] += (part_text(part) for part in message.parts if part.part_kind != "system-prompt")
     return ["\n".join(filter(None, texts)) for texts in found]
 
 
-def text_of(part: ModelRequestPart) -> str:
+def part_text(part: ModelRequestPart) -> str:
     if part.part_kind == "user-prompt":
         content = [part.content] if isinstance(part.content, str) else part.content
         texts = (item if isinstance(item, str) else getattr(item, "content", None) for item in content)
@@ -130,12 +132,12 @@ def text_of(part: ModelRequestPart) -> str:
     return content if isinstance(content, str) else ""
 
 
-def pieces(text: str) -> list[str]:
+def split_text(text: str) -> list[str]:
     """Split a text into a few pieces, as if it were streamed."""
-    size = max(1, math.ceil(len(text) / _PIECES))
+    size = max(1, math.ceil(len(text) / _MAX_CHUNKS))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def tokens(characters: int) -> int:
+def estimate_tokens(characters: int) -> int:
     """Estimate the tokens of a text by its length."""
-    return math.ceil(characters / _CHARACTERS_PER_TOKEN)
+    return math.ceil(characters / _CHARS_PER_TOKEN)

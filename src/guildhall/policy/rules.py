@@ -109,20 +109,20 @@ _OUTSIDE = "net"  # what reaches other machines takes in their text and can carr
 class Risk:
     """The verdict on a set of tools."""
 
-    private: bool  # private files are read, here or around
+    reads_private: bool  # private files are read, here or around
     outward: tuple[str, ...]  # the tools that take in text from outside and can act outward
     guarded: tuple[str, ...]  # those of them that need approval
 
     @property
-    def together(self) -> bool:
-        return self.private and bool(self.outward)
+    def is_present(self) -> bool:
+        return self.reads_private and bool(self.outward)
 
     @property
     def text(self) -> str:
         """The verdict as people read it."""
         if not self.outward:
             return "no: no other machine is reached"
-        if not self.private:
+        if not self.reads_private:
             return "no: no private files are read"
         accepted = [name for name in self.outward if name not in self.guarded]
         parts = [f"you are asked before each call of {', '.join(self.guarded)}"] if self.guarded else []
@@ -132,27 +132,27 @@ class Risk:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "together": self.together,
-            "private": self.private,
+            "together": self.is_present,
+            "private": self.reads_private,
             "outward": list(self.outward),
             "guarded": list(self.guarded),
             "text": self.text,
         }
 
 
-def judge_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, around: frozenset[str] = frozenset()) -> Risk:
+def assess_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()) -> Risk:
     """The verdict on the tools of a worker, with what is around it."""
-    private = _PRIVATE in around or any(_PRIVATE in capabilities for capabilities in tools.values())
+    private = _PRIVATE in others or any(_PRIVATE in capabilities for capabilities in tools.values())
     outward = tuple(name for name, capabilities in tools.items() if _OUTSIDE in capabilities)
-    return Risk(private=private, outward=outward, guarded=outward if private and not accepted else ())
+    return Risk(reads_private=private, outward=outward, guarded=outward if private and not accepted else ())
 
 
-def rules_against_risk(
-    tools: Mapping[str, frozenset[str]], *, accepted: bool, around: frozenset[str] = frozenset()
+def risk_rules(
+    tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()
 ) -> tuple[Rule, ...]:
     """The rules that guard the outward tools of a worker, given all its tools with their capabilities.
 
     `around` are the capabilities of the runs above it and of the workers that it may call.
     """
-    risk = judge_risk(tools, accepted=accepted, around=around)
+    risk = assess_risk(tools, accepted=accepted, others=others)
     return tuple(Rule(name=name, approval_required=True) for name in risk.guarded)

@@ -17,7 +17,7 @@ from guildhall.activities.contract import READING, WRITING
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import NotFound
 from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
-from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import moments, transitions
@@ -132,7 +132,7 @@ class UsableModels:
     def now(self, worker: Worker, frame: Frame) -> None:
         """Raises where nobody would answer at once."""
         choice = self.chosen(worker, frame)
-        self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
+        self.source(choice.model, frame, worker.definition.runtime == LOGIN_RUNTIME)
 
     def chosen(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
         """The model. Raises where there is none; `given_by` is how a person could have named one."""

@@ -55,17 +55,17 @@ class Offer:
 class Endpoint:
     """The ASGI application."""
 
-    def __init__(self, *, admits: Callable[[str], bool], find: Callable[[Message], Offer | None]) -> None:
+    def __init__(self, *, is_valid_token: Callable[[str], bool], find: Callable[[Message], Offer | None]) -> None:
         """`admits` accepts or refuses a token. `find` returns what a request addresses or None, or raises HttpError."""
-        self._admits = admits
+        self._is_valid_token = is_valid_token
         self._find = find
-        self._under_way = 0
+        self._active = 0
 
     @staticmethod
-    def of_one(offer: Offer, secret: str) -> Endpoint:
+    def for_offer(offer: Offer, secret: str) -> Endpoint:
         """Return the endpoint of a program that serves one offer at `/mcp`."""
         return Endpoint(
-            admits=lambda token: is_token(token, secret),
+            is_valid_token=lambda token: is_token(token, secret),
             find=lambda scope: offer if scope["path"] in (PATH, f"{PATH}/") else None,
         )
 
@@ -74,20 +74,20 @@ class Endpoint:
 
     async def _reply(self, scope: Message, receive: Receive) -> tuple[int, Any]:
         headers = Headers.of(scope["headers"])
-        offer = self._enter(scope, headers)
+        offer = self._check_request(scope, headers)
         body = await read_body(receive, headers)
-        if self._under_way >= MAX_REQUESTS:
+        if self._active >= MAX_REQUESTS:
             raise HttpError(503, f"{MAX_REQUESTS} requests are under way: wait for one of them")
-        self._under_way += 1
+        self._active += 1
         try:
             status, payload = await reply_to(body, headers, lambda request: _respond(request, offer), batches=True)
         finally:
-            self._under_way -= 1
+            self._active -= 1
         return (status if offer.missing is None else 404), payload
 
-    def _enter(self, scope: Message, headers: Headers) -> Offer:
+    def _check_request(self, scope: Message, headers: Headers) -> Offer:
         check_local(headers)
-        if (token := headers.bearer) is None or not self._admits(token):
+        if (token := headers.bearer) is None or not self._is_valid_token(token):
             raise HttpError(401, "this takes the secret of the member", (b"www-authenticate", b"Bearer"))
         offer = self._find(scope)
         if offer is None:

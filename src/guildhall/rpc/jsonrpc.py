@@ -2,7 +2,7 @@
 
 Does not know methods (see `rpc.mcp_messages` and `rpc.endpoint`).
 
-Invariant: ambiguous input, which two parsers could read differently, is rejected. Every accepted number can be sent
+Invariant: ambiguous input, which two parsers could read differently, is reject. Every accepted number can be sent
 back.
 """
 
@@ -124,19 +124,19 @@ def _read_message(value: Any, *, batches: bool) -> list[Request | RpcError]:
     id: Id = given if is_id else None
     is_notification = "id" not in message
 
-    def rejected(code: int, text: str) -> list[Request | RpcError]:
+    def reject(code: int, text: str) -> list[Request | RpcError]:
         return [RpcError(code, text, id=id)]
 
     if message.get("jsonrpc") != "2.0":
-        return rejected(INVALID_REQUEST, "not a message of JSON-RPC 2.0")
+        return reject(INVALID_REQUEST, "not a message of JSON-RPC 2.0")
     if method is None and ("result" in message or "error" in message):
         return []
     is_null_id = batches and given is None
     if not isinstance(method, str) or not (is_id or is_null_id or is_notification):
-        return rejected(INVALID_REQUEST, "not a request of JSON-RPC 2.0")
+        return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0")
     if isinstance(params, list) and batches:
-        return [] if is_notification else rejected(INVALID_PARAMS, "`params` is an object: parameters have names")
+        return [] if is_notification else reject(INVALID_PARAMS, "`params` is an object: parameters have names")
     if not isinstance(params, dict):
-        return rejected(INVALID_REQUEST, "not a request of JSON-RPC 2.0: `params` is not an object")
+        return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0: `params` is not an object")
     named = cast("dict[str, Any]", params)
     return [Request(id=id, method=method, params=named, is_notification=is_notification)]

@@ -49,7 +49,7 @@ _NOT_CACHED: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private"}  # the tools
 class Request(jsonrpc.Request):
     """A request of a client of MCP."""
 
-    modern: bool
+    is_modern: bool
 
     @property
     def call_id(self) -> str | None:
@@ -124,7 +124,7 @@ def check_era(request: jsonrpc.Request, headers: Headers) -> Request:
     modern = is_modern(headers)
     if modern and not request.is_notification:
         _check_envelope(request, headers)
-    return Request(**vars(request), modern=modern)
+    return Request(**vars(request), is_modern=modern)
 
 
 def _check_envelope(request: jsonrpc.Request, headers: Headers) -> None:
@@ -169,7 +169,7 @@ def implied_headers(request: jsonrpc.Request) -> Headers:
 
 def response_to(request: Request, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the response with a result. In the newest era a result says that it is complete."""
-    sent = {**result, "resultType": "complete"} if request.modern else dict(result)
+    sent = {**result, "resultType": "complete"} if request.is_modern else dict(result)
     return {"jsonrpc": "2.0", "id": request.id, "result": sent}
 
 
@@ -193,14 +193,14 @@ async def result_of(
         return _list_result(request, tools)
     if request.method == "ping":
         return {}
-    if request.method == "initialize" and not request.modern:
+    if request.method == "initialize" and not request.is_modern:
         asked = request.params.get("protocolVersion")
         return {
             "protocolVersion": asked if asked in HANDSHAKE else HANDSHAKE[0],
             "capabilities": {"tools": {"listChanged": False}},
             "serverInfo": dict(server),
         }
-    if request.method == "server/discover" and request.modern:
+    if request.method == "server/discover" and request.is_modern:
         meta = {SERVER_KEY: dict(server)}
         return {"supportedVersions": [*MODERN], "capabilities": {"tools": {}}, "_meta": meta, **_NOT_CACHED}
     raise RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
@@ -229,7 +229,7 @@ def _list_result(request: Request, tools: Mapping[str, Tool]) -> dict[str, Any]:
         {"name": name, "description": tool.description, "inputSchema": {"type": "object", **tool.input_schema}}
         for name, tool in tools.items()
     ]
-    return {"tools": shown, **(_NOT_CACHED if request.modern else {})}
+    return {"tools": shown, **(_NOT_CACHED if request.is_modern else {})}
 
 
 def _block(place: int, block: Block) -> dict[str, Any]:

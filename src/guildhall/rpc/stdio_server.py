@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool
 
 MAX_LINE_BYTES = 4 * 1024**2
-_FAREWELL_S = 2.0
+_DRAIN_TIMEOUT_S = 2.0
 _CANCELLED = "notifications/cancelled"
 
 
@@ -42,7 +42,7 @@ class StdioServer:
                 if line.strip():
                     self._receive(line)
             if self._tasks:
-                await asyncio.wait(self._tasks.values(), timeout=_FAREWELL_S)
+                await asyncio.wait(self._tasks.values(), timeout=_DRAIN_TIMEOUT_S)
         except ValueError:  # the line is too long
             self._send(RpcError(INVALID_REQUEST, f"a message has at most {MAX_LINE_BYTES:,} bytes").as_response(None))
         finally:

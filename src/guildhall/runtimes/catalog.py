@@ -22,28 +22,28 @@ Durability = Literal["exact", "tool-exact", "restart-only"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class RuntimeInfo:
     """A runtime, as the table has it."""
 
     name: str  # as a worker's file names it
     title: str
     program: str | None = None  # what is started; None: nothing but ourselves
-    least: str | None = None  # the oldest version of it that does
-    tested: str | None = None  # the one that our own tests run
+    min_version: str | None = None  # the oldest version of it that does
+    tested_version: str | None = None  # the one that our own tests run
     install: str = ""  # how to get it
     durability: Durability = "exact"
     gaps: tuple[str, ...] = ()  # where it does otherwise than pydantic
-    unasked: tuple[str, ...] = ()  # the conformance checks that these gaps exempt it from
-    network: bool = False  # it needs the network of the machine; all others have their doors and nothing else
+    exempt_checks: tuple[str, ...] = ()  # the conformance checks that these gaps exempt it from
+    needs_network: bool = False  # it needs the network of the machine; all others have their doors and nothing else
     providers: tuple[str, ...] = ()  # whose models it takes, beside `script:` and `replay:`; none: any
 
     @property
-    def routed(self) -> bool:
+    def uses_model_door(self) -> bool:
         """Whether its model calls pass the model door, so that scripts and recordings can answer."""
-        return not self.network
+        return not self.needs_network
 
     @property
-    def line(self) -> str:
+    def summary(self) -> str:
         return f"{self.title}, durability {self.durability}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -56,46 +56,46 @@ class Row:
         return f"GUILDHALL_{self.name.upper()}"
 
 
-_ROWS = (
-    Row(name="pydantic", title="pydantic-ai", install="nothing: it is part of Guildhall"),
-    Row(
+_RUNTIMES = (
+    RuntimeInfo(name="pydantic", title="pydantic-ai", install="nothing: it is part of Guildhall"),
+    RuntimeInfo(
         name="claude",
         title="Claude Code",
         program="claude",
-        least="2.1.200",
-        tested="2.1.325",
+        min_version="2.1.200",
+        tested_version="2.1.325",
         install="pip install 'guildhall[claude]', or the `claude` command of Anthropic",
         gaps=("with a Claude login, two lines of Claude Code stand before the system prompt: its provider wants them",),
         providers=("anthropic",),
     ),
-    Row(
+    RuntimeInfo(
         name="codex",
         title="Codex CLI",
         program="codex",
-        least="0.160.0",
-        tested="0.166.0",
+        min_version="0.160.0",
+        tested_version="0.166.0",
         install="npm install -g @openai/codex",
         gaps=("images are scaled by it, with a line of its own before and after each; PDFs are refused",),
         providers=("openai",),
     ),
-    Row(
+    RuntimeInfo(
         name="opencode",
         title="OpenCode",
         program="opencode",
-        least="1.18.3",
-        tested="1.18.33",
+        min_version="1.18.3",
+        tested_version="1.18.33",
         install="npm install -g opencode-ai",
         gaps=("images and PDFs are refused",),
-        unasked=("an_attached_image_reaches_the_model",),
+        exempt_checks=("an_attached_image_reaches_the_model",),
         providers=("anthropic", "openai"),
     ),
-    Row(
+    RuntimeInfo(
         name="cursor",
         title="Cursor Agent",
         program="cursor-agent",
         install="from Cursor, who publish no package; tested with a stand-in",
         durability="restart-only",
-        network=True,
+        needs_network=True,
         gaps=(
             "its models are asked by itself, with your key and over the network: no answer is on record, none replayed",
             "a crash is not mended: the run fails, and is resumed only if it has changed nothing",
@@ -109,4 +109,4 @@ _ROWS = (
     ),
 )
 
-ROWS: Mapping[str, Row] = {row.name: row for row in _ROWS}
+RUNTIMES: Mapping[str, RuntimeInfo] = {row.name: row for row in _RUNTIMES}

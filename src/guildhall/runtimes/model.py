@@ -31,7 +31,7 @@ class Attachment:
 
     @property
     def is_text(self) -> bool:
-        return not is_looked_at(self.media_type)
+        return not is_media(self.media_type)
 
     @cached_property
     def digest(self) -> str:
@@ -39,9 +39,9 @@ class Attachment:
 
     @property
     def label(self) -> str:
-        return labelled(self.as_described())
+        return attachment_label(self.describe())
 
-    def as_described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What it is, without what is in it."""
         return {"name": self.name, "media_type": self.media_type, "bytes": len(self.data), "digest": self.digest}
 
@@ -58,12 +58,12 @@ class Attachment:
         return Attachment(name=data["name"], media_type=data["media_type"], data=content)
 
 
-def is_looked_at(media_type: str) -> bool:
+def is_media(media_type: str) -> bool:
     """Whether it is handed over as bytes, to a model that can look at them; all else is text."""
     return media_type == "application/pdf" or media_type.startswith("image/")
 
 
-def labelled(described: Mapping[str, Any]) -> str:
+def attachment_label(described: Mapping[str, Any]) -> str:
     """A described attachment in a line."""
     return f"[{described['media_type']}, {described['bytes']:,} bytes] {described['name']}"
 
@@ -78,7 +78,9 @@ class Assignment:
     output_schema: Mapping[str, Any] | None = None
     attachments: tuple[Attachment, ...] = ()
     model: str = ""  # as the worker names it; only programs that have to be told one look at it
-    converses: bool = False  # it goes on after each answer with what the person says next, and never ends by itself
+    is_conversation: bool = (
+        False  # it goes on after each answer with what the person says next, and never ends by itself
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,44 +92,46 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guest:
+class DoorClient:
     """A program that comes to the doors of a run over HTTP: what they have to know of it."""
 
-    name_of: Callable[[str, str], str]  # how it names a tool of a server to its model
-    heard: Callable[[ModelResponse], None]  # is told each answer of the model, once that is on record
-    result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # takes what it gives as the result
-    over: Callable[[], bool] = lambda: False  # is asked before the model: whether there is nothing left to ask it
+    name_tool: Callable[[str, str], str]  # how it names a tool of a server to its model
+    on_answer: Callable[[ModelResponse], None]  # is told each answer of the model, once that is on record
+    on_result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # takes what it gives as the result
+    is_finished: Callable[[], bool] = lambda: (
+        False
+    )  # is asked before the model: whether there is nothing left to ask it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class DoorAccess:
     """How a guest comes in: this token opens the model door, and the servers of tools by their names."""
 
     token: str = field(repr=False)
     servers: tuple[str, ...]
-    busy: Callable[[], bool]  # whether a call is under way
-    settle: Callable[[], Awaitable[None]]  # waits for the calls under way: they go on without the guest
+    has_calls: Callable[[], bool]  # whether a call is under way
+    wait_for_calls: Callable[[], Awaitable[None]]  # waits for the calls under way: they go on without the guest
     close: Callable[[], None]  # the token opens nothing any more; calls under way are cut off
 
 
 class Doors(Protocol):
     """The only way out of a runtime: the model door and the tool door, and the ear for what a person says next."""
 
-    async def model(
+    async def call_model(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse: ...
 
-    async def tool(self, call: ToolCall) -> ToolResult: ...
+    async def call_tool(self, call: ToolCall) -> ToolResult: ...
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         """What the person says next, in a conversation; by the keys u1, u2 and so on. Waits for it."""
         ...
 
 
-class OpenDoors(Doors, Protocol):
+class HttpDoors(Doors, Protocol):
     """The same, to which a program can come by HTTP."""
 
-    def admit(self, guest: Guest) -> Entry:
+    def register(self, client: DoorClient) -> DoorAccess:
         """Lets a program in, until it is closed."""
         ...
 
@@ -135,4 +139,4 @@ class OpenDoors(Doors, Protocol):
 class Runtime(Protocol):
     """Something that can execute an assignment."""
 
-    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome: ...
+    async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome: ...

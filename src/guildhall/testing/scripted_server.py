@@ -24,10 +24,10 @@ from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
 from guildhall.hall.doors import MAX_BODY, LlmEndpoint, key_of
 from guildhall.jobs.tools import SERVER as JOB
-from guildhall.models.dialects.base import Malformed, parse
-from guildhall.models.dialects.canonical import renamed
+from guildhall.models.dialects.base import InvalidMessage, parse_body
+from guildhall.models.dialects.canonical import rename_tools
 from guildhall.models.model import Query, Source
-from guildhall.models.passthrough.session import Passing
+from guildhall.models.passthrough.session import PassthroughSession
 from guildhall.models.scripted.source import ScriptSource, load_script
 from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.tools import SERVER as COMMISSION
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.rpc.http import Message, Receive, Send
 
-_PATIENCE = 5.0  # seconds for the server to begin and to end
+_TIMEOUT_S = 5.0  # seconds for the server to begin and to end
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")
 # Programs of others put the name of a tool's server before its own.
 _SERVERS = "|".join((TOOLS, Seat.server, JOB, COMMISSION, REVIEW, MEETING))
-_LONGER = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
+_QUALIFIED_NAME = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,41 +95,43 @@ class ScriptedApp:
     ) -> None:
         self._source_for_worker = source_for_worker
         self._on_exchange = on_exchange
-        self._endpoint = LlmEndpoint(self._passing, prefix="", max_body=max_body)
-        self._doors: dict[str, Passing] = {}
+        self._endpoint = LlmEndpoint(self._find_session, prefix="", max_body=max_body)
+        self._sessions: dict[str, PassthroughSession] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         body = bytearray()
         path: str = scope["path"]
         key = key_of(Headers.of(scope["headers"]))
 
-        async def heard() -> Message:
+        async def receive_body() -> Message:
             message = await receive()
             body.extend(message.get("body", b""))
             return message
 
-        async def told(message: Message) -> None:
+        async def send_response(message: Message) -> None:
             if message["type"] == "http.response.start" and scope["method"] == "POST":
                 status: int = message["status"]
                 answered = status == 200 and not path.endswith("/count_tokens")
-                read = _read(bytes(body))
+                read = _parse(bytes(body))
                 self._on_exchange(Exchange(path=path, key=key, body=read, status=status, answered=answered))
             await send(message)
 
-        await self._endpoint(scope, heard, told)
+        await self._endpoint(scope, receive_body, send_response)
 
-    def _passing(self, key: str) -> Passing | None:
+    def _find_session(self, key: str) -> PassthroughSession | None:
         caller = scripted_caller(key)
         if caller is None:
             return None
-        if key not in self._doors:
-            ask = _Asking(self._source_for_worker, caller)
+        if key not in self._sessions:
+            ask = _SourceCaller(self._source_for_worker, caller)
             name = f"{caller.worker}_{caller.ordinal}_"
-            self._doors[key] = Passing(ask, shown=None, breaks=lambda error: None, id=name, retries=True)
-        return self._doors[key]
+            self._sessions[key] = PassthroughSession(
+                ask, content=None, on_error=lambda error: None, id_prefix=name, may_retry=True
+            )
+        return self._sessions[key]
 
 
-class _Asking:
+class _SourceCaller:
     """Asks a source. Its one memory is how often a question has failed, for the scripts' `fail`."""
 
     def __init__(self, source_for_worker: Callable[[str], Source], caller: Caller) -> None:
@@ -142,7 +144,7 @@ class _Asking:
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         step = sum(1 for message in messages if message.kind == "response")
         query = Query(
@@ -155,27 +157,27 @@ class _Asking:
         )
         try:
             response = await self._source_for_worker(self._caller.worker).answer(query, lambda piece: None)
-            return renamed(response, _theirs(tool.name for tool in parameters.function_tools))
+            return rename_tools(response, _offered_names(tool.name for tool in parameters.function_tools))
         except ModelFailed as error:
             if error.status is not None:
                 self._failures[step] = query.attempt + 1
             raise
 
 
-def _theirs(offered: Iterable[str]) -> dict[str, str]:
+def _offered_names(offered: Iterable[str]) -> dict[str, str]:
     """The names that a program offers tools under, by their own; not where two are alike, or the own one is offered."""
     names = set(offered)
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
-        if (longer := _LONGER.fullmatch(name)) is not None and longer["tool"] not in names:
+        if (longer := _QUALIFIED_NAME.fullmatch(name)) is not None and longer["tool"] not in names:
             found[longer["tool"]].append(name)
     return {own: theirs[0] for own, theirs in found.items() if len(theirs) == 1}
 
 
-def _read(body: bytes) -> Mapping[str, Any] | None:
+def _parse(body: bytes) -> Mapping[str, Any] | None:
     try:
-        return parse(body)
-    except Malformed:
+        return parse_body(body)
+    except InvalidMessage:
         return None
 
 
@@ -220,7 +222,7 @@ class ScriptedServer:
     def __enter__(self) -> Self:
         self._socket.bind(("127.0.0.1", 0))
         self._thread.start()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT_S
         while not self._server.started:
             if time.monotonic() > deadline or not self._thread.is_alive():
                 self._stop()
@@ -235,5 +237,5 @@ class ScriptedServer:
 
     def _stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(_PATIENCE)
+        self._thread.join(_TIMEOUT_S)
         self._socket.close()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, moment, stamp
-from guildhall.models.model import VOTER
+from guildhall.models.model import VOTER_PREFIX
 from guildhall.room.model import Actor, Proposal, RoomRecord
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.room.voting import announcement
@@ -130,7 +130,7 @@ class Election:
 
     def _executor(self, agent: str, run: str) -> Execute:
         call = RoomTools(self.room, agent, run).call
-        return call if self.order is None else self.order.calls(who(f"{VOTER}{agent}", 1), call)
+        return call if self.order is None else self.order.calls(who(f"{VOTER_PREFIX}{agent}", 1), call)
 
     def _left(self, proposal: Proposal) -> float:
         ends = moment(proposal.expires_at) if proposal.expires_at else self.clock.now()
@@ -145,7 +145,7 @@ def voter(agent: Agent) -> Worker:
     """The agent as one that can vote and nothing else. By another name: its usual runs are counted without this one."""
     own = agent.worker.definition
     definition = WorkerDefinition(
-        name=f"{VOTER}{agent.name}"[:_LONGEST_NAME],
+        name=f"{VOTER_PREFIX}{agent.name}"[:_LONGEST_NAME],
         description=own.description,
         model=own.model,
         runtime=own.runtime,

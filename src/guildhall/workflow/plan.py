@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError
 from guildhall.runs.assembly.callees import declared
 from guildhall.runs.plan.text import LABEL, dollars, plain, rows
-from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NOBODY, in_words
 from guildhall.workflow.loader import executed
@@ -36,7 +36,7 @@ _INDENT = "  "
 _DOING = {"fs.read": "reads files", "fs.write": "writes files", "proc.exec": "runs programs", "net": "uses the network"}
 
 
-def titled(agent: str, runtime: Row) -> str:
+def titled(agent: str, runtime: RuntimeInfo) -> str:
     """An agent, and the program of others that executes it, where it is one."""
     return agent if runtime.program is None else f"{agent} ({runtime.title})"
 
@@ -244,7 +244,7 @@ def opening_of(workflow: Workflow, request: RunRequest, frame: Frame, settings: 
     """What could happen, in a line, by the files of its agents alone. `frame` is the workflow's own."""
     models: dict[str, str] = {}
     for agent in workflow.agents:
-        name = titled(agent.name, ROWS[agent.worker.definition.runtime])
+        name = titled(agent.name, RUNTIMES[agent.worker.definition.runtime])
         try:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             models[name] = choice.model

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotFound, ReplayDiffers
-from guildhall.models.model import VOTER
+from guildhall.models.model import VOTER_PREFIX
 from guildhall.room import records as room_records
 from guildhall.room.model import PERSON, LogEntry
 from guildhall.room.replay import Repeated, RoomReplay, mail_shown
@@ -79,7 +79,7 @@ class TeamAgain:
         self._tree = {run.id: run for run in self.history.tree(self.instance.id)}
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
         await self._play_room()
         end = self._journal(self.instance.id).entries[-1].data
@@ -92,11 +92,11 @@ class TeamAgain:
 
     def seated(self, run: Run) -> tuple[Worker, Seat] | None:
         """Return the current worker and the seat of a run, or None if the run has no seat, or no longer has one."""
-        name = run.worker.removeprefix(VOTER)
+        name = run.worker.removeprefix(VOTER_PREFIX)
         agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
         if run.parent != self.instance.id or agent is None:
             return None
-        if run.worker.startswith(VOTER):
+        if run.worker.startswith(VOTER_PREFIX):
             return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
         tools = room_tools() if self.workflow.definition.context.enabled else ()
         return self.workflow.seated(agent, self.values), seat_on_record(tools)
@@ -176,7 +176,7 @@ class TeamAgain:
         room = self.room.room
         proposal = next(one for one in room.proposals() if one.id == made.result["id"])
         for run in self._tree.values():
-            if run.worker.startswith(VOTER):
+            if run.worker.startswith(VOTER_PREFIX):
                 self._equal(then, "the ballot", run.request.input, election.ballot(self.workflow, proposal))
 
     def _equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:

@@ -98,7 +98,7 @@ class Team:
             await self.room.mend()
         if not self._goes_on():
             await self._phase("setup")
-        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        outputs = await run_steps(self.workflow, self.values, doors.call_tool)
         self.values = after_setup(self.workflow, self.values, outputs)
         elected = election.Election(
             instance=self.instance.id,

@@ -152,7 +152,7 @@ def test_thinking_that_can_be_proved_reaches_clients_of_anthropic() -> None:
 
 
 def test_a_claude_conversation_is_read_as_messages() -> None:
-    request = Anthropic().read(
+    request = Anthropic().parse_request(
         {
             "model": "m",
             "max_tokens": 5,
@@ -180,7 +180,7 @@ def test_a_claude_conversation_is_read_as_messages() -> None:
 
 
 def test_a_chat_is_read_as_messages() -> None:
-    request = OpenAIChat().read(
+    request = OpenAIChat().parse_request(
         {
             "model": "m",
             "max_completion_tokens": 9,
@@ -199,7 +199,7 @@ def test_a_chat_is_read_as_messages() -> None:
 
 
 def test_a_custom_tool_of_codex_is_read_as_a_call() -> None:
-    request = OpenAIResponses().read(
+    request = OpenAIResponses().parse_request(
         {
             "model": "m",
             "input": [
@@ -252,7 +252,7 @@ SENT = base64.b64encode(PICTURE).decode()
 )
 def test_files_that_come_with_a_request_are_read(dialect: Dialect, blocks: list[dict[str, Any]]) -> None:
     asked = [{"role": "user", "content": blocks}]
-    request = dialect.read({"model": "m", "max_tokens": 5, "messages": asked, "input": asked})
+    request = dialect.parse_request({"model": "m", "max_tokens": 5, "messages": asked, "input": asked})
     contents = [part.content for message in request.messages for part in message.parts]
     read = [item for content in contents for item in ([content] if isinstance(content, str) else content)]
     assert read[0] == "look"

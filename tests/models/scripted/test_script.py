@@ -27,7 +27,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import InvalidFile, ModelFailed, ScriptMismatch
-from guildhall.models.model import Query, is_transient, pieces, sent_text
+from guildhall.models.model import Query, is_transient, latest_input, split_text
 from guildhall.models.scripted.source import ScriptSource, load_script
 from tests.models.scripts import asked, query, script
 
@@ -282,7 +282,7 @@ def test_what_was_sent_is_all_since_the_last_answer_without_the_instructions() -
             ]
         ),
     ]
-    sent = sent_text(messages)
+    sent = latest_input(messages)
     assert sent.startswith('{"lines":3}\nnot there\n')
     assert "again" in sent
     assert sent.endswith("new\ntext")
@@ -291,8 +291,8 @@ def test_what_was_sent_is_all_since_the_last_answer_without_the_instructions() -
 
 @given(st.text())
 def test_pieces_make_the_text(text: str) -> None:
-    assert "".join(pieces(text)) == text
-    assert len(pieces(text)) <= 4
+    assert "".join(split_text(text)) == text
+    assert len(split_text(text)) <= 4
 
 
 @pytest.mark.parametrize(("status", "passing"), [(408, True), (429, True), (529, True), (400, False), (401, False)])

@@ -14,15 +14,15 @@ import pytest
 from guildhall.core.errors import RuntimeFailed, RuntimeToolless
 from guildhall.rpc.listener import Listener
 from guildhall.runtimes.discovery import Programs
-from guildhall.runtimes.model import Assignment, Attachment, Entry
+from guildhall.runtimes.model import Assignment, Attachment, DoorAccess
 from guildhall.runtimes.programs.claude import Claude
-from guildhall.runtimes.programs.runtime import CliRuntime
+from guildhall.runtimes.programs.runtime import ProgramRuntime
 from tests.clis import claude_program
 
 if TYPE_CHECKING:
     import socket
 
-    from guildhall.runtimes.model import Guest
+    from guildhall.runtimes.model import DoorClient
     from guildhall.runtimes.programs.process import Launch
 
 HOME = Path("/its/place")
@@ -32,8 +32,10 @@ async def nothing() -> None:
     return None
 
 
-def entry(*servers: str) -> Entry:
-    return Entry(token="s3cret", servers=servers, busy=lambda: False, settle=nothing, close=lambda: None)
+def entry(*servers: str) -> DoorAccess:
+    return DoorAccess(
+        token="s3cret", servers=servers, has_calls=lambda: False, wait_for_calls=nothing, close=lambda: None
+    )
 
 
 def launch(model: str = "", **fields: Any) -> Launch:
@@ -140,7 +142,7 @@ def test_names_are_as_it_makes_them() -> None:
 
 
 class Doors:
-    def admit(self, guest: Guest) -> Entry:
+    def admit(self, guest: DoorClient) -> DoorAccess:
         return entry("tools")
 
 
@@ -159,7 +161,7 @@ def test_the_real_one_without_its_tools_is_ended(tmp_path: Path, monkeypatch: py
         return listener
 
     programs = Programs({"PATH": os.environ["PATH"], "GUILDHALL_CLAUDE": str(claude_program())})
-    runtime = CliRuntime(Claude, programs, listen)
+    runtime = ProgramRuntime(Claude, programs, listen)
     assignment = Assignment(system_prompt="Be.", first_message="Go.", tools=())
 
     async def main() -> None:

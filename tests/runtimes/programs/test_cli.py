@@ -13,22 +13,22 @@ import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed, RuntimeToolless
-from guildhall.runtimes.catalog import Row
-from guildhall.runtimes.discovery import Programs, Versions, state_of
-from guildhall.runtimes.model import Assignment, Entry
+from guildhall.runtimes.catalog import RuntimeInfo
+from guildhall.runtimes.discovery import Programs, VersionCache, file_state
+from guildhall.runtimes.model import Assignment, DoorAccess
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import CliRuntime, Ended
+from guildhall.runtimes.programs.runtime import ProgramRuntime, TurnEnd
 from tests.clis import programs
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from guildhall.runtimes.model import Guest, Outcome
+    from guildhall.runtimes.model import DoorClient, Outcome
     from guildhall.tools.model import ToolResult
 
 PUPPET = Path(__file__).parents[2] / "standins" / "puppet"
-ROW = Row(name="puppet", title="The puppet", program="puppet", least="1.2.0", install="nowhere")
+ROW = RuntimeInfo(name="puppet", title="The puppet", program="puppet", min_version="1.2.0", install="nowhere")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 HELLO = {"answer": "hello"}
 DONE = {"done": True}
@@ -44,11 +44,11 @@ class Stage:
     """A driver for the puppet and the doors that it comes to, by hand: what the model says is in the puppet's part."""
 
     part: Part
-    row: Row = ROW
+    row: RuntimeInfo = ROW
     speaks: bool = True  # a further message can be told; else it is started anew with the other part
     anew: Part = field(default_factory=list)
     busy: Callable[[], bool] = lambda: False
-    guest: Guest | None = None
+    guest: DoorClient | None = None
     seen: list[Mapping[str, Any]] = field(default_factory=list)
     results: list[ToolResult] = field(default_factory=list)
     closed: int = 0
@@ -69,7 +69,7 @@ class Stage:
             raise Over
         return self.words[len(self.keys) - 1]
 
-    def admit(self, guest: Guest) -> Entry:
+    def admit(self, guest: DoorClient) -> DoorAccess:
         self.guest = guest
 
         async def settle() -> None:
@@ -78,35 +78,37 @@ class Stage:
         def close() -> None:
             self.closed += 1
 
-        return Entry(token="t0ken", servers=("tools",), busy=self.busy, settle=settle, close=close)
+        return DoorAccess(token="t0ken", servers=("tools",), has_calls=self.busy, wait_for_calls=settle, close=close)
 
     # as the driver
 
-    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
+    def launch(self, assignment: Assignment, entry: DoorAccess, url: str, home: Path, model: str) -> Launch:
         import json
 
         files = {"part": json.dumps(self.part), "deep/er/token": entry.token}
-        return Launch(argv=("--url", url, str(home)), env={"TOKEN": entry.token}, files=files, stdin=b"", listens=True)
+        return Launch(
+            argv=("--url", url, str(home)), env={"TOKEN": entry.token}, files=files, stdin=b"", keeps_stdin_open=True
+        )
 
-    def read(self, line: Mapping[str, Any]) -> Ended | None:
+    def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         assert self.guest is not None
         self.seen.append(line)
         if "answer" in line or "calls" in line:
             parts: list[Any] = [TextPart(line["answer"])] if "answer" in line else []
             parts += [ToolCallPart(name, args, f"c{n}") for n, (name, args) in enumerate(line.get("calls", []))]
             reason = "length" if line.get("cut") else "stop"
-            self.guest.heard(ModelResponse(parts=parts, finish_reason=reason))
+            self.guest.on_answer(ModelResponse(parts=parts, finish_reason=reason))
         if "over" in line:
-            self.guest.over()
+            self.guest.is_finished()
         if "result" in line:
-            assert self.guest.result is not None
-            coroutine = self.guest.result(line["result"])
+            assert self.guest.on_result is not None
+            coroutine = self.guest.on_result(line["result"])
             with pytest.raises(StopIteration) as stopped:
                 coroutine.send(None)  # type: ignore[attr-defined]
             self.results.append(stopped.value.value)
         if "toolless" in line:
-            return Ended(RuntimeToolless("no tools"))
-        return Ended() if "done" in line else None
+            return TurnEnd(RuntimeToolless("no tools"))
+        return TurnEnd() if "done" in line else None
 
     def names(self, server: str, tool: str) -> str:
         return f"{server}.{tool}"
@@ -136,9 +138,9 @@ async def serve(door: socket.socket) -> Serving:
 def play(
     stage: Stage, schema: Any = None, quiet: float = 60, listen: Any = serve, *, converses: bool = False
 ) -> Outcome:
-    runtime = CliRuntime(lambda: stage, known(), listen, quiet=quiet)
+    runtime = ProgramRuntime(lambda: stage, known(), listen, idle_timeout_s=quiet)
     assignment = Assignment(
-        system_prompt="Be.", first_message="Go.", tools=(), output_schema=schema, converses=converses
+        system_prompt="Be.", first_message="Go.", tools=(), output_schema=schema, is_conversation=converses
     )
 
     async def main() -> Outcome:
@@ -150,8 +152,8 @@ def play(
 
 def known() -> Programs:
     search = f"{Path(sys.executable).resolve().parent}:/usr/bin:/bin"
-    versions = Versions()
-    versions.note(PUPPET, state_of(PUPPET), "1.2.3")  # asked for it elsewhere
+    versions = VersionCache()
+    versions.save(PUPPET, file_state(PUPPET), "1.2.3")  # asked for it elsewhere
     return Programs({"GUILDHALL_PUPPET": str(PUPPET), "PATH": search}, versions)
 
 
@@ -361,7 +363,7 @@ def test_one_that_hangs_is_ended_and_one_that_waits_at_a_door_is_not() -> None:
 
 def test_it_is_ended_at_once_with_all_that_it_started(scratch: Path) -> None:
     stage = Stage([("bear", 4242), ("say", {"here": 1}), ("sleep", 60)])
-    runtime = CliRuntime(lambda: stage, known(), serve)
+    runtime = ProgramRuntime(lambda: stage, known(), serve)
     assignment = Assignment(system_prompt="", first_message="", tools=())
 
     async def main() -> float:

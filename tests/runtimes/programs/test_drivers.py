@@ -12,19 +12,19 @@ import pytest
 
 from guildhall.core.errors import ModelUnusable, RuntimeFailed, RuntimeToolless
 from guildhall.hall.doors import Reception
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.runtimes.discovery import Programs
-from guildhall.runtimes.model import Assignment, Attachment, Entry
+from guildhall.runtimes.model import Assignment, Attachment, DoorAccess
 from guildhall.runtimes.programs.codex import Codex
 from guildhall.runtimes.programs.cursor import Cursor
 from guildhall.runtimes.programs.opencode import OpenCode
-from guildhall.runtimes.programs.runtime import CliRuntime, driver_of
+from guildhall.runtimes.programs.runtime import ProgramRuntime, driver_factory
 from tests.clis import codex_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.runtimes.model import Guest
+    from guildhall.runtimes.model import DoorClient
     from guildhall.runtimes.programs.process import Launch
     from guildhall.runtimes.programs.runtime import Driver
 
@@ -40,8 +40,10 @@ async def nothing() -> None:
     return None
 
 
-def entry(*servers: str) -> Entry:
-    return Entry(token="s3cret", servers=servers, busy=lambda: False, settle=nothing, close=lambda: None)
+def entry(*servers: str) -> DoorAccess:
+    return DoorAccess(
+        token="s3cret", servers=servers, has_calls=lambda: False, wait_for_calls=nothing, close=lambda: None
+    )
 
 
 def cursor() -> Cursor:
@@ -68,8 +70,8 @@ def opencode_settings(how: Launch) -> dict[str, Any]:
 
 
 def test_every_runtime_has_a_driver() -> None:
-    for name in (row.name for row in ROWS.values() if row.program):
-        assert driver_of(name, {})().row.name == name
+    for name in (row.name for row in RUNTIMES.values() if row.program):
+        assert driver_factory(name, {})().info.name == name
 
 
 @pytest.mark.parametrize("make", [Codex, OpenCode, cursor])
@@ -229,12 +231,12 @@ def test_codex_that_does_not_reach_its_tools_ends_the_run() -> None:
     class Shut:
         """Doors that nobody's token opens."""
 
-        def admit(self, guest: Guest) -> Entry:
+        def admit(self, guest: DoorClient) -> DoorAccess:
             return entry("tools")
 
     async def execute() -> None:
         programs = Programs({"GUILDHALL_CODEX": str(codex_program()), "PATH": "/usr/bin:/bin"})
-        runtime = CliRuntime(Codex, programs, Reception(lambda token: None).listen)
+        runtime = ProgramRuntime(Codex, programs, Reception(lambda token: None).listen)
         assignment = Assignment(system_prompt="Be Bob.", first_message="Go.", tools=())
         doors: Any = Shut()
         await runtime.execute(assignment, doors)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models import catalog
-from guildhall.models.credentials import joined, login_of
+from guildhall.models.credentials import find_login, merge_environ
 from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
@@ -190,13 +190,15 @@ class WorkerServices:
         """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
         if (source_of := self._environment.policy.source_of) is not None:
             return source_of(model, frame, login)
-        environ = joined(self._environment.environ, frame.keys)
-        found = login_of(environ) if login else None
-        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
+        environ = merge_environ(self._environment.environ, frame.keys)
+        found = find_login(environ) if login else None
+        return catalog.create_source(
+            model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found
+        )
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
         """Return True if the price of a model is known, or None if that cannot be decided."""
-        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
+        return catalog.has_price(model, cwd=frame.cwd, environ=merge_environ(self._environment.environ, frame.keys))
 
     def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
         """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.

@@ -215,7 +215,7 @@ def workers_endpoint(
 
         return Offer(name=worker.name, version=__version__, worker=operate)
 
-    return Endpoint(admits=lambda shown: is_token(shown, token), find=find)
+    return Endpoint(is_valid_token=lambda shown: is_token(shown, token), find=find)
 
 
 def _frame(hall: Hall, project: Path | None) -> Frame:

@@ -20,9 +20,9 @@ from guildhall.hall.client.model import Check, Checked, HallStatus, ProcessStatu
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.models.catalog import detected_keys
-from guildhall.models.credentials import joined
+from guildhall.models.credentials import merge_environ
 from guildhall.runs.assembly.preflight import doubts
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.sandbox.jail import available
 from guildhall.workers.package_store import Packages
 
@@ -104,7 +104,7 @@ def _settings(hall: Hall, frame: Frame) -> Check:
 
 
 def _keys(hall: Hall, frame: Frame) -> Check:
-    names = detected_keys(joined(hall.environ, frame.keys))
+    names = detected_keys(merge_environ(hall.environ, frame.keys))
     hint = (
         None if names else "Set a provider's key, such as ANTHROPIC_API_KEY. `script:` models and the demo need none."
     )
@@ -123,15 +123,17 @@ def _shell() -> Check:
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
     """Return a line for each runtime that is a program. A program may be missing."""
     found: list[Check] = []
-    programs = hall.runtimes.programs.seen_by(frame.keys)
-    for row in ROWS.values():
+    programs = hall.runtimes.programs.with_variables(frame.keys)
+    for row in RUNTIMES.values():
         if row.program is None:
             continue
         try:
             installed = await programs.find(row)
-            found.append(Check(name=row.name, ok=True, detail=f"{row.line}; {installed.version} at {installed.path}"))
+            found.append(
+                Check(name=row.name, ok=True, detail=f"{row.summary}; {installed.version} at {installed.path}")
+            )
         except RuntimeMissing as error:
-            named = programs.where(row) is not None  # its variable names a wrong path
+            named = programs.locate(row) is not None  # its variable names a wrong path
             detail = error.message if named else "not installed"
             found.append(Check(name=row.name, ok=not named, detail=detail, hint=error.hint))
         except GuildError as error:

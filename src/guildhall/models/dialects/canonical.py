@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", ModelMessage, ModelResponse)
 
 
-def in_order(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+def sort_results(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
     """Put the tool results of each message first, in the order of the calls that they answer."""
     ordered: list[ModelMessage] = []
     calls: dict[str, int] = {}
@@ -34,7 +34,7 @@ def in_order(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
     return ordered
 
 
-def blocks_in_order(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def sort_result_blocks(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Put the tool results first in messages in Anthropic's format."""
     ordered: list[Mapping[str, Any]] = []
     calls: dict[str, int] = {}
@@ -42,17 +42,18 @@ def blocks_in_order(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, 
         content = message.get("content")
         blocks = cast("list[Any]", content) if isinstance(content, list) else []
         if message.get("role") == "assistant":
-            calls = {_field(block, "id"): place for place, block in enumerate(blocks)}
+            calls = {_block_field(block, "id"): place for place, block in enumerate(blocks)}
         elif blocks:
             answered = (
-                _field(block, "tool_use_id") if _field(block, "type") == "tool_result" else None for block in blocks
+                _block_field(block, "tool_use_id") if _block_field(block, "type") == "tool_result" else None
+                for block in blocks
             )
             message = {**message, "content": _results_first(blocks, answered, calls)}
         ordered.append(message)
     return ordered
 
 
-def _field(block: Any, name: str) -> str:
+def _block_field(block: Any, name: str) -> str:
     return str(cast("dict[str, Any]", block).get(name)) if isinstance(block, dict) else ""
 
 
@@ -63,7 +64,7 @@ def _results_first(items: Sequence[Any], answered: Iterable[str | None], calls: 
     return [item for _, item in sorted(zip(ranks, items, strict=True), key=itemgetter(0))]
 
 
-def renamed(
+def rename_tools(
     message: Message,
     names: Mapping[str, str],
     prompt: str | None = None,

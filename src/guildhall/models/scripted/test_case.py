@@ -41,20 +41,20 @@ class Reply(Strict):
     note: str | None = None
 
     @model_validator(mode="after")
-    def _about_one_thing(self) -> Reply:
+    def _check_subject(self) -> Reply:
         if (self.tool is not None) + (self.limit is not None) + self.loop != 1:
             raise ValueError("say what was asked about: either `tool` (an approval), `limit` or `loop`")
         return self
 
 
-class Shown(Strict):
+class PromptSnapshot(Strict):
     """What the model of one worker is shown besides the conversation."""
 
     system: str | None = None
     tools: dict[str, str] | None = None  # name -> fingerprint of its description and schema
 
 
-class Command(Strict):
+class SetupCommand(Strict):
     """A command of a workflow's setup, and what came of it. A test does not run it."""
 
     command: str
@@ -63,7 +63,7 @@ class Command(Strict):
     failed: bool = False
 
 
-class Spoken(Strict):
+class UserMessage(Strict):
     """What a person said to a team."""
 
     person: Annotated[str, Field(min_length=1)]
@@ -78,8 +78,10 @@ class Case(Strict):
     workflow: Annotated[str, Field(min_length=1)] | None = None  # in the place of both: its file, in the project
     tag: str = "main"
     params: dict[str, str] = Field(default_factory=dict[str, str])
-    setup: list[Command] = Field(default_factory=list[Command])
-    order: list[str | Spoken] = Field(default_factory=list[str | Spoken])  # in which things happen in its room
+    setup: list[SetupCommand] = Field(default_factory=list[SetupCommand])
+    order: list[str | UserMessage] = Field(
+        default_factory=list[str | UserMessage]
+    )  # in which things happen in its room
     attachments: list[str] = Field(default_factory=list[str])
     folder: str = "."  # where it was started, from the top of the project
     mode: Literal["ask", "approve_all", "strict"] = "ask"
@@ -89,7 +91,7 @@ class Case(Strict):
     budget: PositiveFloat | None = None
     files: dict[str, str | None] = Field(default_factory=dict[str, str | None])  # before it begins; None: is not there
     answers: list[Reply] = Field(default_factory=list[Reply])
-    shown: dict[str, Shown] = Field(default_factory=dict[str, Shown])
+    shown: dict[str, PromptSnapshot] = Field(default_factory=dict[str, PromptSnapshot])
     status: Literal["completed", "failed"] = "completed"
     error: str | None = None
     output: Any = None
@@ -100,7 +102,7 @@ class Case(Strict):
         return self.workflow or self.worker or ""
 
     @model_validator(mode="after")
-    def _of_one_thing(self) -> Case:
+    def _check_subject(self) -> Case:
         if self.workflow is not None and (self.worker is not None or self.input is not None):
             raise ValueError("a test is of a `worker` with an `input`, or of a `workflow`; not of both")
         if self.workflow is None and (self.worker is None or self.input is None):
@@ -109,7 +111,7 @@ class Case(Strict):
         return self
 
     @model_validator(mode="after")
-    def _inside_the_project(self) -> Case:
+    def _check_paths(self) -> Case:
         for name in (self.folder, *self.files, *([self.workflow] if self.workflow else [])):
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\0" in name or not name:

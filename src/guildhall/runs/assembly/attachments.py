@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound, Refused, UsageError
 from guildhall.core.text import is_text
-from guildhall.runtimes.model import Attachment, is_looked_at
+from guildhall.runtimes.model import Attachment, is_media
 from guildhall.sandbox.files import Rooted, Spot, suits
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import media_type
@@ -99,7 +99,7 @@ def permit(attachments: Iterable[Attachment], policy: AttachmentPolicy, *, where
 def refuse_untaken(attachments: Iterable[Attachment], source: Source) -> None:
     """Refuses a file that the model cannot look at, before anything is asked of it."""
     for file in attachments:
-        if not file.is_text and not source.takes(file.media_type):
+        if not file.is_text and not source.accepts(file.media_type):
             kind = "PDFs" if file.media_type == _PDF else "images"
             raise ModelUnusable(
                 f"{source.name} takes no {kind}: {file.name} ({file.media_type}) cannot be handed to it",
@@ -196,7 +196,7 @@ def _recognised(name: str, data: bytes) -> Attachment:
     """The file as what its name says that it is, if its content is that."""
     kind = MEDIA_TYPES.get(Path(_last(name)).suffix.lower(), _TEXT)
     found = media_type(data)
-    if is_looked_at(kind):
+    if is_media(kind):
         if found is None and b"%PDF-" in data[:_PDF_BEGINS_WITHIN]:
             found = _PDF
         if found != kind:

@@ -18,9 +18,9 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, ModelUnusab
 from guildhall.core.yaml import read_text
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import joined
-from guildhall.policy.rules import judge_risk
+from guildhall.policy.rules import assess_risk
 from guildhall.runs.record.entries import ToolStarted
-from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.workers.code import (
     Code,
     Trust,
@@ -87,7 +87,7 @@ class Supply:
     pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
     locked: Callable[[], Collection[Path]]  # the files of workers that are locked
     outsiders: Callable[[Worker, Frame], Outsiders]  # the members that a worker names
-    program: Callable[[Row, Frame], object]  # raises where what executes a runtime's runs is not there
+    program: Callable[[RuntimeInfo, Frame], object]  # raises where what executes a runtime's runs is not there
     own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
     def lacking(
@@ -123,7 +123,7 @@ class Supply:
 
     def _program(self, worker: Worker, frame: Frame) -> None:
         try:
-            self.program(ROWS[worker.definition.runtime], frame)
+            self.program(RUNTIMES[worker.definition.runtime], frame)
         except GuildError as error:
             raise type(error)(error.message, where=error.where or worker.place, hint=error.hint) from error
 
@@ -254,37 +254,41 @@ def with_one_sandbox_each(worker: Worker) -> Iterator[Worker]:
 
 def fitting(worker: Worker, choice: Choice) -> Choice:
     """The choice as the worker's runtime takes it: `auto` is a model of a provider of its own."""
-    row = ROWS[worker.definition.runtime]
-    if row.routed and choice.model.startswith(CURSOR):
+    row = RUNTIMES[worker.definition.runtime]
+    if row.uses_model_door and choice.model.startswith(CURSOR):
         raise ModelUnusable(
             f"{choice.model} is a model of Cursor's, which only its own program can ask",
             where=worker.place,
             hint="Write `runtime: cursor` into the worker's file, or name another model.",
         )
-    if not row.providers or (row.routed and choice.model.startswith((SCRIPT, REPLAY))):
+    if not row.providers or (row.uses_model_door and choice.model.startswith((SCRIPT, REPLAY))):
         return choice
     if choice.model == AUTO:
         return replace(choice, model=AUTO_MODELS.get(row.providers[0], f"{row.providers[0]}:{AUTO}"))
     if choice.model.partition(":")[0] in row.providers:
         return choice
     taken = " or ".join(f"`{provider}:...`" for provider in row.providers)
+    taken += " and scripts" if row.uses_model_door else ""
     raise ModelUnusable(
         f"runtime {row.name} cannot be given the model {choice.model}",
         where=worker.place,
-        hint=f"It takes {taken}{' and scripts' if row.routed else ''}; any other model runs with `runtime: pydantic`.",
+        hint=f"It takes {taken}; any other model runs with `runtime: pydantic`.",
     )
 
 
 def with_own(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """What a worker's tools can do to the world, and what its runtime can by itself."""
-    row = ROWS[worker.definition.runtime]
-    return {**tools, **({row.title: frozenset({"net"})} if row.network else {})}
+    row = RUNTIMES[worker.definition.runtime]
+    return {**tools, **({row.title: frozenset({"net"})} if row.needs_network else {})}
 
 
 def refuse_unguarded(worker: Worker, tools: Mapping[str, frozenset[str]], around: frozenset[str]) -> None:
     """Refuses the three together where the way out is the runtime's own: nobody could be asked before it is used."""
-    row = ROWS[worker.definition.runtime]
-    if row.title in judge_risk(with_own(worker, tools), accepted=worker.definition.accepts_risk, around=around).guarded:
+    row = RUNTIMES[worker.definition.runtime]
+    if (
+        row.title
+        in assess_risk(with_own(worker, tools), accepted=worker.definition.accepts_risk, others=around).guarded
+    ):
         raise ToolUnavailable(
             f"runtime {row.name}: {row.title} reaches the network by itself, and could carry out what the worker reads",
             where=worker.place,
@@ -294,7 +298,7 @@ def refuse_unguarded(worker: Worker, tools: Mapping[str, frozenset[str]], around
 
 def refuse_native(worker: Worker, tools: Iterable[Tool]) -> None:
     """Refuses tools that the provider would have to bring, where the runtime cannot ask for them."""
-    row = ROWS[worker.definition.runtime]
+    row = RUNTIMES[worker.definition.runtime]
     if row.program is not None and (native := next((tool.name for tool in tools if tool.native), None)):
         raise ToolUnavailable(
             f"tools: {native} of the provider is not to be had with runtime {row.name}",
@@ -305,8 +309,8 @@ def refuse_native(worker: Worker, tools: Iterable[Tool]) -> None:
 
 def refuse_from_the_beginning(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
     """Refuses to go on with a run whose runtime would begin it anew, when it has done what must not be done twice."""
-    row = ROWS[worker.definition.runtime]
-    if row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if row.uses_model_door:
         return
     harmless = {tool.name for tool in tools if tool.repeatable and all(c.endswith(".read") for c in tool.capabilities)}
     called = [entry.data.tool for entry in journal.all(ToolStarted)]
@@ -318,8 +322,8 @@ def refuse_from_the_beginning(worker: Worker, tools: Iterable[Tool], journal: Jo
 
 def refuse_talking(worker: Worker) -> None:
     """Refuses a conversation with a worker whose runtime could not be walked through it again."""
-    row = ROWS[worker.definition.runtime]
-    if not row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if not row.uses_model_door:
         raise Refused(
             f"runtime {row.name}: {row.title} asks its model itself, so that a conversation is on no record: "
             "after a pause it could not be gone on with",
@@ -330,7 +334,7 @@ def refuse_talking(worker: Worker) -> None:
 
 def refuse_unrecorded(worker: Worker, run: str) -> None:
     """Refuses to play a run again whose model was not asked at the model door: its answers are on no record."""
-    row = ROWS[worker.definition.runtime]
-    if not row.routed:
+    row = RUNTIMES[worker.definition.runtime]
+    if not row.uses_model_door:
         said = f"{run} cannot be played again: {row.title} asks its model itself, so the answers are not on record"
         raise Conflict(said, hint=f"What it did with its tools is: guild log {run}")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 
-from guildhall.models.passthrough.connection import Line
-from guildhall.models.passthrough.session import Passing, Shown
+from guildhall.models.passthrough.connection import ConnectionPool
+from guildhall.models.passthrough.session import PassthroughSession, RunContent
 from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
-from guildhall.runtimes.model import Assignment, Entry, Guest
-from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
+from guildhall.runtimes.model import Assignment, DoorAccess, DoorClient
+from guildhall.runtimes.pydantic import output_tool, request_parameters, to_return_part, to_tool_call
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.models import ModelRequestParameters
 
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +36,14 @@ class Lobby:
     tokens: Tokens
     servers: Mapping[str, tuple[Tool, ...]]
     assignment: Assignment
-    line: Line = field(default_factory=Line)  # to the provider; it is closed with the run
+    pool: ConnectionPool = field(default_factory=ConnectionPool)  # to the provider; it is closed with the run
 
-    def admit(self, behind: Behind, guest: Guest) -> Entry:
+    def register(self, behind: Behind, client: DoorClient) -> DoorAccess:
         servers = {name: tools for name, tools in self.servers.items() if tools}
-        if guest.result is not None and self.assignment.output_schema is not None:
+        if client.on_result is not None and self.assignment.output_schema is not None:
             servers[RESULT] = (_result_tool(self.assignment.output_schema),)
         names = {
-            guest.name_of(server, shown_at(server, tool.name)): tool.name
+            client.name_tool(server, shown_at(server, tool.name)): tool.name
             for server, tools in servers.items()
             for tool in tools
         }
@@ -54,46 +54,46 @@ class Lobby:
 
         def heard(key: str, response: ModelResponse) -> None:
             calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-            door.heard(call_of(key, part) for part in calls)
+            door.heard(to_tool_call(key, part) for part in calls)
             results.heard(key, calls)
-            guest.heard(response)
+            client.on_answer(response)
 
         async def own(call: ToolCall) -> ToolResult:
-            assert guest.result is not None
-            return await guest.result(call.arguments or {})
+            assert client.on_result is not None
+            return await client.on_result(call.arguments or {})
 
         async def ask(
             key: str,
             messages: Sequence[ModelMessage],
             parameters: ModelRequestParameters,
-            through: Through | None = None,
+            through: PassthroughRequest | None = None,
         ) -> ModelResponse:
-            if guest.over():  # it is about to be ended
+            if client.is_finished():  # it is about to be ended
                 await asyncio.get_running_loop().create_future()
-            return await behind.model(key, messages, parameters, through)
+            return await behind.call_model(key, messages, parameters, through)
 
         door.own = own if RESULT in servers else None
-        door.passing = passing = Passing(
+        door.passing = passing = PassthroughSession(
             ask,
-            shown=Shown(
+            content=RunContent(
                 prompt=self.assignment.system_prompt,
                 names=names,
-                parameters=parameters_of(self.assignment),
+                parameters=request_parameters(self.assignment),
                 results=results.known,
-                settle=results.settle,
+                wait_for_results=results.settle,
             ),
-            breaks=behind.breaks,
-            heard=heard,
-            another=behind.asks_another,
+            on_error=behind.breaks,
+            on_answer=heard,
+            has_other_question=behind.asks_another,
             upstream=behind.upstream,
-            line=self.line,
+            pool=self.pool,
         )
         token = self.tokens.issue(door)
-        return Entry(
+        return DoorAccess(
             token=token,
             servers=tuple(servers),
-            busy=lambda: bool(door.calls or passing.under_way()),
-            settle=lambda: _settled(door),
+            has_calls=lambda: bool(door.calls or passing.active_calls()),
+            wait_for_calls=lambda: _settled(door),
             close=lambda: self.tokens.revoke(token),
         )
 
@@ -115,7 +115,7 @@ class Results:
 
     def heard(self, key: str, calls: Iterable[ToolCallPart]) -> None:
         for part in calls:
-            call = call_of(key, part)
+            call = to_tool_call(key, part)
             self._calls[call.key] = part
             if part.tool_call_id in self._ids:
                 self._twice.add(part.tool_call_id)
@@ -127,7 +127,7 @@ class Results:
     def done(self, call: ToolCall, result: ToolResult) -> None:
         part = self._calls.get(call.key)
         if part is not None and part.tool_call_id not in self._twice:
-            self.known[part.tool_call_id] = returned(part, result)
+            self.known[part.tool_call_id] = to_return_part(part, result)
 
     async def settle(self) -> None:
         """Waits for what the gate says to calls that the guest does not make."""
@@ -137,7 +137,7 @@ class Results:
 
     async def _refuse(self, call: ToolCall) -> None:
         try:
-            self.done(call, await self._behind.tool(call))
+            self.done(call, await self._behind.call_tool(call))
         except Exception as error:  # noqa: BLE001 - it ends the run, as it does for every call
             self._behind.breaks(error)
 
@@ -145,7 +145,7 @@ class Results:
 async def _settled(door: RunDoor) -> None:
     """Waits until no call is under way: what it does is on record then."""
     assert door.passing is not None
-    while calls := [*(task for _, task in door.calls.values()), *door.passing.under_way()]:
+    while calls := [*(task for _, task in door.calls.values()), *door.passing.active_calls()]:
         await asyncio.wait(calls)
 
 

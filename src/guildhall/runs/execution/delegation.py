@@ -51,7 +51,7 @@ class OneCall:
             raise Refused(
                 "the worker may call no other one", hint="Name those that it may in `allow_workers:` of its file."
             )
-        result = await doors.tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
+        result = await doors.call_tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
         return Outcome(output=result.text, messages=[])
@@ -66,7 +66,7 @@ class Unasked:
     def cost(self, usage: RequestUsage) -> float | None:
         return 0.0
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     def upstream(self, api: str) -> None:

@@ -24,7 +24,7 @@ from guildhall.core.events import (
     TurnEndData,
 )
 from guildhall.core.ids import fingerprint
-from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR, ModelCall
+from guildhall.models.door import MAX_ATTEMPTS, MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, ModelCall
 from guildhall.runs import limits
 from guildhall.runs.asks import Asking, Asks
 from guildhall.runs.execution.budget import Purse, Short
@@ -106,7 +106,7 @@ class LiveLedger(Asking):
 
     # the model door
 
-    def answered(
+    def find_answer(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse | None:
         answer = self.journal.last(key, ModelAnswered)
@@ -121,16 +121,16 @@ class LiveLedger(Asking):
         asked = self.journal.last(key, ModelAsked)
         return asked is not None and asked.data.message != request_parts(messages[-1])
 
-    def failures(self, key: str) -> int:
+    def count_failures(self, key: str) -> int:
         return len(entries_with(self.journal.of(key), ModelCallFailed))
 
-    async def permit(
+    async def reserve(
         self, key: str, sent: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
         while (most := self.bounds.max_turns) is not None and self._turns() >= most:
             await self.limit("max_turns")
         while True:
-            held = self.purse.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
+            held = self.purse.reserve(key, sent, price, floor=MIN_OUTPUT_TOKENS, ceiling=MAX_OUTPUT_TOKENS)
             if not isinstance(held, Short):
                 return held
             if not await self.purse.room(held):
@@ -146,7 +146,7 @@ class LiveLedger(Asking):
         """The ledger of the run above, or of this one, whose limit it is."""
         return self if self.run == run or self._above is None else self._above.owner(run)
 
-    async def asked(self, call: ModelCall) -> None:
+    async def record_call(self, call: ModelCall) -> None:
         asked = ModelAsked(
             message=request_parts(call.messages[-1]),
             tools=tools_fingerprint(call.parameters),
@@ -162,7 +162,7 @@ class LiveLedger(Asking):
             said = f"the answer was not usable, the model is told why: {problem}"
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
 
-    async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
+    async def record_failure(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.purse.settle(call.key, cost or 0.0, 0)
         failure = ModelCallFailed(
             code=error.code,
@@ -182,12 +182,13 @@ class LiveLedger(Asking):
         async with self._adding:
             await self.journal.append(failure, key=call.key, also=also)
 
-    def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
+    def report_retry(self, error: ModelFailed, attempt: int, pause: float) -> None:
         self.publish(
-            ErrorData, {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": ATTEMPTS, "pause": pause}
+            ErrorData,
+            {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": MAX_ATTEMPTS, "pause": pause},
         )
 
-    async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
+    async def record_answer(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = Tokens(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
         answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=cost)
         async with self._adding:

@@ -15,7 +15,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, ToolUnavailable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
-from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.credentials import LOGIN_RUNTIME
 from guildhall.runs.assembly.attachments import refuse_untaken
 from guildhall.runs.assembly.preflight import refuse_from_the_beginning
 from guildhall.runs.execution.delegation import Unasked
@@ -238,7 +238,7 @@ class Preparation:
         """Who answers; nobody where no model is asked, so that no key is needed."""
         if not request.asks_model:
             return Unasked(assembled.model)
-        return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
+        return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == LOGIN_RUNTIME)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """How long a run has been running so far. One whose time was over gets the same time again."""

@@ -32,7 +32,7 @@ from guildhall.runs.model import ENDED, ParkCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -69,7 +69,7 @@ def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
         runtime=assembled.worker.definition.runtime,
         model=source.name,
         plan=plan,
-        attachments=[file.as_described() for file in assembled.attachments],
+        attachments=[file.describe() for file in assembled.attachments],
         resumed=prepared.resumed,
         parent=parent,
     )
@@ -128,7 +128,7 @@ class Runs:
         assembled, seat = prepared.assembled, prepared.seat
         makes_wait = above.ledger.patience if above and seat is None else None
         people = above.ledger.patience.people if above else int(prepared.frame.interactive)
-        if not ROWS[assembled.worker.definition.runtime].routed:
+        if not RUNTIMES[assembled.worker.definition.runtime].uses_model_door:
             people += 1  # it is not put away while it waits: it could not be walked through its record again
         patience = Patience(self.clock, hold=people, parent=makes_wait)
         ledger = LiveLedger(
@@ -168,7 +168,7 @@ class Runs:
             ),
             lobby=lobby,
             seconds_before=prepared.seconds_before,
-            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), lobby.line.close()),
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), lobby.pool.close()),
             seat=seat,
         )
         live = Live(

@@ -28,7 +28,7 @@ from guildhall.core.errors import (
 )
 from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.text import check_text
-from guildhall.models.door import OUTPUT_CEILING, ModelDoor
+from guildhall.models.door import MAX_OUTPUT_TOKENS, ModelDoor
 from guildhall.runs import limits
 from guildhall.runs.model import ParkCause, Stretch
 from guildhall.runs.record import records
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.models.model import Upstream
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.runs.execution.access import Lobby
     from guildhall.runs.execution.ledger import LiveLedger
     from guildhall.runs.hooks import Seat
     from guildhall.runs.record import entries
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry, Guest, Outcome, Runtime
+    from guildhall.runtimes.model import DoorAccess, DoorClient, Outcome, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
@@ -125,18 +125,18 @@ class Execution:
 
     # the doors, as the runtime sees them
 
-    async def model(
+    async def call_model(
         self,
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         await self.only_while_open()
         with self._patience.call():
-            return await self._model_door.ask(key, messages, parameters, through)
+            return await self._model_door.call(key, messages, parameters, passthrough)
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         await self.only_while_open()
         with self._patience.call():
             task = asyncio.create_task(self._gate.call(call))
@@ -146,7 +146,7 @@ class Execution:
             finally:
                 self._under_way.discard(task)
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         """The same words again where they were heard before; else waits for the person, as long as that takes."""
         await self.only_while_open()
         if (words := self._ledger.heard(key)) is not None:
@@ -175,8 +175,8 @@ class Execution:
             self._listening = False
             hearing.cancel()
 
-    def admit(self, guest: Guest) -> Entry:
-        return self._lobby.admit(self, guest)
+    def register(self, client: DoorClient) -> DoorAccess:
+        return self._lobby.register(self, client)
 
     async def only_while_open(self) -> None:
         """Block a new call of a parked run for good, and of a run out of time until the user grants more."""
@@ -426,5 +426,5 @@ def _taken(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[Tokens, 
     if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None
     held, most = asked.data.reserved_tokens, asked.data.max_tokens
-    answer = min(held, OUTPUT_CEILING if most is None else most)
+    answer = min(held, MAX_OUTPUT_TOKENS if most is None else most)
     return {"input_tokens": held - answer, "output_tokens": answer}, asked.data.reserved_usd

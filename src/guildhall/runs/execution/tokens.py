@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.session import Ask as AskModel
-    from guildhall.models.passthrough.session import Passing
+    from guildhall.models.passthrough.session import PassthroughSession
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.hooks import Seat
 
@@ -44,9 +44,9 @@ class Behind(Protocol):
     def is_open(self) -> bool: ...
 
     @property
-    def model(self) -> AskModel: ...
+    def call_model(self) -> AskModel: ...
 
-    async def tool(self, call: ToolCall) -> ToolResult: ...
+    async def call_tool(self, call: ToolCall) -> ToolResult: ...
 
     def is_another(self, call: ToolCall) -> bool:
         """Return True if the record has a different call under the key of this call."""
@@ -76,7 +76,7 @@ class RunDoor:
     run: str
     servers: Mapping[str, tuple[Tool, ...]]
     behind: Behind = field(repr=False)
-    passing: Passing | None = None
+    passing: PassthroughSession | None = None
     own: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # for the server RESULT
     done: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)  # is told
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
@@ -91,7 +91,7 @@ class RunDoor:
         if call.key in self._due:
             self._due.discard(call.key)
             self.behind.expects(len(self._due))
-        return self.own(call) if self.own is not None and server == RESULT else self.behind.tool(call)
+        return self.own(call) if self.own is not None and server == RESULT else self.behind.call_tool(call)
 
     def heard(self, calls: Iterable[ToolCall]) -> None:
         """The calls in an answer of the model, which the guest will make."""

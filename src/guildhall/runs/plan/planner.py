@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.policy.rules import Action, Mode, Risk, Rule, judge, judge_risk, rules_against_risk
+from guildhall.policy.rules import Action, Mode, Risk, Rule, assess_risk, judge, risk_rules
 from guildhall.runs.assembly.callees import CREATE, Reached, declared, keeps_budget, reached
 from guildhall.runs.assembly.preflight import (
     Supply,
@@ -35,7 +35,7 @@ from guildhall.runs.assembly.tool_set import (
 )
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import Called, Executes, Plan, PlannedTool, PlanProblem
-from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.catalog import RUNTIMES
 from guildhall.tools.executor import Surroundings
 from guildhall.workers.registry import choose_model
 
@@ -114,7 +114,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         worker=worker.name,
         place=worker.place,
         status=worker.status,
-        runtime=ROWS[worker.definition.runtime],
+        runtime=RUNTIMES[worker.definition.runtime],
         model=model,
         chosen_by=None,
         priced=priced,
@@ -130,7 +130,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         schema_ref=worker.definition.output_schema_ref,
         schema=assembled.output_schema,
         calls=tuple(Called(name=name) for name in worker.definition.allow_workers),
-        risk=judge_risk(by_name, accepted=worker.definition.accepts_risk),
+        risk=assess_risk(by_name, accepted=worker.definition.accepts_risk),
     )
 
 
@@ -196,13 +196,13 @@ def _planned(
         refuse_unguarded(worker, arranged.permitted, around)
     except GuildError as error:
         problems.append(PlanProblem("risk", error.message))
-    guards = rules_against_risk(by_name, accepted=definition.accepts_risk, around=around)
+    guards = risk_rules(by_name, accepted=definition.accepts_risk, others=around)
     mode = request.mode if request else "ask"
     return Plan(
         worker=worker.name,
         place=worker.place,
         status=worker.status,
-        runtime=ROWS[worker.definition.runtime],
+        runtime=RUNTIMES[worker.definition.runtime],
         model=model,
         chosen_by=by,
         priced=priced,
@@ -221,8 +221,8 @@ def _planned(
         schema_ref=definition.output_schema_ref,
         schema=arranged.facts.schema,
         code=arranged.facts.code,
-        risk=judge_risk(by_name, accepted=definition.accepts_risk),
-        risk_with_calls=judge_risk(by_name, accepted=definition.accepts_risk, around=around),
+        risk=assess_risk(by_name, accepted=definition.accepts_risk),
+        risk_with_calls=assess_risk(by_name, accepted=definition.accepts_risk, others=around),
         problems=tuple(problems),
     )
 
@@ -272,10 +272,10 @@ def _judged(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[P
 def _together(plans: Sequence[Plan]) -> Risk:
     """The verdict on workers that call each other: what one of them has read, another can carry out."""
     risks = [(plan.worker, plan.risk_with_calls or plan.risk) for plan in plans]
-    private = any(risk.private for _, risk in risks)
-    outward = [(worker, risk) for worker, risk in risks if risk.private or not private]
+    private = any(risk.reads_private for _, risk in risks)
+    outward = [(worker, risk) for worker, risk in risks if risk.reads_private or not private]
     return Risk(
-        private=private,
+        reads_private=private,
         outward=tuple(f"{name} of {worker}" for worker, risk in outward for name in risk.outward),
         guarded=tuple(f"{name} of {worker}" for worker, risk in risks for name in risk.guarded),
     )

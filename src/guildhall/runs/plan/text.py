@@ -63,7 +63,7 @@ def written(plan: Plan) -> list[Folder]:
 def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "worker", [f"{plan.worker} ({plain(plan.place)}, {plan.status})"]
     if plan.runtime.program is not None:
-        yield "runtime", [plan.runtime.line, *plan.runtime.gaps]
+        yield "runtime", [plan.runtime.summary, *plan.runtime.gaps]
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
     yield "writes", [_writes(plan, whole=True)]
@@ -149,7 +149,7 @@ def _programs(plan: Plan) -> str:
 
 def _network(plan: Plan) -> str:
     outward = [tool.name for tool in plan.tools if "net" in tool.capabilities and tool.decision != "refuse"]
-    outward += [f"{plan.runtime.title} itself"] if plan.runtime.network else []
+    outward += [f"{plan.runtime.title} itself"] if plan.runtime.needs_network else []
     return f"reached by {', '.join(outward)}" if outward else "none"
 
 

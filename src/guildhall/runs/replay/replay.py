@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
     from guildhall.core.frame import Frame
-    from guildhall.models.passthrough.request import Through
+    from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.policy.rules import Verdict
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Run
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry as Entrance
-    from guildhall.runtimes.model import Guest, Outcome, Runtime
+    from guildhall.runtimes.model import DoorAccess as Entrance
+    from guildhall.runtimes.model import DoorClient, Outcome, Runtime
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
@@ -240,8 +240,8 @@ class _ReplayDoors:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
 
-    def admit(self, guest: Guest) -> Entrance:
-        return self._lobby.admit(self, guest)
+    def register(self, client: DoorClient) -> Entrance:
+        return self._lobby.register(self, client)
 
     def is_another(self, call: ToolCall) -> bool:
         return False  # what is not as it was is told of the call itself
@@ -263,12 +263,12 @@ class _ReplayDoors:
         if not self._broken.done():
             self._broken.set_exception(error)
 
-    async def model(
+    async def call_model(
         self,
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: Through | None = None,
+        passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
         record = self._record
         record.meet(key)
@@ -288,11 +288,11 @@ class _ReplayDoors:
         except ValueError:
             raise record.differs(answer, "the answer on record cannot be read") from None
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         self._record.meet(call.key)
         return await self._gate.call(call)
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         """What the person said then, after the same answers."""
         record = self._record
         said = record.journal.last(key, Said)

@@ -42,7 +42,7 @@ from guildhall.runs.record.entries import (
 )
 from guildhall.runs.record.journal import Journal, entries_with
 from guildhall.runs.replay.normalize import Neutral, system_of, told, tools_of
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_arguments
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS
@@ -374,7 +374,7 @@ class _Writer:
 
     def _arguments(self, call: ToolCallPart) -> dict[str, Any] | str:
         """The arguments as fields; as the text that they were where that is the only exact way."""
-        arguments = arguments_of(call)
+        arguments = call_arguments(call)
         if arguments is not None and _writable(dict(arguments)):
             return self._neutral.value(dict(arguments))
         return self._neutral.text(call.args if isinstance(call.args, str) else json.dumps(call.args))

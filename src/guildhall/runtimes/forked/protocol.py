@@ -18,16 +18,16 @@ from pydantic_ai.messages import ModelRequest, ModelResponse
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment
 
-LONGEST = 128 * 1024**2  # bytes of a line, in either direction
+MAX_LINE_BYTES = 128 * 1024**2  # bytes of a line, in either direction
 
 _Id = Annotated[int, Field(ge=1)]
 _Key = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-class _Line(BaseModel):
+class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
-    def line(self, longest: int = LONGEST) -> bytes:
+    def encode(self, longest: int = MAX_LINE_BYTES) -> bytes:
         """As it is written."""
         text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # by json: half characters survive it
         if len(text) > longest:
@@ -35,29 +35,29 @@ class _Line(BaseModel):
         return text
 
     @classmethod
-    def read(cls, line: bytes) -> Self:
+    def decode(cls, line: bytes) -> Self:
         return cls.model_validate(json.loads(line))
 
 
-class Given(_Line):
+class Start(_Message):
     """The first line of the hall: what is to be done. What is attached stays with the hall."""
 
     system_prompt: str
     first_message: str
     tools: list[dict[str, Any]]
     output_schema: dict[str, Any] | None
-    converses: bool = False
+    is_conversation: bool = False
 
     @staticmethod
-    def of(assignment: Assignment) -> Given:
-        return Given.model_validate(assignment, from_attributes=True)
+    def from_assignment(assignment: Assignment) -> Start:
+        return Start.model_validate(assignment, from_attributes=True)
 
     def assignment(self) -> Assignment:
         fields: dict[str, Any] = {**dict(self), "tools": tuple(self.tools)}
         return Assignment(**fields)
 
 
-class Asked(_Line):
+class ModelRequestMessage(_Message):
     """At the model door: the requests that are new in the conversation, after so many messages that the hall has."""
 
     door: Literal["model"] = "model"
@@ -67,7 +67,7 @@ class Asked(_Line):
     requests: list[ModelRequest]
 
 
-class Called(_Line):
+class ToolRequestMessage(_Message):
     """At the tool door: a call that stands in an answer of the model."""
 
     door: Literal["tool"] = "tool"
@@ -75,7 +75,7 @@ class Called(_Line):
     key: _Key
 
 
-class Listened(_Line):
+class UserRequestMessage(_Message):
     """At the ear: what the person says next is to be heard."""
 
     door: Literal["said"] = "said"
@@ -83,14 +83,14 @@ class Listened(_Line):
     key: _Key
 
 
-class Done(_Line):
+class Done(_Message):
     """The way out: the output."""
 
     door: Literal["out"] = "out"
     output: str | dict[str, Any]
 
 
-class Failed(_Line):
+class Failed(_Message):
     """The other way out: what went wrong between the doors."""
 
     door: Literal["failed"] = "failed"
@@ -98,19 +98,19 @@ class Failed(_Line):
     hint: str | None = None
 
 
-class Answered(_Line):
+class Reply(_Message):
     """The hall's answer to a question or a call."""
 
     id: _Id
     response: ModelResponse | None = None
     result: dict[str, Any] | None = None  # a ToolResult
-    words: str | None = None  # of the person
+    text: str | None = None  # of the person
 
 
-_Message = Asked | Called | Listened | Done | Failed
-_MESSAGE: TypeAdapter[_Message] = TypeAdapter(Annotated[_Message, Field(discriminator="door")])
+_AnyMessage = ModelRequestMessage | ToolRequestMessage | UserRequestMessage | Done | Failed
+_ANY_MESSAGE: TypeAdapter[_AnyMessage] = TypeAdapter(Annotated[_AnyMessage, Field(discriminator="door")])
 
 
-def said(line: bytes) -> _Message:
+def decode_message(line: bytes) -> _AnyMessage:
     """Return the message of a run's process. Raise ValueError if the line is not a valid message."""
-    return _MESSAGE.validate_python(json.loads(line))
+    return _ANY_MESSAGE.validate_python(json.loads(line))

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
-    from guildhall.runtimes.discovery import Installed
+    from guildhall.runtimes.discovery import InstalledProgram
 
 _PREFIX = "guild-home-"
-_LONGEST = 64 * 1024**2  # bytes of a line
-_CHUNK = 256 * 1024
-_TAIL = 20  # lines that are kept of what it says beside JSON
-_SHOWN = 2_000  # characters of them in an error
-_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HOME = "Resume the run: it is given a new one. If that is of no use, look whether the disk is full."
-_LAST_WORDS = 2.0  # seconds for what a program that was killed has still in its pipes
+_MAX_LINE_BYTES = 64 * 1024**2  # bytes of a line
+_CHUNK_BYTES = 256 * 1024
+_MAX_TAIL_LINES = 20  # lines that are kept of what it says beside JSON
+_MAX_TAIL_CHARS = 2_000  # characters of them in an error
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HOME_HINT = "Resume the run: it is given a new one. If that is of no use, look whether the disk is full."
+_DRAIN_TIMEOUT_S = 2.0  # seconds for what a program that was killed has still in its pipes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     files: Mapping[str, str | bytes] = field(default_factory=dict[str, "str | bytes"])  # by their paths in its home
     stdin: bytes | None = None
-    listens: bool = False  # it takes more on its input later
+    keeps_stdin_open: bool = False  # it takes more on its input later
 
 
 class Program:
@@ -60,7 +60,7 @@ class Program:
         self._confined = confined
         self.door = door  # where it comes to: it is whose who serves it
         self._close = close
-        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._tail: deque[str] = deque(maxlen=_MAX_TAIL_LINES)
         self._errors = asyncio.create_task(self._read_errors())
         self._ending: asyncio.Task[None] | None = None
 
@@ -68,7 +68,7 @@ class Program:
         """What it says, until it has ended."""
         reader = self._confined.process.stdout
         assert reader is not None
-        async for line in _lines(reader):
+        async for line in _read_lines(reader):
             try:
                 said: Any = json.loads(line)
             except (ValueError, RecursionError):
@@ -78,27 +78,27 @@ class Program:
             elif line.strip():
                 self._tail.append(line.decode(errors="replace"))
 
-    def tell(self, words: bytes) -> None:
+    def write(self, words: bytes) -> None:
         """Writes to its input, if it still listens."""
         stdin = self._confined.process.stdin
         if stdin is not None and not stdin.is_closing():
             with contextlib.suppress(OSError):
                 stdin.write(words)
 
-    async def manner(self) -> str:
+    async def wait_exit(self) -> str:
         """How it ended, after it has said its last."""
         try:
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 code = await self._confined.wait()
                 await asyncio.wait([self._errors])
         except TimeoutError:
-            return f"fell silent and went on{self.said}"
-        return f"{_ended(code)}{self.said}"
+            return f"fell silent and went on{self.output_tail}"
+        return f"{_describe_code(code)}{self.output_tail}"
 
     @property
-    def said(self) -> str:
+    def output_tail(self) -> str:
         """The last of what it has said that is not JSON, to be put behind a sentence."""
-        text = "\n".join(self._tail).strip()[-_SHOWN:]
+        text = "\n".join(self._tail).strip()[-_MAX_TAIL_CHARS:]
         return f". It said: {text}" if text else ""
 
     async def end(self) -> None:
@@ -113,8 +113,8 @@ class Program:
         if stdin is not None:
             stdin.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):  # its pipes end when the last of what it started has ended
-                while stdout is not None and await stdout.read(_CHUNK):
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):  # its pipes end when the last of what it started has ended
+                while stdout is not None and await stdout.read(_CHUNK_BYTES):
                     pass
                 await asyncio.wait([self._errors])
         self._errors.cancel()
@@ -123,16 +123,16 @@ class Program:
     async def _read_errors(self) -> None:
         reader = self._confined.process.stderr
         assert reader is not None
-        async for line in _lines(reader):
+        async for line in _read_lines(reader):
             if line.strip():
                 self._tail.append(line.decode(errors="replace"))
 
 
 @contextlib.asynccontextmanager
-async def home() -> AsyncGenerator[Path]:
+async def temporary_home() -> AsyncGenerator[Path]:
     """A home for the programs of one run, for as long as one of them is at work."""
     opened = contextlib.ExitStack()
-    making = asyncio.ensure_future(asyncio.to_thread(lambda: opened.enter_context(_home())))
+    making = asyncio.ensure_future(asyncio.to_thread(lambda: opened.enter_context(_create_home())))
     try:
         yield await asyncio.shield(making)
     finally:
@@ -140,7 +140,9 @@ async def home() -> AsyncGenerator[Path]:
         await asyncio.shield(asyncio.to_thread(opened.close))
 
 
-async def start(installed: Installed, home: Path, launch: Callable[[str], Launch], *, network: bool = False) -> Program:
+async def start(
+    installed: InstalledProgram, home: Path, launch: Callable[[str], Launch], *, network: bool = False
+) -> Program:
     """Starts a program in its home. `launch` says how, once it is known where it finds us.
 
     `network`: it has the network of the machine, not only its door.
@@ -149,12 +151,12 @@ async def start(installed: Installed, home: Path, launch: Callable[[str], Launch
         door = await doorway(network=network)
         opened.callback(door.close)
         how = launch(door.url)
-        await asyncio.to_thread(_write, home, how.files)
+        await asyncio.to_thread(_write_files, home, how.files)
         confinement = Confinement(
             view=View(cwd=home / "work", folders=(Folder(path=home, writable=True),)),
             network=network,
-            env={"PATH": installed.search, **how.env},
-            read_only=installed.sees,
+            env={"PATH": installed.search_path, **how.env},
+            read_only=installed.needed_paths,
             home=home,
         )
         argv, stdin = [str(installed.path), *how.argv], DEVNULL if how.stdin is None else PIPE
@@ -165,38 +167,38 @@ async def start(installed: Installed, home: Path, launch: Callable[[str], Launch
             await confined.kill()
             raise
         program = Program(confined, listening, opened.pop_all().close)
-    program.tell(how.stdin or b"")
-    if not how.listens and confined.process.stdin is not None:
+    program.write(how.stdin or b"")
+    if not how.keeps_stdin_open and confined.process.stdin is not None:
         confined.process.stdin.close()
     return program
 
 
-def _write(home: Path, files: Mapping[str, str | bytes]) -> None:
+def _write_files(home: Path, files: Mapping[str, str | bytes]) -> None:
     """Puts files into a home. An earlier program of the run may have left links in it: none is followed."""
     try:
-        with _folder(home, "work"):
+        with _open_folder(home, "work"):
             pass
         for name, content in files.items():
             *way, last = Path(name).parts
-            with _folder(home, *way) as folder:
+            with _open_folder(home, *way) as folder:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(last, dir_fd=folder)  # what an earlier one has had
                 fd = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
                 with os.fdopen(fd, "wb") as file:
                     file.write(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
     except OSError as error:
-        raise RuntimeFailed(f"the home of the program cannot be written: {error}", hint=_HOME) from None
+        raise RuntimeFailed(f"the home of the program cannot be written: {error}", hint=_HOME_HINT) from None
 
 
 @contextlib.contextmanager
-def _folder(home: Path, *way: str) -> Generator[int]:
+def _open_folder(home: Path, *way: str) -> Generator[int]:
     """A folder in a home, made where it is missing."""
-    folder = os.open(home, _ENTER)
+    folder = os.open(home, _FOLDER_FLAGS)
     try:
         for name in way:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=folder)
-            inner = os.open(name, _ENTER, dir_fd=folder)
+            inner = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
             os.close(folder)
             folder = inner
         yield folder
@@ -205,10 +207,10 @@ def _folder(home: Path, *way: str) -> Generator[int]:
 
 
 @contextlib.contextmanager
-def _home() -> Generator[Path]:
+def _create_home() -> Generator[Path]:
     """A folder of its own, locked for as long as it is used; what a hall that was killed has left behind goes."""
     folder = Path(os.path.realpath(tempfile.gettempdir()))
-    _sweep(folder)
+    _remove_stale_homes(folder)
     while True:
         home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
         held = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -223,10 +225,10 @@ def _home() -> Generator[Path]:
         os.close(held)
 
 
-def _sweep(folder: Path) -> None:
+def _remove_stale_homes(folder: Path) -> None:
     for left in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            held = os.open(left, _ENTER)
+            held = os.open(left, _FOLDER_FLAGS)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while somebody uses it
                 if os.fstat(held).st_uid == os.geteuid():
@@ -235,21 +237,21 @@ def _sweep(folder: Path) -> None:
                 os.close(held)
 
 
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def _read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Lines without their ends, however long; of one that is far too long only the beginning."""
     kept = bytearray()
-    while chunk := await reader.read(_CHUNK):
+    while chunk := await reader.read(_CHUNK_BYTES):
         *whole, rest = chunk.split(b"\n")
         for part in whole:
             kept += part
             yield bytes(kept)
             kept.clear()
-        if len(kept) < _LONGEST:
+        if len(kept) < _MAX_LINE_BYTES:
             kept += rest
     if kept:
         yield bytes(kept)
 
 
-def _ended(code: int) -> str:
+def _describe_code(code: int) -> str:
     names = {number + 128: number.name for number in signal.Signals}
     return f"was ended by {names[code]}" if code in names else f"ended by itself (exit code {code})"
