@@ -40,7 +40,7 @@ def test_a_recording_comes_from_above(tmp_path: Path) -> None:
     recorded = RecordingSource("r-2222222222", {("w", 0): [ModelResponse(parts=[TextPart("again")])]})
     source = create_source("replay:r-2222222222", cwd=tmp_path, environ={}, recording=lambda run: recorded)
     assert source is recorded
-    with pytest.raises(NotFound, match="no record of r-2222222222"):
+    with pytest.raises(NotFound, match="cannot replay r-2222222222"):
         create_source("replay:r-2222222222", cwd=tmp_path, environ={})
 
 

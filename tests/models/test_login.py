@@ -58,7 +58,7 @@ def test_it_is_read_anew_each_time_and_one_that_has_run_out_says_what_to_do(tmp_
     keep(tmp_path, accessToken="renewed")
     assert login.read_token(CLOCK) == "renewed"
     keep(tmp_path, expiresAt=1000)
-    with pytest.raises(KeyRefused, match="has run out") as out:
+    with pytest.raises(KeyRefused, match="has expired") as out:
         login.read_token(CLOCK)
     assert "claude setup-token" in (out.value.hint or "")
 
@@ -80,7 +80,7 @@ def test_a_file_that_holds_none(tmp_path: Path, text: str) -> None:
     login = find_login(keep(tmp_path))
     assert login is not None
     (tmp_path / ".claude" / ".credentials.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ModelUnusable, match="no login with Claude"):
+    with pytest.raises(ModelUnusable, match="no Claude login"):
         login.read_token(CLOCK)
 
 

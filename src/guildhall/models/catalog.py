@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 AUTO = "auto"
 SCRIPT = "script:"
 REPLAY = "replay:"
-CURSOR = "cursor:"  # asked by the program of a runtime, never here
+CURSOR = "cursor:"  # only the program of the runtime calls these models
 
-# What `auto` stands for, by the first provider in this order that has a key.
+# The models of `auto`. The first provider with a key counts.
 AUTO_MODELS: Mapping[str, str] = {
     "anthropic": "anthropic:claude-sonnet-5-5",
     "openai": "openai:gpt-6.1-terra",
@@ -51,9 +51,10 @@ def create_source(
     recording: Callable[[str], Source] | None = None,
     login: Login | None = None,
 ) -> Source:
-    """Return the source of a model. `recording` finds the answers of a recorded run. Files are relative to `cwd`.
+    """Return the source of a model name.
 
-    `login` replaces a missing key of Anthropic, for programs that can use it.
+    `recording` returns the source of a recorded run. Paths are relative to `cwd`. `login` replaces a missing Anthropic
+    key for programs that can use it.
     """
     if model == AUTO:
         model = AUTO_MODELS["anthropic"] if login and not detected_keys(environ) else auto_model(environ)
@@ -65,7 +66,7 @@ def create_source(
     if model.startswith(REPLAY):
         run = _strip_prefix(model, REPLAY, "a run: `replay:r-...`")
         if recording is None:
-            raise NotFound(f"there is no record of {run} to replay here")
+            raise NotFound(f"cannot replay {run}: unknown run")
         return recording(run)
     if model.startswith(CURSOR):
         if find_key_variable("cursor", environ) is None:
@@ -78,7 +79,7 @@ def create_source(
 
 
 def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | None:
-    """Whether a model has a price, as far as that can be known without a key and without asking anybody."""
+    """Return True if a model has a price, or None if that is unknown. Needs no key and no network."""
     try:
         model = auto_model(environ) if model == AUTO else model
         if model.startswith(SCRIPT):
@@ -96,13 +97,13 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
 
 
 def auto_model(environ: Mapping[str, str]) -> str:
-    """Return the model that the keys allow. Raise ModelUnusable if there is no key."""
+    """Return the default model of the first provider with a key. Raise ModelUnusable if no key is set."""
     for provider, model in AUTO_MODELS.items():
         if find_key_variable(provider, environ):
             return model
     raise ModelUnusable(
-        "no model can be chosen: no provider's key is set",
-        hint="Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or name a model with --model. `guild demo` needs none.",
+        "cannot choose a model: no provider key is set",
+        hint="Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or name a model with --model. `guild demo` needs no key.",
     )
 
 
@@ -121,7 +122,7 @@ def _strip_prefix(model: str, prefix: str, expected: str) -> str:
 
 @dataclass(frozen=True)
 class _ProgramSource:
-    """The source of a model that only the program of a runtime calls. Its cost is unknown, and it takes only text."""
+    """A model that only the program of a runtime calls. Its cost is unknown, and it accepts only text."""
 
     name: str
 
@@ -135,15 +136,15 @@ class _ProgramSource:
         return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        raise ModelFailed(f"{self.name} is asked by the program that executes the run, and by nobody else")
+        raise ModelFailed(f"{self.name} is only available to the program of its runtime")
 
 
 @dataclass(frozen=True)
 class RecordingSource:
-    """Gives the answers of a recorded run again, one after another. They were paid for then and cost nothing now.
+    """The answers of a recorded run, in order. They cost nothing.
 
-    Where the recorded run had called others, each run of the new tree gets the answers of the one in its place; else
-    whoever asks gets those of the run, whatever the worker is named.
+    If the recording has child runs, each run of the new tree gets the answers of the recorded run with its worker and
+    ordinal. Otherwise every caller gets the answers of the only run, whatever its worker.
     """
 
     run: str
@@ -165,17 +166,17 @@ class RecordingSource:
         return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        only = next(iter(self.answers_by_run.values())) if len(self.answers_by_run) == 1 else None
-        answers = self.answers_by_run.get((query.worker, query.ordinal)) if only is None else only
+        runs = self.answers_by_run
+        answers = next(iter(runs.values())) if len(runs) == 1 else runs.get((query.worker, query.ordinal))
         if answers is None:
             raise self._mismatch(f"has no run {query.ordinal + 1} of the worker {query.worker}")
         if query.step >= len(answers):
-            raise self._mismatch(f"has {len(answers)} answers and another one was asked for")
+            raise self._mismatch(f"has only {len(answers)} answers")
         answer = answers[query.step]
         if answer.text:
             on_text(answer.text)
         return answer
 
-    def _mismatch(self, what: str) -> ModelFailed:
-        hint = "The new run took another path than the recorded one; use a real model or a script."
-        return ModelFailed(f"the recording of {self.run} {what}", hint=hint)
+    def _mismatch(self, problem: str) -> ModelFailed:
+        hint = "The new run differs from the recorded run. Use a real model or a script."
+        return ModelFailed(f"the recording of {self.run} {problem}", hint=hint)

@@ -51,7 +51,7 @@ _BYTES_PER_PAGE = 5_000 * _BYTES_PER_TOKEN  # a page is sent as its text and as 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCall:
-    """One model call as the ledger sees it."""
+    """A model call as the ledger records it."""
 
     key: str
     messages: Sequence[ModelMessage]
@@ -62,35 +62,35 @@ class ModelCall:
 
 
 class ModelLedger(Protocol):
-    """What the door needs to know and to record about the model calls of one run."""
+    """Records the model calls of one run and reserves their cost."""
 
     def find_answer(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse | None:
-        """The answer, if this very call has been answered before."""
+        """Return the recorded answer of this call, or None."""
         ...
 
     def count_failures(self, key: str) -> int:
-        """How often this call has failed before."""
+        """Return how often this call has failed."""
         ...
 
     async def reserve(
         self, key: str, sent: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
-        """Reserves the call: dollars, and the tokens that the answer may have. Raises LimitReached.
+        """Reserve the cost of a call. Return the dollars and the maximum number of answer tokens. Raise LimitReached.
 
-        `sent` is how many tokens the question has, `price(n)` the most that the call costs with an answer of n tokens.
+        `price(n)` is the maximum cost of the call with an answer of n tokens.
         """
         ...
 
     async def record_call(self, call: ModelCall) -> None: ...
 
     async def record_failure(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
-        """Records a failure. `cost` is None when no answer had begun, so that nothing was paid."""
+        """Record a failure. `cost` is None if the provider charged nothing, because no answer had begun."""
         ...
 
     def report_retry(self, error: ModelFailed, attempt: int, pause: float) -> None:
-        """It is asked again after a pause, for the second, third ... time."""
+        """Report that the call is repeated after a pause. `attempt` starts at 2."""
         ...
 
     async def record_answer(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None: ...
@@ -99,7 +99,7 @@ class ModelLedger(Protocol):
 
 
 class ModelDoor:
-    """Asks one source on behalf of one run."""
+    """Passes the model calls of one run to one source."""
 
     def __init__(self, source: Source, ledger: ModelLedger, clock: Clock, *, worker: str, ordinal: int) -> None:
         self._source = source
@@ -115,10 +115,10 @@ class ModelDoor:
         parameters: ModelRequestParameters,
         passthrough: PassthroughRequest | None = None,
     ) -> ModelResponse:
-        """The answer to a conversation. The same call, by its key, is answered once however often it is made.
+        """Return the answer to a conversation. A call with a recorded answer is not repeated.
 
-        `through` is the same question as a program has written it: a provider that understands it gets it like that.
-        What of the answer was passed on already cannot be taken back, so it is not asked for again then.
+        `passthrough` is the request of a program in the provider's format. It is sent unchanged to a provider that
+        supports the format, and not retried after a part of the answer was forwarded.
         """
         if (recorded := self._ledger.find_answer(key, messages, parameters)) is not None:
             return recorded
@@ -189,14 +189,17 @@ class ModelDoor:
         return self._source.upstream(api)
 
     def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
-        """The dollars of an answer. One whose tokens are not counted, or do not add up, is not free."""
+        """Return the dollars of an answer, or the reservation if its tokens are missing or inconsistent."""
         counted = usage.input_tokens or usage.output_tokens
         cost = self._source.cost(usage) if counted else None
         return reserved if cost is None else round(cost, 9)  # without the dust of multiplying
 
 
 def estimate_input_tokens(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
-    """How many tokens a request has at the most. What the last answer was charged for need not be guessed again."""
+    """Return an upper bound of the tokens of a request.
+
+    Counts from the last answer with a known usage.
+    """
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.kind == "response" and message.usage.input_tokens:
@@ -242,13 +245,13 @@ def _content_bytes(content: Any) -> int:
 
 
 def count_pages(data: bytes) -> int:
-    """The pages, those in packed objects too; where none can be seen, as many as could be in a file of this size."""
+    """Return the number of pages of a PDF, or an estimate by its size if no page is visible."""
     found = len(_PAGE.findall(data)) + sum(len(_PAGE.findall(text)) for text in _unpack_streams(data))
     return found or min(max(1, len(data) // _MIN_PAGE_BYTES), _MAX_GUESSED_PAGES)
 
 
 def _unpack_streams(data: bytes) -> list[bytes]:
-    """What is in the streams that hold objects, up to a limit."""
+    """Return the contents of the object streams, up to a limit."""
     texts: list[bytes] = []
     left = _MAX_UNPACKED_BYTES
     end = 0

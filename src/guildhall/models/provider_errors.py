@@ -56,9 +56,10 @@ _MESSAGES: Mapping[type[ModelFailed], str] = {
 
 
 def error_class(status: int | None, words: str) -> type[ModelFailed]:
-    """The class of a failure, by its HTTP status and by what the provider said, all of it.
+    """Return the class of a failure.
 
-    An answer may fail after it has begun: there is no status then, and only the words tell.
+    `message` is the provider's whole message. An answer that fails after it has begun has no status, so that only the
+    message counts.
     """
     if status == 402 or _NO_CREDIT.search(words):
         return NoCredit
@@ -86,7 +87,7 @@ def build_error(
     words: str | None = None,
     hint: str | None = None,
 ) -> ModelFailed:
-    """A failure in our words, with the provider's own behind them. `words`: ours, where they are others than ever."""
+    """Return an error with our message and the provider's. `message` replaces our message for its class."""
     passes = kind in TRANSIENT_ERRORS or (status is not None and is_transient(status) and kind is ModelFailed)
     return kind(
         f"{words or _MESSAGES.get(kind, '{name} failed').format(name=name)}: {said}",
@@ -98,7 +99,7 @@ def build_error(
 
 
 def provider_message(body: Any) -> str | None:
-    """What the provider said, out of the body of its error, where there are words in it."""
+    """Return the message in the body of an error, or None."""
     while isinstance(body, dict):
         error = cast("dict[str, Any]", body)
         body = error.get("error", error.get("message"))
@@ -106,13 +107,13 @@ def provider_message(body: Any) -> str | None:
 
 
 def clean_line(text: str, secrets: Mapping[str, str]) -> str:
-    """The text on one line, not too long, without these values; each has the name that takes its place."""
+    """Return a text on one line, shortened and without secrets. `secrets` maps each value to its replacement."""
     line = " ".join(redact(text, secrets).split())
     return line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[:_MAX_MESSAGE_CHARS]} ..."
 
 
 def decode_body(data: bytes) -> Any:
-    """The body of an error as JSON, or as text where it is none."""
+    """Return a body as JSON, or as text if it is not JSON."""
     text = data.decode("utf-8", "replace")
     try:
         return json.loads(text)
@@ -121,7 +122,7 @@ def decode_body(data: bytes) -> Any:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """How many seconds the provider wants to be left alone. A date is not read: the door has a pause of its own."""
+    """Return the seconds that the provider asks to wait, or None. Dates are ignored."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the provider and the model of a name. Raise ModelUnusable if there is no such provider."""
+    """Return the provider and the model of a name. Raise ModelUnusable if the provider is unknown."""
     for separator in (":", "/"):
         provider, found, model = name.partition(separator)
         if found and model and _is_provider(provider):
@@ -71,7 +71,6 @@ def _is_provider(name: str) -> bool:
 
 
 def _name_hint(model: str) -> str:
-    """Return a hint for a model name without a provider."""
     known = list(KEY_VARIABLES)  # the maker of a model comes before providers that pass it on
     names = [name for name in _known_names() if name.partition(":")[2] == model]
     names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
@@ -85,7 +84,7 @@ def _known_names() -> list[str]:
 
 
 def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
-    """Return the dollars that this usage costs, cached tokens at their own price, or None if the model has no price."""
+    """Return the cost in dollars, with cached tokens at their own price, or None if the model has no price."""
     from genai_prices import calc_price
 
     try:
@@ -96,14 +95,14 @@ def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
 
 
 def has_price(provider: str, model: str) -> bool:
-    """Return True if the list has a price for the model. This needs no client."""
+    """Return True if the price list has the model."""
     from genai_prices import Usage
 
     return cost(provider, model, Usage(input_tokens=1000, output_tokens=1000)) is not None
 
 
 def _price_list_name(provider: str) -> str:
-    """The provider's name in the price list: an API's suffix and a gateway's prefix say nothing about the price."""
+    """Return the name of a provider in the price list, which has no gateways and no API suffixes."""
     return provider.removeprefix("gateway/").removesuffix("-chat").removesuffix("-responses")
 
 
@@ -132,9 +131,9 @@ _REPORT_FINISH_REASON = frozenset({"anthropic", "openai"})
 
 
 def create_provider_source(name: str, environ: Mapping[str, str], login: Login | None = None) -> ProviderSource:
-    """Return the source of a `provider:model` (or `provider/model`). Raise ModelUnusable if it cannot work.
+    """Return the source of `provider:model` or `provider/model`. Raise ModelUnusable if it cannot work.
 
-    `login` replaces a missing key of Anthropic for requests that are passed on unchanged.
+    `login` replaces a missing Anthropic key for requests that are forwarded unchanged.
     """
     source = ProviderSource(*split_name(name), environ, login)
     source.check()
@@ -142,7 +141,7 @@ def create_provider_source(name: str, environ: Mapping[str, str], login: Login |
 
 
 class ProviderSource:
-    """Asks one model of one provider."""
+    """A model of a provider."""
 
     def __init__(self, provider: str, model: str, environ: Mapping[str, str], login: Login | None = None) -> None:
         self._provider = provider
@@ -167,9 +166,9 @@ class ProviderSource:
         self._profile = self._create_model(self._create_client()).profile
 
     def accepts(self, media_type: str) -> bool:
-        """As pydantic-ai knows it of the model and of what its adapter can send; some it does not know are known here.
+        """Return True if the model may accept the type.
 
-        Where nobody knows, the provider is asked: its refusal ends the run, in its words.
+        Unknown models count as accepting it. If such a model rejects a file, the run fails with the provider's message.
         """
         if _TEXT_ONLY_MODELS.search(f"{self._provider}:{self._model}"):
             return False
@@ -181,7 +180,7 @@ class ProviderSource:
         return self._profile.get("supports_document_input", True) and (documents is None or media_type in documents)
 
     def upstream(self, api: str) -> Upstream | None:
-        """Raises KeyRefused where a login has run out."""
+        """Return the upstream for this API, or None. Raise KeyRefused if a login has expired."""
         if api not in _APIS.get(self._provider, ()):
             return None
         found = self._credentials()
@@ -251,7 +250,7 @@ class ProviderSource:
             raise self._missing_variable(variables[0]) from None
 
     def _create_provider(self, client: httpx2.AsyncClient) -> Provider[Any]:
-        """The provider, on this connection where it takes one, and without retries of its own."""
+        """Return a provider that uses this client, if possible, and does not retry."""
         from pydantic_ai.providers import infer_provider, infer_provider_class
 
         if self._provider.startswith("gateway/"):
@@ -267,7 +266,7 @@ class ProviderSource:
         return provider
 
     def _credentials(self) -> dict[str, Any]:
-        """Key and address from the environment that was handed in, not from this process's."""
+        """Return the key and the URL from the environment that was passed in, not from this process."""
         found: dict[str, Any] = {}
         address = URL_VARIABLES.get(self._provider)
         if address:
@@ -290,7 +289,7 @@ class ProviderSource:
         )
 
     def _convert_error(self, error: ModelAPIError) -> ModelFailed:
-        """What pydantic-ai says of a failure, told apart like any other; where that says nothing, by its class."""
+        """Convert an error of pydantic-ai. Its class decides if status and message are not conclusive."""
         from pydantic_ai.exceptions import ModelServerError
 
         status = getattr(error, "status_code", None)
@@ -308,7 +307,7 @@ class ProviderSource:
         )
 
     def _provider_error(self, status: int | None, body: Any, retry_after: float | None = None) -> ModelFailed:
-        """A provider's failure in our words. Its own words are kept, without any key that may be in them."""
+        """Return the error for a failure. It quotes the provider's message without secrets."""
         kind = error_class(status, str(body))
         said = self._clean(provider_message(body) or (f"HTTP {status}" if status else "it did not say why"))
         return self._build_error(kind, said, status=status, retry_after=retry_after)
@@ -336,14 +335,13 @@ class ProviderSource:
         return did_you_mean(self.name, names)
 
     def _clean(self, text: str) -> str:
-        """The text on one line, not too long, without the values of credentials."""
         return clean_line(text, credentials.secret_values(self._environ))
 
 
 async def _call_model(model: Model[Any], query: Query, on_text: OnText, accepted: Callable[[], None]) -> ModelResponse:
     """Return the answer. Its text is published while it is streamed, or at once if the model cannot stream.
 
-    `accepted` is called when the provider has accepted the request.
+    Calls `accepted` when the provider has accepted the request.
     """
     from pydantic_ai.direct import model_request, model_request_stream
 
@@ -371,7 +369,7 @@ async def _call_model(model: Model[Any], query: Query, on_text: OnText, accepted
 
 
 def _call_settings(model: Model[Any], query: Query) -> ModelSettings:
-    """The query's settings, and no retries where a client is told about them with each request."""
+    """Return the settings of a query, without retries of the client."""
     settings = query.settings.copy()
     is_set = model.provider is not None and hasattr(model.provider.client, "max_retries")
     if not is_set and "max_retries" not in model.unsupported_settings:
@@ -380,7 +378,7 @@ def _call_settings(model: Model[Any], query: Query) -> ModelSettings:
 
 
 def _event_text(event: Any) -> str | None:
-    """The text that an event brings, if it brings some of the answer's text."""
+    """Return the answer text in an event, or None."""
     from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 
     if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
@@ -391,7 +389,7 @@ def _event_text(event: Any) -> str | None:
 
 
 def _mapped_class(error: ModelAPIError) -> type[ModelFailed] | None:
-    """The class of a failure by what pydantic-ai has found out, also of providers whose words are not known here."""
+    """Return the error class for an exception class of pydantic-ai, or None."""
     from pydantic_ai import exceptions
 
     kinds: list[tuple[type[Exception], type[ModelFailed]]] = [

@@ -43,7 +43,7 @@ ALIASES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What the worker's file says about a capability or a tool."""
+    """A rule of a worker file about a capability or a tool."""
 
     name: str  # a capability or a tool's name; aliases are resolved when the file is read
     allowed: bool = True
@@ -53,7 +53,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """One call as policy sees it."""
+    """A tool call as policy sees it."""
 
     tool: str
     capabilities: frozenset[str]
@@ -66,7 +66,7 @@ Mode = Literal["ask", "approve_all", "strict"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What policy says to an action, and why."""
+    """The decision about an action and its reason."""
 
     decision: Decision
     reason: str
@@ -75,7 +75,7 @@ class Verdict:
 
 
 def judge(action: Action, rules: Iterable[Rule], mode: Mode = "ask") -> Verdict:
-    """The verdict on an action of a declared tool. Every rule that names the tool or one of its capabilities counts."""
+    """Return the verdict on a call. All rules that name the tool or one of its capabilities count."""
     matching = [rule for rule in rules if rule.name == action.tool or rule.name in action.capabilities]
     for rule in matching:
         if not rule.allowed:
@@ -107,7 +107,7 @@ _OUTSIDE = "net"  # what reaches other machines takes in their text and can carr
 
 @dataclass(frozen=True, kw_only=True)
 class Risk:
-    """The verdict on a set of tools."""
+    """The exfiltration risk of a set of tools."""
 
     reads_private: bool  # private files are read, here or around
     outward: tuple[str, ...]  # the tools that take in text from outside and can act outward
@@ -119,7 +119,7 @@ class Risk:
 
     @property
     def text(self) -> str:
-        """The verdict as people read it."""
+        """Return the risk as one line for the user."""
         if not self.outward:
             return "no: no other machine is reached"
         if not self.reads_private:
@@ -141,7 +141,7 @@ class Risk:
 
 
 def assess_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()) -> Risk:
-    """The verdict on the tools of a worker, with what is around it."""
+    """Return the risk of a worker's tools. `others` are the capabilities of workers that it works with."""
     private = _PRIVATE in others or any(_PRIVATE in capabilities for capabilities in tools.values())
     outward = tuple(name for name, capabilities in tools.items() if _OUTSIDE in capabilities)
     return Risk(reads_private=private, outward=outward, guarded=outward if private and not accepted else ())
@@ -150,9 +150,9 @@ def assess_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool, others: 
 def risk_rules(
     tools: Mapping[str, frozenset[str]], *, accepted: bool, others: frozenset[str] = frozenset()
 ) -> tuple[Rule, ...]:
-    """The rules that guard the outward tools of a worker, given all its tools with their capabilities.
+    """Return the rules that guard the outward tools of a worker.
 
-    `around` are the capabilities of the runs above it and of the workers that it may call.
+    `others` are the capabilities of its parent runs and of the workers that it may call.
     """
     risk = assess_risk(tools, accepted=accepted, others=others)
     return tuple(Rule(name=name, approval_required=True) for name in risk.guarded)

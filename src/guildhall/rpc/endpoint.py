@@ -42,7 +42,7 @@ _log = logging.getLogger("guildhall.members")
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """What is served at one address."""
+    """The tools and the worker that are served at one address."""
 
     name: str
     version: str
@@ -53,10 +53,10 @@ class Offer:
 
 
 class Endpoint:
-    """The ASGI application."""
+    """An ASGI application that serves offers to callers with a token."""
 
     def __init__(self, *, is_valid_token: Callable[[str], bool], find: Callable[[Message], Offer | None]) -> None:
-        """`admits` accepts or refuses a token. `find` returns what a request addresses or None, or raises HttpError."""
+        """`find` returns the offer that a request addresses, or None. It may raise HttpError."""
         self._is_valid_token = is_valid_token
         self._find = find
         self._active = 0

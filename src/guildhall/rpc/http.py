@@ -67,7 +67,7 @@ class Headers:
 
     @property
     def bearer(self) -> str | None:
-        """The token of `Authorization: Bearer TOKEN`, or None if there is none or more than one."""
+        """Return the token of `Authorization: Bearer TOKEN`, or None unless there is exactly one."""
         scheme, _, token = self.values.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or "authorization" in self.repeated:
             return None

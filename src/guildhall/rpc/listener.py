@@ -31,7 +31,7 @@ _KEEP_ALIVE_S = 600.0  # seconds that a client may think between two requests
 
 
 class _TimedProtocol(HttpToolsProtocol):
-    """Cuts off whoever connects or begins a request and then dawdles, or never comes to the end of its head."""
+    """An HTTP connection that is closed if the head of a request is too slow or too long."""
 
     _timer: asyncio.TimerHandle | None = None  # runs from the connection, or the first byte, to the end of a head
     _head_bytes = 0  # bytes of it so far
@@ -63,7 +63,7 @@ class _TimedProtocol(HttpToolsProtocol):
         self.on_lost()
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn does it, but in JSON like every other error."""
+        """Send an error as uvicorn does, but as JSON like every other error."""
         self._stop_timer()
         said = "this is not HTTP/1.1" if msg == _INVALID_REQUEST else msg
         body = json.dumps({"error": {"code": "usage", "message": said}}).encode()
@@ -84,7 +84,7 @@ class _TimedProtocol(HttpToolsProtocol):
 
 
 class Listener:
-    """Takes connections on loopback and hands what they ask to an ASGI application."""
+    """Serves an ASGI application on loopback."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Listener:
         port: int | None = None,
         listening: socket.socket | None = None,
     ) -> None:
-        """`port`: this one and no other, 0: any that is free; None: the one that people know, or the next free one.
+        """`port` is used exactly, and 0 means any free port. None means the first free port from 7420 on.
 
-        `listening` is a socket that is bound already, instead.
+        `listening` is a socket that is bound already.
         """
         self._head_timeout_s = head_timeout_s
         ports = range(FIRST_PORT, FIRST_PORT + _MAX_PORTS) if port is None else (port,)
@@ -141,12 +141,11 @@ class Listener:
             self._empty.set()
 
     def stop_accepting(self) -> None:
-        """No new connections from now on."""
         if self._server is not None:
             self._server.close()
 
     async def close(self, timeout_s: float) -> None:
-        """Ends when the clients have left, or when they had time enough to."""
+        """Finish running responses, then close all connections after at most `timeout_s`."""
         self.stop_accepting()
         for connection in list(self._state.connections):
             if connection.cycle is not None and not connection.cycle.response_complete:  # pyright: ignore
@@ -164,7 +163,7 @@ class Listener:
 
 
 def _bind(ports: Sequence[int]) -> socket.socket:
-    """A socket on loopback: on the first of these ports that is free, of several else on any."""
+    """Return a socket on the first free port. With several ports, fall back to any port."""
     for port in (*ports, 0) if len(ports) > 1 else ports:
         # The protocol is named, or asyncio would not know that answers in two pieces must not wait for each other.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -47,13 +47,13 @@ _NOT_CACHED: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private"}  # the tools
 
 @dataclass(frozen=True, kw_only=True)
 class Request(jsonrpc.Request):
-    """A request of a client of MCP."""
+    """A request of an MCP client."""
 
     is_modern: bool
 
     @property
     def call_id(self) -> str | None:
-        """The client's id of the call that it makes, or None if it gives none."""
+        """Return the client's id of the tool call, or None."""
         return next((one for one in map(_meta(self).get, _CALL_IDS) if isinstance(one, str) and one), None)
 
 
@@ -110,7 +110,7 @@ def _status(error: RpcError, *, modern: bool) -> int:
 
 
 def is_modern(headers: Headers) -> bool:
-    """Return True if a request names the newest era, or one that is not known."""
+    """Return True if a request names the newest version, or an unknown one."""
     version = headers.get(VERSION_HEADER)
     return version is not None and version not in HANDSHAKE
 
@@ -128,7 +128,7 @@ def check_era(request: jsonrpc.Request, headers: Headers) -> Request:
 
 
 def _check_envelope(request: jsonrpc.Request, headers: Headers) -> None:
-    """Raise RpcError if a request of the newest era differs from what its headers repeat of it."""
+    """Raise RpcError if the headers of a request of the newest version contradict the request."""
     for name in _ROUTING:
         if name in headers.repeated:
             raise RpcError(HEADER_MISMATCH, f"the header {name} came more than once")

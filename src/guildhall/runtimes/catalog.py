@@ -23,7 +23,7 @@ Durability = Literal["exact", "tool-exact", "restart-only"]
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeInfo:
-    """A runtime, as the table has it."""
+    """The properties of a runtime."""
 
     name: str  # as a worker's file names it
     title: str
@@ -39,7 +39,7 @@ class RuntimeInfo:
 
     @property
     def uses_model_door(self) -> bool:
-        """Whether its model calls pass the model door, so that scripts and recordings can answer."""
+        """Return True if its model calls pass the model door, so that scripts and recordings can answer them."""
         return not self.needs_network
 
     @property
@@ -47,12 +47,11 @@ class RuntimeInfo:
         return f"{self.title}, durability {self.durability}"
 
     def as_dict(self) -> dict[str, Any]:
-        """As `--json` prints it."""
         return {"name": self.name, "durability": self.durability, "gaps": list(self.gaps)}
 
     @property
     def variable(self) -> str:
-        """The variable that names the program, for whoever has it somewhere else."""
+        """Return the variable that contains the path of the program."""
         return f"GUILDHALL_{self.name.upper()}"
 
 

@@ -36,7 +36,7 @@ _MAX_OUTPUT_CHARS = 100  # characters of what it says instead
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledProgram:
-    """A program that is there and will do."""
+    """A program that is installed in a supported version."""
 
     path: Path
     version: str
@@ -45,10 +45,9 @@ class InstalledProgram:
 
 
 class VersionCache:
-    """What programs have said of themselves, each as its file was then."""
+    """The versions of programs by path and state of the file. A file saves them for the next hall."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """`kept`: where it is written down for the next hall; what stands there and does not fit is not believed."""
         self._file = file
         found: Any = None
         with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -63,7 +62,7 @@ class VersionCache:
                 return None
 
     def save(self, path: Path, state: list[int], version: str) -> None:
-        """`state`: of the file, before it was asked."""
+        """Save a version. `state` is the state of the file before the program was executed."""
         self._known[str(path)] = [*state, version]
         if self._file is None:
             return
@@ -72,7 +71,7 @@ class VersionCache:
 
 
 class Programs:
-    """Knows the programs of a machine."""
+    """Finds the programs of runtimes."""
 
     def __init__(self, environ: Mapping[str, str], versions: VersionCache | None = None) -> None:
         self._environ = environ
@@ -80,13 +79,13 @@ class Programs:
         self._lock = asyncio.Lock()
 
     def with_variables(self, brought: Mapping[str, str]) -> Programs:
-        """The same for a request that has brought variables of its own."""
+        """Return a finder that also uses the variables of a request."""
         other = Programs({**self._environ, **brought}, self._versions)
         other._lock = self._lock
         return other
 
     def locate(self, info: RuntimeInfo) -> Path | None:
-        """Where the program of a runtime is, if it is anywhere."""
+        """Return the path of the program of a runtime, or None."""
         if named := self._environ.get(info.variable):
             return Path(named).expanduser().absolute()
         package, inside = _BUNDLED.get(info.name, ("", ""))
@@ -98,7 +97,10 @@ class Programs:
         return Path(found).absolute() if found else None
 
     def check_installed(self, info: RuntimeInfo) -> Path | None:
-        """Where the program of a runtime is, if it needs one. Nothing is started to see that."""
+        """Return the path of the program, or None if the runtime needs none. Raise RuntimeMissing.
+
+        Does not start the program.
+        """
         path = self.locate(info) if info.program is not None else None
         if info.program is not None and (path is None or not path.exists()):
             where = f"{info.variable} names {path}, and nothing is there" if path else "it is not installed"
@@ -106,7 +108,7 @@ class Programs:
         return path
 
     async def find(self, info: RuntimeInfo) -> InstalledProgram:
-        """The program of a runtime, in a version that does; an error that says what to do otherwise."""
+        """Return the installed program. Raise RuntimeMissing, RuntimeOutdated or RuntimeUnusable."""
         path = self.check_installed(info)
         assert path is not None
         async with self._lock:
@@ -160,7 +162,7 @@ class Programs:
 
 
 def file_state(path: Path) -> list[int]:
-    """What is another when the file is another. Packages of npm are all of one date, so that alone would not do."""
+    """Return values that change when the file changes. All files of an npm package have the same date."""
     stat = path.stat()
     return [stat.st_dev, stat.st_ino, stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size]
 
@@ -175,7 +177,7 @@ def _version_tuple(version: str) -> tuple[int, ...]:
 
 
 def _find_needed_paths(path: Path, search: str) -> tuple[Path, ...]:
-    """What of the disk a program needs: itself; where it is a script, its whole installation and its interpreter."""
+    """Return the paths that a program needs: its file, and for a script its installation and its interpreter."""
     interpreter = _find_interpreter(path, search)
     if interpreter is None:
         return tuple(dict.fromkeys((path, path.resolve())))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """A file that comes with the first message: text in UTF-8, or bytes that a model looks at (an image, a PDF)."""
+    """A file of the first message: text in UTF-8, or an image or PDF for a model that accepts it."""
 
     name: str  # as whoever attached it calls it
     media_type: str
@@ -42,11 +42,11 @@ class Attachment:
         return attachment_label(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """What it is, without what is in it."""
+        """Return the metadata without the content."""
         return {"name": self.name, "media_type": self.media_type, "bytes": len(self.data), "digest": self.digest}
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, as the record keeps it: text as text, so that it can be read there."""
+        """Return metadata and content for the journal. Text stays readable."""
         content = (
             {"text": self.data.decode()} if self.is_text else {"data": base64.b64encode(self.data).decode("ascii")}
         )
@@ -59,18 +59,18 @@ class Attachment:
 
 
 def is_media(media_type: str) -> bool:
-    """Whether it is handed over as bytes, to a model that can look at them; all else is text."""
+    """Return True if a model gets the file as bytes (an image or a PDF) and not as text."""
     return media_type == "application/pdf" or media_type.startswith("image/")
 
 
 def attachment_label(described: Mapping[str, Any]) -> str:
-    """A described attachment in a line."""
+    """Return one line for a described attachment."""
     return f"[{described['media_type']}, {described['bytes']:,} bytes] {described['name']}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """All that a runtime needs to know about a run."""
+    """The input of a runtime."""
 
     system_prompt: str
     first_message: str
@@ -85,7 +85,7 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended between the doors: its output, and the conversation that led there."""
+    """The output of a run and its conversation."""
 
     output: Any
     messages: Sequence[ModelMessage]
@@ -93,7 +93,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class DoorClient:
-    """A program that comes to the doors of a run over HTTP: what they have to know of it."""
+    """The callbacks of a program that uses the doors of a run over HTTP."""
 
     name_tool: Callable[[str, str], str]  # how it names a tool of a server to its model
     on_answer: Callable[[ModelResponse], None]  # is told each answer of the model, once that is on record
@@ -105,7 +105,7 @@ class DoorClient:
 
 @dataclass(frozen=True, kw_only=True)
 class DoorAccess:
-    """How a guest comes in: this token opens the model door, and the servers of tools by their names."""
+    """The access of a registered program to the doors: a token and the names of the tool servers."""
 
     token: str = field(repr=False)
     servers: tuple[str, ...]
@@ -115,7 +115,7 @@ class DoorAccess:
 
 
 class Doors(Protocol):
-    """The only way out of a runtime: the model door and the tool door, and the ear for what a person says next."""
+    """The only way out of a runtime: model calls, tool calls and the next message of the user."""
 
     async def call_model(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
@@ -124,19 +124,17 @@ class Doors(Protocol):
     async def call_tool(self, call: ToolCall) -> ToolResult: ...
 
     async def next_message(self, key: str) -> str:
-        """What the person says next, in a conversation; by the keys u1, u2 and so on. Waits for it."""
+        """Wait for the next message of the user in a conversation. The keys are u1, u2 and so on."""
         ...
 
 
 class HttpDoors(Doors, Protocol):
-    """The same, to which a program can come by HTTP."""
+    """Doors that a program can also use over HTTP."""
 
     def register(self, client: DoorClient) -> DoorAccess:
-        """Lets a program in, until it is closed."""
+        """Give a program access until it is closed."""
         ...
 
 
 class Runtime(Protocol):
-    """Something that can execute an assignment."""
-
     async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome: ...

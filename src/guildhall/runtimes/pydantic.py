@@ -46,9 +46,9 @@ _NATIVE_TOOLS = {"WebSearch": WebSearchTool}  # what providers can do themselves
 
 
 class PydanticRuntime:
-    """Asks the model, makes the calls it asks for side by side, and asks again until it answers without a call.
+    """Calls the model and its tools in turn until an answer has no tool call.
 
-    In a conversation it then goes on with what the person says next.
+    A conversation then continues with the next message of the user.
     """
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
@@ -87,21 +87,20 @@ class PydanticRuntime:
 
 
 def first_request(assignment: Assignment) -> ModelRequest:
-    """What every conversation about an assignment begins with."""
     return ModelRequest(parts=[UserPromptPart(input_content(assignment))], instructions=assignment.system_prompt)
 
 
 def input_content(assignment: Assignment) -> str | list[UserContent]:
-    """The first message, and after it each attachment with a line that says what it is."""
+    """Return the first message, followed by the attachments with a description of each."""
     if not assignment.attachments:
         return assignment.first_message
     return [assignment.first_message, *(item for file in assignment.attachments for item in _attachment_content(file))]
 
 
 def _attachment_content(file: Attachment) -> list[UserContent]:
-    """A file as data, not as words of whoever asks. The lines around a text hold its digest, so that it cannot end it.
+    """Return an attachment marked as data. The marks contain its digest, so that the text cannot forge them.
 
-    A text is tagged with what it is: the record then keeps that, and not the text once more.
+    The metadata of a text lets the journal refer to the attachment and not repeat it.
     """
     title = f'Attached file "{file.name}" ({file.media_type}, {len(file.data):,} bytes).'
     if not file.is_text:
@@ -114,7 +113,7 @@ def _attachment_content(file: Attachment) -> list[UserContent]:
 
 
 def request_parameters(assignment: Assignment) -> ModelRequestParameters:
-    """What the model is shown besides the conversation: the tools, and one more to answer with if there is a schema."""
+    """Return the tools that the model sees, with an output tool if there is a schema."""
     tools = [
         ToolDefinition(
             name=tool["name"], description=tool["description"], parameters_json_schema=dict(tool["input_schema"])
@@ -137,7 +136,7 @@ def request_parameters(assignment: Assignment) -> ModelRequestParameters:
 
 
 def output_tool(schema: Mapping[str, Any]) -> ToolDefinition:
-    """The tool with which the model gives a result that fits a schema."""
+    """Return the tool with which the model gives a result that matches a schema."""
     return ToolDefinition(
         name=OUTPUT_TOOL,
         description="Give the final result. Call this once, when the work is done.",
@@ -147,12 +146,12 @@ def output_tool(schema: Mapping[str, Any]) -> ToolDefinition:
 
 
 def to_tool_call(key: str, call: ToolCallPart) -> ToolCall:
-    """A call in the answer to the model call of this key, as it comes to the tool door."""
+    """Return a tool call of the answer with this key, as the tool door expects it."""
     return ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=call_arguments(call))
 
 
 def to_return_part(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
-    """A result as the model reads it. Text alone stays text; bytes travel beside it."""
+    """Return a result as the model reads it. A result without bytes is a string."""
     blocks: list[str | BinaryContent] = [
         block.text if isinstance(block, Text) else BinaryContent(data=block.data, media_type=block.media_type)
         for block in result.content
@@ -167,7 +166,7 @@ def to_return_part(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
 
 
 class OutputJudge:
-    """Judges the answers of one run. After three unusable answers in a row the run fails."""
+    """Decides which answers end a run. After three unusable answers in a row the run fails."""
 
     def __init__(self, schema: Mapping[str, Any] | None) -> None:
         self._validator: Any = None
@@ -182,7 +181,7 @@ class OutputJudge:
         return self._validator is not None and call.tool_name == OUTPUT_TOOL
 
     def check(self, response: ModelResponse, final: list[ToolCallPart]) -> tuple[str | None, Any]:
-        """What is wrong with the answer, if anything, and its output."""
+        """Return the problem of an answer, if any, and its output."""
         if response.finish_reason == "length":  # what it meant to call is not known to the end
             return _CUT_OFF, None
         if self._validator is None:
@@ -199,28 +198,27 @@ class OutputJudge:
         return None, output
 
     def is_last_try(self) -> bool:
-        """Whether one more answer that is not usable is once too often: a conversation is then the person's again."""
+        """Return True if the next unusable answer fails the run. A conversation waits for the user instead."""
         return len(self._misses) == _MAX_MISSES - 1
 
     def record_miss(self, problem: str) -> None:
-        """An answer that was meant to be the end was not usable. Raises when that is once too often."""
+        """Count an unusable answer. Raise RuntimeFailed if it is one too many."""
         self._misses.append(problem)
         if len(self._misses) == _MAX_MISSES:
             reasons = "; ".join(dict.fromkeys(self._misses))
             raise RuntimeFailed(f"the model's answer was not usable {_MAX_MISSES} times in a row: {reasons}")
 
     def reset(self) -> None:
-        """The model has called tools instead: what was missed before does not count."""
+        """Forget earlier misses, because the model has called tools since."""
         self._misses.clear()
 
 
 def response_text(response: ModelResponse) -> str:
-    """What the model has said in an answer."""
     return "".join(part.content for part in response.parts if isinstance(part, TextPart))
 
 
 def call_arguments(call: ToolCallPart) -> Mapping[str, Any] | None:
-    """The arguments of a call; None when the model did not write a JSON object."""
+    """Return the arguments of a call, or None if they are not a JSON object."""
     arguments: Any = {} if call.args is None else call.args
     try:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)

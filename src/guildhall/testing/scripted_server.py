@@ -56,7 +56,7 @@ _QUALIFIED_NAME = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One request, and how it went. `answered` is true when the client got a model's answer."""
+    """A request and its status. `answered` is True if the client got a model's answer."""
 
     path: str
     key: str | None
@@ -67,23 +67,23 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Who is asking: which worker, in the how-manieth of its runs."""
+    """The worker and the run that a request belongs to."""
 
     worker: str
     ordinal: int
 
 
 def scripted_caller(key: str) -> Caller | None:
-    """The caller that a key of the form `script-WORKER` or `script-WORKER.RUN` names; runs count from 0."""
+    """Return the caller of a key `script-WORKER` or `script-WORKER.RUN`, or None. Runs count from 0."""
     if (match := _KEY.fullmatch(key)) is None:
         return None
     return Caller(worker=match["worker"], ordinal=int(match["ordinal"] or 0))
 
 
 class ScriptedApp:
-    """The model door on the wire, with a source of answers behind it and no run: `/anthropic/v1/...`, `/openai/v1/...`.
+    """An ASGI application that serves a source at `/anthropic/v1/...` and `/openai/v1/...`, without a run.
 
-    Nothing is left out of what is asked, and clients may ask again by themselves.
+    Requests are not trimmed, and clients may retry.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ScriptedApp:
 
 
 class _SourceCaller:
-    """Asks a source. Its one memory is how often a question has failed, for the scripts' `fail`."""
+    """Calls a source. It counts the failures of each step, for `fail` in scripts."""
 
     def __init__(self, source_for_worker: Callable[[str], Source], caller: Caller) -> None:
         self._source_for_worker = source_for_worker
@@ -165,7 +165,7 @@ class _SourceCaller:
 
 
 def _offered_names(offered: Iterable[str]) -> dict[str, str]:
-    """The names that a program offers tools under, by their own; not where two are alike, or the own one is offered."""
+    """Return the offered names of tools by their own names. Ambiguous names are left out."""
     names = set(offered)
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -182,7 +182,7 @@ def _parse(body: bytes) -> Mapping[str, Any] | None:
 
 
 class ScriptedServer:
-    """Serves a script while the `with` block runs, and keeps what it was asked in `requests`."""
+    """Serves a script while the `with` block runs, and keeps all requests in `requests`."""
 
     def __init__(self, script: Path, *, max_body: int = MAX_BODY) -> None:
         self.requests: list[Exchange] = []
@@ -199,17 +199,17 @@ class ScriptedServer:
 
     @property
     def anthropic_url(self) -> str:
-        """What a client of Anthropic takes as its base URL."""
+        """Return the base URL for Anthropic clients."""
         return f"{self.url}/anthropic"
 
     @property
     def openai_url(self) -> str:
-        """What a client of OpenAI takes as its base URL."""
+        """Return the base URL for OpenAI clients."""
         return f"{self.url}/openai/v1"
 
     @property
     def answered_twice(self) -> list[Exchange]:
-        """The requests that were answered although the very same one had been answered before."""
+        """Return the requests that were answered although an equal request had been answered before."""
         seen: set[tuple[str | None, str]] = set()
         twice: list[Exchange] = []
         for exchange in self.requests:

@@ -39,15 +39,13 @@ if TYPE_CHECKING:
 
     from pydantic_ai.usage import RequestUsage
 
-    DecodeFile = Callable[[Mapping[str, Any], str], BinaryContent | None]
-
 
 _MAX_DEPTH = 200
-_MAX_PARTS = 2_000_000  # no model reads as many commas and brackets; reading them stops the hall for that long
+_MAX_PARTS = 2_000_000  # commas and brackets: parsing more would block the hall, and no model reads as many
 
 
 class InvalidMessage(Exception):
-    """A request that is not what the API describes; `param` is the field that is wrong."""
+    """A request or an answer that violates the format of its API. `param` is the invalid field."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -56,7 +54,7 @@ class InvalidMessage(Exception):
 
 
 def parse_body(data: bytes) -> Mapping[str, Any]:
-    """A body as an object that is safe to go through: plain JSON, not too deep or manifold, only real characters."""
+    """Return the JSON object of a body. Raise InvalidMessage if it is invalid, too deep, too large or not Unicode."""
     if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_PARTS:
         raise InvalidMessage("the body has too many parts")
     try:
@@ -65,8 +63,8 @@ def parse_body(data: bytes) -> Mapping[str, Any]:
         raise InvalidMessage("the body is not valid JSON") from None
     if not isinstance(body, dict):
         raise InvalidMessage("the body is not a JSON object")
-    _check_body(cast("dict[str, Any]", body))
-    return cast("dict[str, Any]", body)
+    _check_body(body := cast("dict[str, Any]", body))
+    return body
 
 
 def _reject_constant(name: str) -> None:
@@ -91,90 +89,105 @@ def _check_body(body: Any) -> None:
     raise InvalidMessage("the body is nested too deeply")
 
 
-def mapping(value: Any, param: str) -> dict[str, Any]:
+# Fields of a request or an answer. Each function names the path of an invalid value: `messages[2].content`.
+
+
+def mapping(block: Mapping[str, Any], field: str, place: str = "") -> dict[str, Any]:
+    return as_mapping(block.get(field), _path(place, field))
+
+
+def optional_mapping(block: Mapping[str, Any], field: str, place: str = "") -> dict[str, Any]:
+    return as_mapping(block.get(field) or {}, _path(place, field))
+
+
+def as_mapping(value: Any, param: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidMessage(f"{param}: expected an object", param)
     return cast("dict[str, Any]", value)
 
 
-def sequence(value: Any, param: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InvalidMessage(f"{param}: expected an array", param)
-    return cast("list[Any]", value)
-
-
-def text(value: Any, param: str) -> str:
+def text(block: Mapping[str, Any], field: str, place: str = "", *, default: str | None = None) -> str:
+    """Return a string. `default` replaces a missing or empty one."""
+    value = block.get(field) or default if default is not None else block.get(field)
     if not isinstance(value, str):
-        raise InvalidMessage(f"{param}: expected a string", param)
+        raise InvalidMessage(f"{_path(place, field)}: expected a string", _path(place, field))
     return value
 
 
-def flag(value: Any, param: str) -> bool:
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise InvalidMessage(f"{param}: expected true or false", param)
-    return value
+def flag(block: Mapping[str, Any], field: str, place: str = "") -> bool:
+    value = block.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidMessage(f"{_path(place, field)}: expected true or false", _path(place, field))
+    return value or False
 
 
-def objects(value: Any, param: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the objects of an array, each with the name of its place. A missing array is an empty one."""
-    for index, item in enumerate(sequence([] if value is None else value, param)):
-        yield mapping(item, place := f"{param}[{index}]"), place
+def objects(block: Mapping[str, Any], field: str, place: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the objects of an array with their paths. A missing array counts as empty."""
+    value, param = block.get(field), _path(place, field)
+    if value is not None and not isinstance(value, list):
+        raise InvalidMessage(f"{param}: expected an array", param)
+    for index, item in enumerate(cast("list[Any]", value or [])):
+        yield as_mapping(item, path := f"{param}[{index}]"), path
 
 
-def text_content(value: Any, param: str) -> str:
-    """Content that is a string, or blocks of it: their text, and a mark for each block of another kind."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    return "\n".join(_block_text(block, place) for block, place in objects(value, param))
+def _path(place: str, field: str) -> str:
+    return f"{place}.{field}" if place else field
+
+
+def text_content(block: Mapping[str, Any], field: str, place: str = "") -> str:
+    """Return the text of a string or of content blocks. Each block without text becomes a mark such as `[image]`."""
+    value = block.get(field)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return "\n".join(_block_text(inner, path) for inner, path in objects(block, field, place))
 
 
 def _block_text(block: Mapping[str, Any], place: str) -> str:
-    return text(block["text"], f"{place}.text") if "text" in block else f"[{text(block.get('type'), f'{place}.type')}]"
+    return text(block, "text", place) if "text" in block else f"[{text(block, 'type', place)}]"
 
 
-def user_content(value: Any, param: str, decode_file: DecodeFile) -> str | list[str | BinaryContent]:
-    """What a user's message holds: its text, or, where there are files in it, the text and the files in their order.
+def user_content(
+    block: Mapping[str, Any], place: str, decode: Callable[[Mapping[str, Any], str], BinaryContent | None]
+) -> str | list[str | BinaryContent]:
+    """Return the text of a user message, or its texts and files in order if it has files.
 
-    `file_of` gives the file in a block, where there is one; any other block that is not text is a mark.
+    `decode` returns the file of a content block, or None if the block has no file.
     """
-    if value is None or isinstance(value, str):
-        return text_content(value, param)
-    items = [decode_file(block, place) or _block_text(block, place) for block, place in objects(value, param)]
-    return items if any(isinstance(item, BinaryContent) for item in items) else text_content(value, param)
+    if not isinstance(block.get("content"), list):
+        return text_content(block, "content", place)
+    items = [decode(inner, path) or _block_text(inner, path) for inner, path in objects(block, "content", place)]
+    has_files = any(isinstance(item, BinaryContent) for item in items)
+    return items if has_files else "\n".join(cast("list[str]", items))
 
 
-def decode_data_url(value: Any, param: str) -> BinaryContent | None:
-    """The file in a `data:` URL; None where there is none, or another URL, which is not fetched."""
-    if value is None:
+def decode_data_url(block: Mapping[str, Any], field: str, place: str) -> BinaryContent | None:
+    """Return the file of a `data:` URL, or None for a missing or another URL. URLs are never fetched."""
+    if block.get(field) is None:
         return None
-    head, comma, data = text(value, param).partition(",")
+    head, comma, data = text(block, field, place).partition(",")
     if not head.startswith("data:"):
         return None
     media_type, marked, _ = head.removeprefix("data:").partition(";base64")
+    param = _path(place, field)
     if not comma or not marked:
         raise InvalidMessage(f"{param}: expected data:TYPE;base64,DATA", param)
     return decode_file(media_type, data, param)
 
 
 def decode_file(media_type: str, data: str, param: str) -> BinaryContent:
-    """A file that is sent as base64."""
     try:
         return BinaryContent(data=base64.b64decode(data, validate=True), media_type=media_type)
     except (binascii.Error, ValueError):
         raise InvalidMessage(f"{param}: the data is not base64", param) from None
 
 
-# Clients offer the tool for a structured result among the others; these are its names in pydantic-ai and Claude Code.
+# Names of the tool for structured output in pydantic-ai and Claude Code. Clients list it among the other tools.
 _OUTPUT_TOOLS = ("final_result", "StructuredOutput")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WireRequest:
-    """A request of a client, read."""
+    """A parsed request of a client."""
 
     model: str
     messages: list[ModelMessage]
@@ -186,19 +199,19 @@ class WireRequest:
 
 
 class IncompleteAnswer(Exception):
-    """An answer that did not come to its end. `body` is what the provider said about it, where it said something."""
+    """An answer that ended before it was complete. `body` is the error message of the provider, if it sent one."""
 
     def __init__(self, body: Mapping[str, Any] | None = None) -> None:
-        super().__init__("the answer broke off before it was complete")
+        super().__init__("the answer ended before it was complete")
         self.body = body
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedEvent:
-    """What one event of an answer is: the text that it brings, and what becomes of it.
+    """A streamed event: its text, and the action that the hall takes.
 
-    What a program could act on, a complete call or the end, is held, and all that follows, until the answer is on
-    record. `dropped`: the door itself has asked for it.
+    `hold`: a program could act on it (a complete tool call, the end of the answer), so it waits until the answer is
+    recorded, together with all later events. `drop`: only the hall had requested it.
     """
 
     text: str = ""
@@ -206,18 +219,18 @@ class CollectedEvent:
 
 
 class Collector(Protocol):
-    """Puts a whole answer together from its events."""
+    """Builds the complete answer from its events."""
 
     def add(self, data: Mapping[str, Any] | str) -> CollectedEvent:
-        """Hears one event. Raises BrokenOff where it is an error, Malformed where it is nothing of this API."""
+        """Add an event. Raise IncompleteAnswer for an error event, InvalidMessage for an event of another API."""
         ...
 
     def answer(self) -> dict[str, Any]:
-        """All of it, as the API gives it in one piece; it may not be complete."""
+        """Return the answer so far, in the format of an answer that is not streamed."""
         ...
 
 
-# What a program cannot ask of a provider: that it reaches other servers, runs programs, or is paid otherwise.
+# With these fields, a provider would contact other servers, run programs, or charge another price.
 FORBIDDEN_FIELDS = frozenset(
     {"mcp_servers", "container", "service_tier", "speed", "inference_geo", "background", "prompt", "web_search_options"}
 )
@@ -225,70 +238,67 @@ FORBIDDEN_FIELDS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class TrimRules:
-    """What a request is to show of a run, and nothing else: its prompt, and its tools by the names they are shown."""
+    """The content that may stay in a request: the prompt, tools and results of the run."""
 
     prompt: str
     tools: frozenset[str]
-    definitions: Mapping[str, ToolDefinition] = field(default_factory=dict[str, "ToolDefinition"])  # as they are ours
-    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, ToolReturnPart])  # what calls gave, by ids
-    has_login: bool = False  # the provider demands the program's own first lines of the prompt
+    definitions: Mapping[str, ToolDefinition] = field(default_factory=dict[str, "ToolDefinition"])  # by shown name
+    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, ToolReturnPart])  # by call id
+    has_login: bool = False  # the provider requires the program's own first lines of the prompt
 
     def define_tool(self, tool: Mapping[str, Any], schema: str, name: str | None = None) -> dict[str, Any]:
-        """A tool as the run defines it, where that is known: programs cut what is long. `schema` is its field."""
+        """Return a tool with the description and schema of the run, because programs shorten them.
+
+        `schema` is the field of the schema.
+        """
         ours = self.definitions.get(name or tool_name(tool))
         known = {"description": ours.description or "", schema: ours.parameters_json_schema} if ours else {}
         return {**tool, **known}
 
 
 class Dialect(Protocol):
-    """One provider's API."""
+    """The wire format of a provider's API."""
 
-    api: ClassVar[str]  # its name here
-    path: ClassVar[str]  # of what is asked, below the address of the provider
+    api: ClassVar[str]
+    path: ClassVar[str]  # below the URL of the provider
 
     def create_collector(self, *, wants_usage: bool) -> Collector:
-        """For the events of one answer. `usage`: whoever asked wants to be told the tokens."""
+        """Return a collector for the events of one answer. `wants_usage`: the client requested token counts."""
         ...
 
     def parse_answer(self, answer: Mapping[str, Any]) -> ModelResponse:
-        """A whole answer of a provider, with all of it kept beside. Raises BrokenOff, Malformed."""
+        """Convert a complete answer and keep its original. Raise IncompleteAnswer or InvalidMessage."""
         ...
 
     def trim(self, body: Mapping[str, Any], trim: TrimRules) -> dict[str, Any]:
-        """The request without what a program has put in beside the run's own."""
+        """Return the request without the prompt, tools and messages that the program added."""
         ...
 
-    def system_prompt(self, body: Mapping[str, Any]) -> str:
-        """All that the request tells the model as its system prompt."""
-        ...
+    def system_prompt(self, body: Mapping[str, Any]) -> str: ...
 
     def upstream_body(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
-        """The request as it is passed on: to this model, for an answer of at most so many tokens."""
+        """Return the request for this model, with at most `max_tokens` for the answer."""
         ...
 
     def error_event(self, status: int, message: str) -> str:
-        """A failure in the midst of an answer, as an event."""
+        """Return the event that reports a failure within a stream."""
         ...
 
     def parse_request(self, body: Mapping[str, Any]) -> WireRequest:
-        """The request; raises Malformed."""
+        """Raise InvalidMessage if the request is invalid."""
         ...
 
-    def build_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-        """The answer as one JSON object."""
-        ...
+    def build_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]: ...
 
     def stream_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        """The answer as server-sent events."""
+        """Yield the answer as server-sent events."""
         ...
 
-    def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
-        """A failure, in this API's shape."""
-        ...
+    def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]: ...
 
 
 class Conversation:
-    """Collects what a request says into messages, and holds it to the rules that providers have about calls."""
+    """Collects the messages of a request and checks that calls and results match."""
 
     def __init__(self) -> None:
         self._messages: list[ModelMessage] = []
@@ -303,11 +313,10 @@ class Conversation:
         self._add_request_part(UserPromptPart(content))
 
     def add_result(self, call_id: str, text: str, param: str, *, failed: bool = False) -> None:
-        """The result of a call that was made in the answer before."""
         self._flush_response()
         tool = self._open_calls.pop(call_id, None)
         if tool is None:
-            raise InvalidMessage(f"{param}: no call {call_id!r} in the answer before waits for a result", param)
+            raise InvalidMessage(f"{param}: no open call {call_id!r} in the previous answer", param)
         self._add_request_part(ToolReturnPart(tool, text, call_id, outcome="failed" if failed else "success"))
 
     def add_text(self, text: str) -> None:
@@ -321,12 +330,12 @@ class Conversation:
         self._open_calls[call_id] = tool
 
     def end_turn(self) -> None:
-        """An assistant's turn was there, even if it said nothing that is kept."""
+        """Make sure that an assistant message exists, even if nothing of it was kept."""
         if not self._response_parts:
             self._add_response_part(TextPart(""))
 
     def finish(self) -> list[ModelMessage]:
-        """All of it. A call without a result, or nothing to answer to, is a malformed request."""
+        """Return the messages. Raise InvalidMessage if the list is empty or a call has no result."""
         self._flush_response()
         self._flush_request()
         if not self._messages:
@@ -355,7 +364,7 @@ class Conversation:
 
 
 def request_parameters(tools: list[ToolDefinition]) -> ModelRequestParameters:
-    """The tools as a model is offered them, with the one for a structured result told apart."""
+    """Return the parameters for these tools, with the tool for structured output separate."""
     output = [tool for tool in tools if tool.name.startswith(_OUTPUT_TOOLS)]
     return ModelRequestParameters(
         function_tools=[tool for tool in tools if tool not in output],
@@ -365,23 +374,22 @@ def request_parameters(tools: list[ToolDefinition]) -> ModelRequestParameters:
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """The name of an offered tool; empty where there is none."""
+    """Return the name of a tool, or an empty string if it is invalid."""
     name = tool.get("name")
     return name if isinstance(name, str) else ""
 
 
 def tool_definition(tool: Mapping[str, Any], schema: str, param: str, prefix: str = "") -> ToolDefinition:
-    """One offered tool; `schema` names the field that its input schema is in."""
-    description = tool.get("description")
+    """Return the definition of an offered tool. `schema` is the field of its input schema."""
     return ToolDefinition(
-        name=prefix + text(tool.get("name"), f"{param}.name"),
-        description=None if description is None else text(description, f"{param}.description"),
-        parameters_json_schema=mapping(tool.get(schema) or {}, f"{param}.{schema}"),
+        name=prefix + text(tool, "name", param),
+        description=None if tool.get("description") is None else text(tool, "description", param),
+        parameters_json_schema=optional_mapping(tool, schema, param),
     )
 
 
 def request_settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
-    """The settings that say something to a model; `limit` names the field with the most tokens of an answer."""
+    """Return the settings of a request. `limit` is the field of the maximum number of answer tokens."""
     read = ModelSettings()
     if (most := body.get(limit)) is not None:
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
@@ -396,11 +404,11 @@ def request_settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
 
 # Writing answers
 
-WIRE = "wire"  # in an answer's details: the whole of it as its provider gave it
+WIRE = "wire"  # the key of the original answer in the details of a response
 
 
 def recorded_answer(response: ModelResponse, api: str) -> dict[str, Any] | None:
-    """The answer as this API gave it, if it came from there."""
+    """Return the original answer of the provider, or None if it came from another API."""
     wire = (response.provider_details or {}).get(WIRE)
     return dict(wire["answer"]) if isinstance(wire, dict) and wire.get("api") == api else None  # pyright: ignore
 
@@ -413,7 +421,7 @@ def build_response(
     usage: RequestUsage,
     finish: FinishReason,
 ) -> ModelResponse:
-    """Return a response that keeps the whole answer of the provider in its details."""
+    """Return a response that keeps the original answer in its details."""
     return ModelResponse(
         parts=parts,
         usage=usage,
@@ -426,17 +434,17 @@ def build_response(
 
 
 def call_names(response: ModelResponse) -> dict[str, str]:
-    """The tools that an answer calls, by the ids of the calls."""
+    """Return the tool names of the calls in an answer by call id."""
     return {call.tool_call_id: call.tool_name for call in tool_calls(response)}
 
 
 def token_count(value: Any) -> int:
-    """A number of tokens; whatever is none counts nothing."""
+    """Return a number of tokens, or 0 for an invalid value."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def encode_event(data: Mapping[str, Any], name: str | None = None) -> str:
-    """One server-sent event. ASCII only, so that no character in it can look like the end of a line."""
+    """Return a server-sent event. It is ASCII, so that no character can look like a line break."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n"
 
@@ -446,11 +454,11 @@ def tool_calls(response: ModelResponse) -> list[ToolCallPart]:
 
 
 MAX_EVENT_BYTES = 16_000_000
-DONE = "[DONE]"  # ends the events of OpenAI's Chat Completions, and is not JSON
+DONE = "[DONE]"  # the last event of Chat Completions, which is not JSON
 
 
 def decode_event(data: bytes) -> dict[str, Any] | str | None:
-    """Return the object of an event, DONE, or None if the event has no data. Raise Malformed for anything else."""
+    """Return the object of an event, DONE, or None if the event has no data. Raise InvalidMessage otherwise."""
     if not data:
         return None
     if data.strip() == DONE.encode():

@@ -20,7 +20,7 @@ Message = TypeVar("Message", ModelMessage, ModelResponse)
 
 
 def sort_results(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Put the tool results of each message first, in the order of the calls that they answer."""
+    """Put the tool results of each message first, in the order of their calls."""
     ordered: list[ModelMessage] = []
     calls: dict[str, int] = {}
     for message in messages:
@@ -35,7 +35,7 @@ def sort_results(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
 
 
 def sort_result_blocks(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Put the tool results first in messages in Anthropic's format."""
+    """Put the tool results of each message in Anthropic's format first, in the order of their calls."""
     ordered: list[Mapping[str, Any]] = []
     calls: dict[str, int] = {}
     for message in messages:
@@ -58,7 +58,7 @@ def _block_field(block: Any, name: str) -> str:
 
 
 def _results_first(items: Sequence[Any], answered: Iterable[str | None], calls: Mapping[str, int]) -> list[Any]:
-    """Sort items by the calls whose ids `answered` has. Results of unknown calls and other items (None) are last."""
+    """Sort items by the call ids in `answered`. Results of unknown calls and other items (None) are last."""
     last = len(calls)
     ranks = [last + 1 if id is None else calls.get(id, last) for id in answered]
     return [item for _, item in sorted(zip(ranks, items, strict=True), key=itemgetter(0))]
@@ -70,9 +70,9 @@ def rename_tools(
     prompt: str | None = None,
     results: Mapping[str, ToolReturnPart] | None = None,
 ) -> Message:
-    """Return a message with other names for tools, and with the results that calls gave, where they are known.
+    """Return a message with other tool names, and with the known results of calls.
 
-    The prompt moves from the parts to the instructions, where every run has it.
+    The system prompt moves from the parts to the instructions, as in every run.
     """
     parts: list[Any] = []
     for part in message.parts:

@@ -41,7 +41,7 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "length": "length",
     "content_filter": "content_filter",
 }
-_REASONING_FIELDS = ("reasoning_content", "reasoning")  # what servers of one's own call them
+_REASONING_FIELDS = ("reasoning_content", "reasoning")  # not of OpenAI, but of compatible servers
 _STREAMED_FIELDS = ("content", *_REASONING_FIELDS)
 _WIRE_REASONS = {"tool_call": "tool_calls", "length": "length", "content_filter": "content_filter"}
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -49,7 +49,7 @@ SYSTEM_ROLES = ("system", "developer")
 
 
 class ChatCollector:
-    """Hears the chunks of one completion. Of several choices the first one is the answer."""
+    """Builds a completion from its chunks. Of several choices, only the first counts."""
 
     def __init__(self, *, wants_usage: bool) -> None:
         self._wants_usage = wants_usage
@@ -67,16 +67,16 @@ class ChatCollector:
             return CollectedEvent(action="hold")
         if data.get("error"):
             raise IncompleteAnswer(data)
-        heard = ""
-        for choice, place in base.objects(data.get("choices"), "choices"):
+        text = ""
+        for choice, place in base.objects(data, "choices"):
             if not choice.get("index"):
-                heard += self._add_delta(base.mapping(choice.get("delta") or {}, f"{place}.delta"))
+                text += self._add_delta(base.optional_mapping(choice, "delta", place))
                 self._choice.update({k: v for k, v in choice.items() if k != "delta" and v is not None})
                 self._is_holding = self._is_holding or choice.get("finish_reason") is not None
         self._head.update({k: v for k, v in data.items() if k != "choices" and v is not None})
         if not data.get("choices") and data.get("usage") and not self._wants_usage:
-            return CollectedEvent(heard, "drop")
-        return CollectedEvent(heard, "hold" if self._is_holding else "forward")
+            return CollectedEvent(text, "drop")
+        return CollectedEvent(text, "hold" if self._is_holding else "forward")
 
     def answer(self) -> dict[str, Any]:
         message = {**self._message, **{name: "".join(written) for name, written in self._chunks.items()}}
@@ -88,8 +88,8 @@ class ChatCollector:
         return {**self._head, "object": "chat.completion", "choices": [{**self._choice, "message": message}]}
 
     def _add_delta(self, delta: Mapping[str, Any]) -> str:
-        for call, place in base.objects(delta.get("tool_calls"), "tool_calls"):
-            self._is_holding = True  # programs make a call as soon as its arguments could be complete
+        for call, place in base.objects(delta, "tool_calls"):
+            self._is_holding = True  # programs execute a call as soon as its arguments could be complete
             self._add_call(call, place)
         for name, value in delta.items():
             if name == "role" or (isinstance(value, str) and name not in self._chunks and name not in _STREAMED_FIELDS):
@@ -105,12 +105,9 @@ class ChatCollector:
         index = call.get("index", len(self._calls))
         if not isinstance(index, int):
             raise InvalidMessage(f"{place}.index: expected a number")
-        function = base.mapping(call.get("function") or {}, f"{place}.function")
+        function = base.optional_mapping(call, "function", place)
         known = self._calls.setdefault(index, {"type": "function", "function": {}})
-        written = function.get("arguments")
-        self._arguments.setdefault(index, []).append(
-            "" if written is None else base.text(written, f"{place}.arguments")
-        )
+        self._arguments.setdefault(index, []).append(base.text(function, "arguments", place, default=""))
         known.update({k: v for k, v in call.items() if k not in ("index", "function") and v})
         known["function"].update({k: v for k, v in function.items() if k != "arguments" and v})
 
@@ -120,18 +117,17 @@ def _response_parts(message: Mapping[str, Any]) -> Iterator[ModelResponsePart]:
         if isinstance(thought := message.get(name), str) and thought:
             yield ThinkingPart(thought, id=name, provider_name="openai")
             break
-    said = message.get("content") or message.get("refusal")
-    if said:
-        yield TextPart(base.text(said, "content"))
-    for call, place in base.objects(message.get("tool_calls"), "tool_calls"):
-        function = base.mapping(call.get("function"), f"{place}.function")
-        name, id = base.text(function.get("name"), f"{place}.name"), base.text(call.get("id"), f"{place}.id")
-        yield ToolCallPart(name, base.text(function.get("arguments") or "{}", f"{place}.arguments"), id)
+    if field := next((name for name in ("content", "refusal") if message.get(name)), None):
+        yield TextPart(base.text(message, field))
+    for call, place in base.objects(message, "tool_calls"):
+        function = base.mapping(call, "function", place)
+        name, id = base.text(function, "name", place), base.text(call, "id", place)
+        yield ToolCallPart(name, base.text(function, "arguments", place, default="{}"), id)
 
 
 def _parse_usage(usage: Mapping[str, Any]) -> RequestUsage:
-    cached = base.mapping(usage.get("prompt_tokens_details") or {}, "prompt_tokens_details")
-    thought = base.mapping(usage.get("completion_tokens_details") or {}, "completion_tokens_details")
+    cached = base.optional_mapping(usage, "prompt_tokens_details")
+    thought = base.optional_mapping(usage, "completion_tokens_details")
     sent = base.token_count(usage.get("prompt_tokens"))
     return RequestUsage(
         input_tokens=sent,
@@ -142,52 +138,57 @@ def _parse_usage(usage: Mapping[str, Any]) -> RequestUsage:
 
 
 def _message_deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    beside = {
+    others = {
         k: v for k, v in message.items() if k not in ("content", "tool_calls", *_REASONING_FIELDS) and v is not None
     }
-    yield {**beside, "content": ""}
+    yield {**others, "content": ""}
     for name in (*_REASONING_FIELDS, "content"):
-        for piece in split_text(message.get(name) or ""):
-            yield {name: piece}
+        for chunk in split_text(message.get(name) or ""):
+            yield {name: chunk}
     for index, call in enumerate(message.get("tool_calls") or ()):
         arguments = call["function"]["arguments"]
         yield {"tool_calls": [{"index": index, **call, "function": {**call["function"], "arguments": ""}}]}
-        for piece in split_text(arguments):
-            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+        for chunk in split_text(arguments):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": chunk}}]}
+
+
+def openai_error(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    """Return an error body in the format of both OpenAI APIs."""
+    kind = _ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    code = "invalid_api_key" if status == 401 else "rate_limit_exceeded" if status == 429 else None
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 class OpenAIChat:
-    """OpenAI's Chat Completions API."""
-
     api: ClassVar[str] = API
     path: ClassVar[str] = "/chat/completions"
 
     def parse_request(self, body: Mapping[str, Any]) -> WireRequest:
         conversation = Conversation()
-        for message, place in base.objects(body.get("messages"), "messages"):
+        for message, place in base.objects(body, "messages"):
             _read_message(conversation, message, place)
         limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-        options = base.mapping(body.get("stream_options") or {}, "stream_options")
+        options = base.optional_mapping(body, "stream_options")
         tools = [
             base.tool_definition(base.mapping(tool.get("function"), param), "parameters", param)
-            for tool, place in base.objects(body.get("tools"), "tools")
-            if base.text(tool.get("type"), f"{place}.type") == "function" and (param := f"{place}.function")
+            for tool, place in base.objects(body, "tools")
+            if base.text(tool, "type", place) == "function" and (param := f"{place}.function")
         ]
         return WireRequest(
-            model=base.text(body.get("model"), "model"),
+            model=base.text(body, "model"),
             messages=conversation.finish(),
             settings=base.request_settings(body, limit),
             parameters=base.request_parameters(tools),
-            stream=base.flag(body.get("stream"), "stream"),
-            stream_usage=base.flag(options.get("include_usage"), "stream_options.include_usage"),
+            stream=base.flag(body, "stream"),
+            stream_usage=base.flag(options, "include_usage", "stream_options"),
         )
 
     def build_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
         if (answer := base.recorded_answer(response, API)) is not None:
             return _rename_calls(answer, base.call_names(response))
         calls, usage = base.tool_calls(response), response.usage
-        said = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-        message: dict[str, Any] = {"role": "assistant", "content": said or None, "refusal": None}
+        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": None}
         if calls:
             functions = [{"name": call.tool_name, "arguments": call.args_as_json_str()} for call in calls]
             message["tool_calls"] = [
@@ -225,8 +226,7 @@ class OpenAIChat:
             yield base.encode_event({**head, "choices": [], "usage": answer.get("usage")})
         yield f"data: {base.DONE}\n\n"
 
-    def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
-        return openai_error(status, message, param)
+    error_body = staticmethod(openai_error)
 
     def error_event(self, status: int, message: str) -> str:
         return base.encode_event(self.error_body(status, message))
@@ -237,32 +237,27 @@ class OpenAIChat:
     def parse_answer(self, answer: Mapping[str, Any]) -> ModelResponse:
         if answer.get("error"):
             raise IncompleteAnswer(answer)
-        choices = [choice for choice, _ in base.objects(answer.get("choices"), "choices")]
+        choices = [choice for choice, _ in base.objects(answer, "choices")]
         reason = choices[0].get("finish_reason") if choices else None
         if not isinstance(reason, str):
             raise IncompleteAnswer
-        parts = list(_response_parts(base.mapping(choices[0].get("message"), "message")))
+        parts = list(_response_parts(base.mapping(choices[0], "message")))
         called = any(isinstance(part, ToolCallPart) for part in parts)
-        usage = _parse_usage(base.mapping(answer.get("usage") or {}, "usage"))
+        usage = _parse_usage(base.optional_mapping(answer, "usage"))
         finish = _FINISH_REASONS.get(reason, "tool_call" if called else "stop")
         return base.build_response(answer, parts, API, "openai", usage, finish)
 
     def system_prompt(self, body: Mapping[str, Any]) -> str:
-        said = base.objects(body.get("messages"), "messages")
-        return "\n".join(
-            base.text_content(m.get("content"), f"{place}.content")
-            for m, place in said
-            if m.get("role") in SYSTEM_ROLES
-        )
+        messages = [(m, place) for m, place in base.objects(body, "messages") if m.get("role") in SYSTEM_ROLES]
+        return "\n".join(base.text_content(message, "content", place) for message, place in messages)
 
-    def trim(self, body: Mapping[str, Any], trim: TrimRules) -> dict[str, Any]:
-        said = [message for message, _ in base.objects(body.get("messages"), "messages")]
-        own: list[dict[str, Any]] = [{"role": "system", "content": trim.prompt}] if trim.prompt else []
-        messages = own + [message for message in said if message.get("role") not in SYSTEM_ROLES]
+    def trim(self, body: Mapping[str, Any], rules: TrimRules) -> dict[str, Any]:
+        messages: list[dict[str, Any]] = [{"role": "system", "content": rules.prompt}] if rules.prompt else []
+        messages += [m for m, _ in base.objects(body, "messages") if m.get("role") not in SYSTEM_ROLES]
         tools = [
-            {**tool, "function": trim.define_tool(function, "parameters")}
-            for tool, place in base.objects(body.get("tools"), "tools")
-            if base.tool_name(function := base.mapping(tool.get("function") or {}, f"{place}.function")) in trim.tools
+            {**tool, "function": rules.define_tool(function, "parameters")}
+            for tool, place in base.objects(body, "tools")
+            if base.tool_name(function := base.optional_mapping(tool, "function", place)) in rules.tools
         ]
         without = {*base.FORBIDDEN_FIELDS, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
         trimmed = {**body, "messages": messages, "tools": tools}
@@ -273,62 +268,51 @@ class OpenAIChat:
         if max_tokens is not None:
             limit = "max_tokens" if "max_tokens" in body else "max_completion_tokens"
             sent[limit] = min(max_tokens, body.get(limit) or max_tokens)
-        if body.get("stream"):  # the tokens have to be known, whether or not whoever asks wants to know them
+        if body.get("stream"):  # the hall needs the token counts, even if the client does not
             sent["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
         return sent
 
 
-def openai_error(status: int, message: str, param: str | None) -> dict[str, Any]:
-    """A failure as both of OpenAI's APIs tell it."""
-    kind = _ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    code = "invalid_api_key" if status == 401 else "rate_limit_exceeded" if status == 429 else None
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
 def _read_message(conversation: Conversation, message: Mapping[str, Any], place: str) -> None:
-    role = base.text(message.get("role"), f"{place}.role")
-    said = message.get("content")
+    role = base.text(message, "role", place)
     if role == "user":
-        conversation.add_user(base.user_content(said, f"{place}.content", _decode_file))
+        conversation.add_user(base.user_content(message, place, _decode_file))
         return
-    words = base.text_content(said, f"{place}.content")
+    text = base.text_content(message, "content", place)
     if role in SYSTEM_ROLES:
-        conversation.add_system(words)
+        conversation.add_system(text)
     elif role == "tool":
-        call_id = base.text(message.get("tool_call_id"), f"{place}.tool_call_id")
-        conversation.add_result(call_id, words, f"{place}.tool_call_id")
+        call_id = base.text(message, "tool_call_id", place)
+        conversation.add_result(call_id, text, f"{place}.tool_call_id")
     elif role == "assistant":
-        conversation.add_text(words)
-        for call, call_place in base.objects(message.get("tool_calls"), f"{place}.tool_calls"):
-            function = base.mapping(call.get("function"), f"{call_place}.function")
+        conversation.add_text(text)
+        for call, call_place in base.objects(message, "tool_calls", place):
+            function = base.mapping(call, "function", call_place)
             conversation.add_call(
-                base.text(call.get("id"), f"{call_place}.id"),
-                base.text(function.get("name"), f"{call_place}.function.name"),
-                base.text(function.get("arguments"), f"{call_place}.function.arguments"),
+                base.text(call, "id", call_place),
+                base.text(function, "name", f"{call_place}.function"),
+                base.text(function, "arguments", f"{call_place}.function"),
                 f"{call_place}.id",
             )
         conversation.end_turn()
     else:
-        expected = "system, developer, user, assistant or tool"
-        raise InvalidMessage(f"{place}.role: expected {expected}", f"{place}.role")
+        path = f"{place}.role"
+        raise InvalidMessage(f"{path}: expected system, developer, user, assistant or tool", path)
 
 
 def _decode_file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
-    """The image or the file in a block, where it comes with the request."""
+    """Return the image or file of a block, or None if the block does not contain its data."""
     match block.get("type"):
         case "image_url":
-            return base.decode_data_url(
-                base.mapping(block.get("image_url"), f"{place}.image_url").get("url"), f"{place}.image_url.url"
-            )
+            return base.decode_data_url(base.mapping(block, "image_url", place).get("url"), f"{place}.image_url.url")
         case "file":
-            inner = base.mapping(block.get("file"), f"{place}.file")
-            return base.decode_data_url(inner["file_data"], f"{place}.file.file_data") if "file_data" in inner else None
+            return base.decode_data_url(base.mapping(block, "file", place), "file_data", f"{place}.file")
         case _:
             return None
 
 
 def _rename_calls(answer: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """An answer as it was, its calls named as they are shown now."""
+    """Return an answer with the given names of the tools that it calls."""
     choice = answer["choices"][0]
     calls = [
         {**call, "function": {**call["function"], "name": names.get(call.get("id"), call["function"].get("name"))}}

@@ -30,11 +30,11 @@ _MAX_HEAD_BYTES = 100_000
 
 
 class ConnectionLost(Exception):
-    """A connection could not be made, was lost, or carried something that is not HTTP."""
+    """A connection that failed, was closed, or carried data that is not HTTP."""
 
 
 class HttpResponse(Protocol):
-    """An answer whose head has come."""
+    """A response whose head has arrived."""
 
     @property
     def status(self) -> int: ...
@@ -43,15 +43,14 @@ class HttpResponse(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Its body as it comes. Raises LineLost where it breaks off."""
+        """Yield the body as it arrives. Raise ConnectionLost if it breaks off."""
         ...
 
 
 class ConnectionPool:
-    """Posts requests. One connection serves one request after another; more are made when they are needed."""
+    """Posts requests over HTTP/1.1 and reuses idle connections."""
 
     def __init__(self, *, idle_timeout_s: float = _IDLE_TIMEOUT_S) -> None:
-        """`idle_timeout_s`: seconds that a provider may take for its next bytes."""
         self._idle_timeout_s = idle_timeout_s
         self._idle: list[tuple[tuple[str, int], _Connection]] = []
         self._client: httpx2.AsyncClient | None = None  # where a proxy is in between
@@ -60,7 +59,7 @@ class ConnectionPool:
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, ssl: SSLContext | None
     ) -> AsyncGenerator[HttpResponse]:
-        """Sends a request; inside, its answer is there. Raises LineLost."""
+        """Post a request and yield the response when its head has arrived. Raise ConnectionLost."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConnectionLost(f"{url} is not an address")
@@ -91,7 +90,7 @@ class ConnectionPool:
             self._client = None
 
     async def _send_request(self, address: tuple[str, int], sent: bytes, ssl: SSLContext | None) -> _Connection:
-        """A connection on which the head of the answer has come. One that was idle may have been closed meanwhile."""
+        """Return a connection with the head of the response. Skip idle connections that were closed."""
         for kept in [kept for kept in self._idle if kept[0] == address]:
             self._idle.remove(kept)
             if kept[1].is_reusable and await kept[1].ask(sent, is_reused=True):
@@ -117,7 +116,7 @@ class ConnectionPool:
 
 
 class _ProxiedResponse:
-    """An answer that came through a proxy."""
+    """A response through a proxy."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self.status = response.status_code
@@ -126,7 +125,7 @@ class _ProxiedResponse:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. The parser tells what it has found; whoever reads is woken."""
+    """A connection. Callbacks of the parser fill its fields and wake the reader."""
 
     def __init__(self, idle_timeout_s: float) -> None:
         self._idle_timeout_s = idle_timeout_s
@@ -152,7 +151,7 @@ class _Connection(asyncio.Protocol):
         return self._is_complete and self._keeps_alive and not self._chunks and self._error is None
 
     async def ask(self, sent: bytes, *, is_reused: bool = False) -> bool:
-        """Sends a request and waits for the head of its answer; False: an idle connection was not there any more."""
+        """Send a request and wait for the head. Return False if a reused connection was closed before any data."""
         self._reset()
         self._transport.write(sent)
         self._start_timer()

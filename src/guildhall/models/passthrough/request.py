@@ -42,7 +42,10 @@ _PERMANENT_ERRORS = (ContextTooLong, KeyRefused, NoCredit, UnknownModel)
 
 
 class PassthroughRequest:
-    """One such request. `on` hears each piece of the answer that may go on; `head` is known before the first."""
+    """A request of a program. `on_data` gets each part of the answer that may be forwarded.
+
+    `answer_headers` are known before the first part.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class PassthroughRequest:
         self._query = query
 
     def max_usage(self, sent: int, answered: int) -> RequestUsage:
-        """The dearest usage of so many tokens: what the program wants the provider to cache costs more to write."""
+        """Return the most expensive usage with these token counts: writing to the provider's cache costs extra."""
         marks = [mark for block in _cacheable_blocks(self._body) if (mark := block.get("cache_control")) is not None]
         hour = any(isinstance(mark, dict) and cast("dict[str, Any]", mark).get("ttl") == "1h" for mark in marks)
         return RequestUsage(
@@ -84,7 +87,7 @@ class PassthroughRequest:
         )
 
     async def send(self, upstream: Upstream, max_tokens: int | None, on_text: OnText) -> ModelResponse:
-        """The whole answer; most of it has been passed on by then. Raises ModelFailed."""
+        """Return the complete answer. Most of it has been forwarded by then. Raise ModelFailed."""
         self.held_bytes.clear()
         self.answer_headers = self.error_response = None
         charged = False
@@ -172,7 +175,7 @@ class PassthroughRequest:
 async def count_tokens(
     dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str], line: ConnectionPool, upstream: Upstream
 ) -> tuple[int, dict[str, str], bytes]:
-    """What a provider says of how many tokens a request has: nothing is asked, and nothing is paid."""
+    """Return status, headers and body of the provider's token count for a request. It is free."""
     sent = {name: value for name, value in body.items() if name not in ("max_tokens", "stream")}
     url = f"{upstream.url}{dialect.path}/count_tokens"
     told = json.dumps({**sent, "model": upstream.model}).encode()
@@ -191,7 +194,7 @@ async def count_tokens(
 
 
 def _request_headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str, str]:
-    """The program's headers, with the key or the login of the hall."""
+    """Return the program's headers with the key or login of the hall."""
     sent = {
         **forwarded_headers(headers),
         **upstream.headers,
@@ -205,7 +208,7 @@ def _request_headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str
 
 
 def forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that are for the other end."""
+    """Return the headers that are meant for the other end."""
     told = ((name.lower(), value) for name, value in headers.items())
     kept = [
         (name, value) for name, value in told if name not in _DROPPED_HEADERS and not name.startswith(_DROPPED_PREFIXES)
@@ -214,7 +217,7 @@ def forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cacheable_blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All that can be marked for the provider's cache."""
+    """Yield all blocks that can be marked for the provider's cache."""
     yield body
     said = body.get("messages")
     contents = [one.get("content") for one in cast("list[Any]", said if isinstance(said, list) else ())]
@@ -225,7 +228,7 @@ def _cacheable_blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _incomplete_error(upstream: Upstream, broken: IncompleteAnswer) -> ModelFailed:
-    """What an answer that did not come to its end means: what the provider said, or that it said nothing."""
+    """Return the error for an incomplete answer, with the provider's message if there is one."""
     if broken.body is None:
         text = f"{upstream.name}: the answer broke off before it was complete"
         return ModelFailed(text, transient=True, charged=True)

@@ -44,7 +44,7 @@ _NO_RETRY = {"x-should-retry": "false"}  # the clients of both providers heed it
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What the program is answered."""
+    """The HTTP response for a program."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,7 +53,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContent:
-    """The only content that the model of a run is shown. Programs add text of their own and cut long text."""
+    """The only content that the model of a run may see. Programs add text of their own and shorten long text."""
 
     prompt: str
     names: Mapping[str, str]  # the run's tools as the program shows them, and as they are called here
@@ -70,7 +70,7 @@ class RunContent:
 
 @dataclass(kw_only=True)
 class _Call:
-    """A call under way: what is asked, and what of the answer may be passed on by now."""
+    """A model call that is running."""
 
     question: str
     pieces: asyncio.Queue[bytes | None]
@@ -79,7 +79,7 @@ class _Call:
 
 
 class PassthroughSession:
-    """Answers the requests of the program that executes one run."""
+    """Answers the model requests of the program that executes one run."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class PassthroughSession:
         id_prefix: str = "",
         may_retry: bool = False,
     ) -> None:
-        """Without `shown`, the model is shown everything that the program asks.
+        """Without `content`, the model sees each request unchanged.
 
-        `breaks` ends the run with an error, and `heard` gets each answer when it is recorded. `another` returns True if
-        another question is recorded under a key. `upstream` returns where requests are passed on, over `line`.
-        `retries`: the program may repeat failed requests; else only the door does.
+        `on_error` ends the run. `on_answer` gets each recorded answer. `has_other_question` returns True if a different
+        question is recorded under a key. `upstream` returns the provider that requests are forwarded to. `may_retry`:
+        the program may repeat failed requests; otherwise only the door retries.
         """
         self._ask = ask
         self._content = content
@@ -116,14 +116,14 @@ class PassthroughSession:
         return tuple(call.task for call in self._calls.values())
 
     def close(self) -> None:
-        """Cuts off what is under way."""
+        """Cancel all running calls."""
         for task in self.active_calls():
             task.cancel()
 
     async def answer(
         self, dialect: Dialect, body: bytes, headers: Mapping[str, str], *, query: str = "", count: bool = False
     ) -> Reply:
-        """The answer to a request, in the format of its API. `count`: only its tokens are to be counted."""
+        """Return the reply to a model request."""
         try:
             told = parse_body(body)
             if count:
@@ -142,19 +142,22 @@ class PassthroughSession:
         return await self._answer_call(dialect, request, trimmed, headers, query)
 
     def list_models(self, dialect: Dialect) -> Reply:
-        """The models that the program may ask: the run has one."""
+        """Return the reply to a request for models. A run has one model."""
         upstream = self._upstream(dialect.api)
         model = {"id": upstream.model if upstream else "model", "object": "model", "type": "model"}
         return _json_reply(200, {"object": "list", "data": [model], "has_more": False})
 
     def _is_side_request(self, dialect: Dialect, body: Mapping[str, Any]) -> bool:
-        """Whether the program asks for something of its own: then the run's prompt is not in the request."""
+        """Return True if the run's prompt is missing, so that the request is the program's own."""
         return self._content is not None and _collapse_spaces(self._content.prompt) not in _collapse_spaces(
             dialect.system_prompt(body)
         )
 
     def _answer_side_request(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
-        """A title for the conversation costs nothing and is nobody's. A summary of it would be another run."""
+        """Return a fixed answer, for example to a request for a title.
+
+        A summary of the conversation would change the run, so it fails.
+        """
         request = dialect.parse_request(body)
         if any(message.kind == "response" for message in request.messages):
             error = RuntimeFailed(
@@ -172,7 +175,7 @@ class PassthroughSession:
         return dialect.trim(body, self._content.trim_rules(has_login=upstream is not None and upstream.has_login))
 
     async def _count_tokens(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """The tokens of a request, by the provider; where there is none, or it is not to see it, by a rule of thumb."""
+        """Return the token count of the provider, or an estimate if there is no provider or the request is its own."""
         aside = self._is_side_request(dialect, body)
         body = body if aside else self._trim(dialect, body)
         request = dialect.parse_request({"max_tokens": 1, **body})
@@ -187,7 +190,7 @@ class PassthroughSession:
         return _json_reply(200, {"input_tokens": estimate_tokens(texts)})
 
     def _normalize(self, request: WireRequest) -> WireRequest:
-        """The request with our names, and the prompt where every run has it. Raises where tools are missing."""
+        """Return the request with the run's tool names and prompt. Raise RuntimeToolless if tools are missing."""
         if (shown := self._content) is None:
             return request
         offered = (*request.parameters.function_tools, *request.parameters.output_tools)
@@ -200,7 +203,7 @@ class PassthroughSession:
         return replace(request, messages=self._add_usage(messages), parameters=shown.parameters)
 
     def _add_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
-        """The answers with what they cost, as far as that is known: what was charged need not be guessed."""
+        """Set the known usage of earlier answers, so that the door need not estimate their tokens."""
         steps = count(1)
         return [
             replace(message, usage=self._usage.get(f"m{next(steps)}", message.usage))
@@ -242,7 +245,7 @@ class PassthroughSession:
         return Reply(status=200, headers=headers, body=self._stream_body(dialect, call, first))
 
     def _call_key(self, first: str, question: str, messages: Sequence[ModelMessage]) -> str:
-        """The key of a call: that of its place in the conversation, unless that is another question's."""
+        """Return the key for the step, with a suffix if another question has that key."""
         key, number = first, 1
         while True:
             call = self._calls.get(key)
@@ -252,7 +255,7 @@ class PassthroughSession:
             key = f"{first}.{number}"
 
     def _finish_call(self, key: str, call: _Call) -> None:
-        """The call is on record, or has failed: now the end may be passed on. A failure ends the run."""
+        """Report the recorded answer or the error, and end the queue of chunks."""
         self._calls.pop(key, None)
         error = None if call.task.cancelled() else call.task.exception()
         if error is None and not call.task.cancelled():
@@ -265,7 +268,7 @@ class PassthroughSession:
         call.pieces.put_nowait(None)
 
     async def _wait_for_answer(self, dialect: Dialect, request: WireRequest, call: _Call, key: str) -> Reply:
-        """The whole answer, when it is on record."""
+        """Return the whole answer after it was recorded."""
         await asyncio.wait([call.task])  # it goes on when this one is cancelled
         if call.task.cancelled():
             return error_reply(dialect, 503, "the run has ended, or was put away")
@@ -283,7 +286,7 @@ class PassthroughSession:
         return _render(dialect, request, self._program_names(call.task.result()), f"{self._id_prefix}{key}")
 
     async def _stream_body(self, dialect: Dialect, call: _Call, first: bytes) -> AsyncGenerator[bytes]:
-        """The pieces as they come; after the last one what was held, or what went wrong."""
+        """Yield the chunks as they arrive, then the held bytes or an error event."""
         yield first
         while (piece := await call.pieces.get()) is not None:
             yield piece
@@ -296,7 +299,7 @@ class PassthroughSession:
             yield bytes(call.through.held_bytes)
 
     def _failure_reply(self, dialect: Dialect, call: _Call, error: BaseException) -> Reply:
-        """A provider's refusal as it came; all else in the shape of the API. None of it is to be tried again."""
+        """Return the provider's error response unchanged, or another error in the format of the API."""
         refusal = call.through.error_response
         if isinstance(error, ModelFailed) and refusal is not None:
             status, headers, body = refusal
@@ -317,7 +320,7 @@ class PassthroughSession:
 
 
 def error_reply(dialect: Dialect, status: int, message: str, param: str | None = None) -> Reply:
-    """A failure in the shape of the API, which asking again does not help."""
+    """Return an error in the format of the API that the client must not retry."""
     return _json_reply(status, dialect.error_body(status, message, param), _NO_RETRY)
 
 

@@ -47,7 +47,7 @@ _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
 
 def captured_values(patterns: Sequence[str | None], messages: Sequence[ModelMessage]) -> dict[str, str]:
-    """What the named groups of these patterns found, each in what was sent before its answer. The last one counts."""
+    """Return the values of the named groups in `expect` patterns. Each pattern is matched against its own input."""
     found: dict[str, str] = {}
     if not any("(?P<" in pattern for pattern in patterns if pattern):
         return found
@@ -58,7 +58,7 @@ def captured_values(patterns: Sequence[str | None], messages: Sequence[ModelMess
 
 
 def substitute(value: Any, taken: Mapping[str, str]) -> Any:
-    """Arguments with what was taken in the place of `${name}`. What no group is named after stays as it is."""
+    """Replace `${name}` in arguments by the captured value. Unknown names stay unchanged."""
     if isinstance(value, str):
         return _PLACEHOLDER.sub(lambda match: taken.get(match[1], match[0]), value)
     if isinstance(value, list):
@@ -82,7 +82,7 @@ class Price(Strict):
 
 
 class ScriptedUsage(Strict):
-    """The tokens that an answer is said to have cost. `input` includes what came from, or went into, the cache."""
+    """The token counts of an answer. `input` includes cached tokens."""
 
     input: NonNegativeInt
     output: NonNegativeInt
@@ -97,14 +97,14 @@ class ScriptedUsage(Strict):
 
 
 class ScriptedResult(Strict):
-    """What a call gave back when it was recorded."""
+    """The recorded result of a tool call."""
 
     text: str
     is_error: bool = False
 
 
 class ScriptedCall(Strict):
-    """One call of a tool. Arguments that are text are what the model wrote, JSON or not."""
+    """A tool call. Arguments as text are sent unchanged, even if they are not JSON."""
 
     call: Annotated[str, Field(min_length=1)]
     arguments: dict[str, Any] | str | None = Field(default=None, alias="with")
@@ -112,7 +112,7 @@ class ScriptedCall(Strict):
 
 
 class Answer(Strict):
-    """One answer of the model, or one failure in its place."""
+    """An answer of the model, or a failure in its place."""
 
     sent: str | list[str] | None = None  # for `guild test`: what the model was newly told before it answered
     call: Annotated[str, Field(min_length=1)] | None = None
@@ -169,7 +169,7 @@ ScriptedRun = Annotated[list[Answer], BeforeValidator(_check_run)]
 
 
 class Script(Strict):
-    """The whole file."""
+    """A parsed script file."""
 
     price: Price | None = None
     accepts: list[Literal["image", "pdf"]] = Field(default=["image", "pdf"])
@@ -179,11 +179,11 @@ class Script(Strict):
     test: Case | None = None
 
     def find_runs(self, worker: str) -> list[list[Answer]] | None:
-        """The runs of a worker, or of anyone; None: nobody thought of it."""
+        """Return the runs of a worker, or of any worker, or None if the script has neither."""
         return self.workers.get(worker, self.workers.get(ANY_WORKER))
 
     def find_run(self, worker: str, ordinal: int) -> list[Answer] | None:
-        """The answers of the how-manieth run of a worker; None: there are none for it."""
+        """Return the answers of a run of a worker, or None."""
         runs = self.find_runs(worker) or []
         if ordinal < len(runs):
             return runs[ordinal]
@@ -191,14 +191,12 @@ class Script(Strict):
 
 
 def load_script(path: Path) -> Script:
-    """The script in this file; what is wrong with it is an error with its line, its field and the nearest name."""
+    """Read a script. Raise InvalidFile with the line and the field of an error."""
     return yaml.validate(Script, yaml.read(path))
 
 
 @dataclass(frozen=True)
 class ScriptSource:
-    """Answers from a script."""
-
     path: Path
     script: Script
     clock: Clock = field(default_factory=SystemClock)
@@ -239,7 +237,7 @@ class ScriptSource:
         return _build_response(self.name, answer, query, captured_values(patterns, query.messages))
 
     def _find_answer(self, query: Query) -> Answer:
-        """The entry that the question leads to: the worker's list, the run's answers, the step, the attempt."""
+        """Return the answer for the step and the attempt of a query."""
         run = self._find_run(query)
         failures: list[Answer] = []
         step = 0
@@ -279,7 +277,7 @@ class ScriptSource:
         )
 
     def _vote_answers(self, query: Query) -> list[Answer]:
-        """An agent's vote: for the one that `election` names, else for the first one that stands for it."""
+        """Return the vote of an agent: for the candidate in `election`, or else for the first option."""
         ballot = _BALLOT.search(latest_input(query.messages[:1]))
         if ballot is None:
             raise ScriptExhausted("the script was asked for a vote, and shown no ballot", where=self._location(query))
@@ -288,7 +286,7 @@ class ScriptSource:
         return [Answer.model_validate(vote), Answer(say="voted")]
 
     def _check_files(self, query: Query) -> None:
-        """As a provider does with what its model cannot look at."""
+        """Raise ModelFailed for files that the model does not accept, as a provider does."""
         from pydantic_ai.messages import BinaryContent
 
         for message in query.messages:

@@ -24,13 +24,13 @@ TIMED_OUT = "timeout"  # in the place of an answer: nobody said anything in time
 
 
 class Strict(BaseModel):
-    """A section of a script. Unknown names and values of another type are errors."""
+    """A section of a script that rejects unknown fields and values of another type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Reply(Strict):
-    """What a person answered to one ask."""
+    """The user's answer to an ask."""
 
     answer: Annotated[str, Field(min_length=1)]
     tool: str | None = None
@@ -48,14 +48,14 @@ class Reply(Strict):
 
 
 class PromptSnapshot(Strict):
-    """What the model of one worker is shown besides the conversation."""
+    """The system prompt and the tools that the model of a worker gets."""
 
     system: str | None = None
     tools: dict[str, str] | None = None  # name -> fingerprint of its description and schema
 
 
 class SetupCommand(Strict):
-    """A command of a workflow's setup, and what came of it. A test does not run it."""
+    """A setup command of a workflow with its recorded output. A test does not execute it."""
 
     command: str
     variables: dict[str, str] = Field(default_factory=dict[str, str])
@@ -64,14 +64,14 @@ class SetupCommand(Strict):
 
 
 class UserMessage(Strict):
-    """What a person said to a team."""
+    """A message of the user to a team."""
 
     person: Annotated[str, Field(min_length=1)]
     to: list[str] = Field(default_factory=list[str])  # agents that it was for, beside those whom it mentions
 
 
 class Case(Strict):
-    """One test: what is run, with what, and what must come of it."""
+    """A test: the worker or workflow to run, its input, and the expected result."""
 
     worker: Annotated[str, Field(min_length=1)] | None = None
     input: Annotated[str, Field(min_length=1)] | None = None
@@ -98,7 +98,6 @@ class Case(Strict):
 
     @property
     def subject(self) -> str:
-        """The worker, or the workflow."""
         return self.workflow or self.worker or ""
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ from guildhall.core.config import Settings, anchored
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, ModelUnusable, NotTrusted, Refused, ToolUnavailable
 from guildhall.core.yaml import read_text
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
-from guildhall.models.credentials import joined
+from guildhall.models.credentials import merge_environ
 from guildhall.policy.rules import assess_risk
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
@@ -183,7 +183,7 @@ class Supply:
 
         wanted = self.settings(frame).web_search
         try:
-            search_tool(wanted.model_dump() if wanted else None, joined(self.environ, frame.keys))
+            search_tool(wanted.model_dump() if wanted else None, merge_environ(self.environ, frame.keys))
         except ToolUnavailable as error:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class HallGone(Exception):
-    """There is nobody at the other end any more."""
+    """The hall has closed the connection."""
 
 
 class SocketDoors:
-    """The doors as the runtime sees them. What the hall knows from the assignment is not sent to it."""
+    """The doors over a socket. Content that the hall knows from the assignment is not sent."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -66,7 +66,7 @@ class SocketDoors:
         return await self._ask(UserRequestMessage(id=next(self._numbers), key=key), "words")
 
     async def _ask(self, line: ModelRequestMessage | ToolRequestMessage | UserRequestMessage, field: str) -> Any:
-        """Send a message and return this field of the answer. Raise HallGone if the answer does not have it."""
+        """Send a request and return this field of the reply. Raise HallGone if the reply does not have it."""
         loop = asyncio.get_running_loop()
         answer = self._pending[line.id] = loop.create_future()
         if not self._lines:
@@ -77,12 +77,12 @@ class SocketDoors:
         return value
 
     def _send(self) -> None:
-        """The calls of one answer go together, so that the hall sees all of them when it asks what still goes on."""
+        """Send all calls of one answer together, so that the hall knows all of them when it waits for running calls."""
         self._writer.write(b"".join(self._lines))
         self._lines.clear()
 
     async def receive_replies(self, reader: asyncio.StreamReader) -> None:
-        """Hands out the answers, until there is nobody who gives any."""
+        """Deliver replies until the connection ends, then raise HallGone."""
         while line := await reader.readline():
             answer = Reply.decode(line)
             self._pending.pop(answer.id).set_result(answer)
@@ -90,7 +90,7 @@ class SocketDoors:
 
 
 async def execute_run(connection: socket.socket) -> None:
-    """Reads what is to be done, does it, and says what came of it."""
+    """Read the assignment, execute it and send the result."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
     try:
         if not (line := await reader.readline()):
@@ -122,7 +122,7 @@ async def _execute(given: Start, doors: SocketDoors) -> Done | Failed:
 
 
 def main(connection: socket.socket) -> NoReturn:
-    """The whole life of the process. Nothing is tidied up: whoever waits for it is waiting for its end."""
+    """Execute the run and exit. Nothing is cleaned up, because the server waits for the exit."""
     code = BROKE
     try:
         with asyncio.Runner() as runner:
@@ -138,7 +138,7 @@ def main(connection: socket.socket) -> NoReturn:
 
 
 def _exit_on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What went wrong where nobody waits for it, such as while bytes were received."""
+    """Exit after an error in a callback, such as a MemoryError while bytes were received."""
     os._exit(OUT_OF_MEMORY if isinstance(context.get("exception"), MemoryError) else BROKE)
 
 
@@ -148,7 +148,7 @@ _CALL = ModelResponse(parts=[TextPart("I look."), ToolCallPart("look", {}, "c1")
 
 
 async def warm_up() -> None:
-    """Two runs: one that answers in words, one with an output schema."""
+    """Execute two runs: one with text as its output and one with an output schema."""
     await _practice_run(None, ModelResponse(parts=[TextPart("Seen.")]))
     await _practice_run(_SCHEMA, ModelResponse(parts=[ToolCallPart(OUTPUT_TOOL, {"n": 1}, "c2")]))
 

@@ -40,7 +40,7 @@ _MAX_REPLY_BYTES = 4096
 
 
 def is_available() -> bool:
-    """Whether this system has what children need; elsewhere runs are executed in the hall."""
+    """Return True if the system supports forked runs. Otherwise runs are executed in the hall."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -49,7 +49,7 @@ def is_available() -> bool:
 
 
 class ChildProcess:
-    """A process that lives, or has lived, for one run."""
+    """A process that executes one run."""
 
     def __init__(self, pid: int, pidfd: int, connection: socket.socket, abandon: Callable[[], None]) -> None:
         self.pid = pid
@@ -59,11 +59,11 @@ class ChildProcess:
         self._exited: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> int | None:
-        """Waits for its end; the status as `wait` gives it, None where nobody was left to ask."""
+        """Wait for the exit. Return the status of `os.wait`, or None if it is unknown."""
         return await asyncio.shield(self._exited)
 
     def kill(self) -> None:
-        """Ends it at once; what it has started, the warm server ends."""
+        """Kill the process. The server kills the processes that it has started."""
         if not self._exited.done():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -75,12 +75,12 @@ class ChildProcess:
 
 
 class ForkServer:
-    """Has children for runs. Starting it costs nothing that anyone waits for."""
+    """Spawns a process for each run. Starting it does not block."""
 
     def __init__(self, command: Sequence[str] | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
-        """`command` starts another warm server than ours; the number of the control socket is added to it.
+        """`command` replaces the command of the server; the descriptor of the control socket is appended.
 
-        `patience`: seconds after which a warm server that does not do what it should is replaced.
+        `timeout_s`: a server that does not respond within this time is replaced.
         """
         self._command = tuple(command or _server_command())
         self._timeout_s = timeout_s
@@ -89,22 +89,22 @@ class ForkServer:
         self._is_closed = False
 
     def start(self) -> None:
-        """Starts the warm server. Called by the thread that lives as long as the hall: with it the server ends."""
+        """Start the server. Call it in the main thread, because the server exits with the thread that started it."""
         if not self._is_closed and (self._server is None or self._server.has_exited):
             self._server = _ServerProcess(self._command, self._on_exit)
 
     def _on_exit(self, server: _ServerProcess) -> None:
-        """One that has served is replaced at once; another that cannot come up, only when it is needed."""
+        """Restart a server that has spawned a process. A server that never did is restarted on the next spawn."""
         if server.has_spawned:
             self.start()
 
     @property
     def pids(self) -> list[int]:
-        """The warm server, then its children."""
+        """Return the process ids of the server and its children."""
         return [] if self._server is None else self._server.pids
 
     async def spawn(self, memory_bytes: int) -> ChildProcess:
-        """A new child, which may use so much memory beside what it is spawned with."""
+        """Return a new process that may use `memory_bytes` in addition to the memory of the server."""
         last_output = ""
         for _ in range(_MAX_STARTS):
             self.start()
@@ -122,10 +122,10 @@ class ForkServer:
         )
 
     async def end(self, child: ChildProcess, grace_s: float = 0) -> int | None:
-        """Ends a child and waits until it is has_exited; how it ended, as `wait` gives it, where that can be known.
+        """Kill a process and return its exit status, or None if it is unknown.
 
-        `grace`: seconds in which it may end by itself. Goes on to the end even if the caller is cancelled, or was: in a
-        task that was, Python 3.11.2 takes a time-out for that.
+        The process may exit by itself within `grace_s`. The shield completes the kill even if the caller is cancelled:
+        in a cancelled task, Python 3.11.2 confuses a timeout with the cancellation.
         """
         return await asyncio.shield(self._end(child, grace_s))
 
@@ -142,7 +142,7 @@ class ForkServer:
             return await child.wait()
 
     async def close(self) -> None:
-        """Ends the warm server and every child."""
+        """Stop the server and all its processes."""
         self._is_closed = True
         if self._server is not None:
             server, self._server = self._server, None
@@ -150,11 +150,11 @@ class ForkServer:
 
 
 class _ServerDied(Exception):
-    """The warm server has ended, or does not answer."""
+    """The server has exited or does not respond."""
 
 
 class _ServerProcess:
-    """One warm server: its process, what was ordered, the children that live."""
+    """A server process with its pending spawns and its children."""
 
     def __init__(self, command: Sequence[str], lost: Callable[[_ServerProcess], None]) -> None:
         self._on_exit = lost
@@ -243,7 +243,7 @@ class _ServerProcess:
             spawned.set_result(child)
 
     def abandon(self) -> None:
-        """It has ended, or has to. Its children end with it; what these have started is ended here."""
+        """Kill the server, its children and the process groups of the children."""
         for child in self._reap():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -257,7 +257,7 @@ class _ServerProcess:
         child.set_exited(None)
 
     async def shut_down(self) -> None:
-        """Lets it end by itself, and everything that it has started before it."""
+        """Let the server exit by itself, after all its processes."""
         if self.has_exited:
             return
         self._control.shutdown(socket.SHUT_WR)
@@ -269,7 +269,7 @@ class _ServerProcess:
             child.set_exited(None)
 
     def _reap(self) -> list[ChildProcess]:
-        """Reaps it, and tells those who wait for births; the children of whose ends it has not told."""
+        """Reap the server, fail pending spawns and return the children whose exit was not reported."""
         if self.has_exited:
             return []
         self.has_exited = True
@@ -291,5 +291,5 @@ class _ServerProcess:
 
 
 def _server_command() -> list[str]:
-    """The real interpreter without its site module: quicker, and what lies in the caller's folder is not imported."""
+    """Return the command: the real interpreter without `site` is faster and imports nothing from the current folder."""
     return [os.path.realpath(sys.executable), "-I", "-S", "-X", "utf8", "-c", _BOOT, json.dumps(import_paths())]

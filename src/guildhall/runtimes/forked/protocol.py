@@ -28,7 +28,6 @@ class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
     def encode(self, longest: int = MAX_LINE_BYTES) -> bytes:
-        """As it is written."""
         text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # by json: half characters survive it
         if len(text) > longest:
             raise RuntimeFailed(f"what would be sent is too long: {len(text):,} bytes of at most {longest:,}")
@@ -40,7 +39,7 @@ class _Message(BaseModel):
 
 
 class Start(_Message):
-    """The first line of the hall: what is to be done. What is attached stays with the hall."""
+    """The first line of the hall: the assignment without its attachments, which stay in the hall."""
 
     system_prompt: str
     first_message: str
@@ -58,7 +57,7 @@ class Start(_Message):
 
 
 class ModelRequestMessage(_Message):
-    """At the model door: the requests that are new in the conversation, after so many messages that the hall has."""
+    """A model call: the new requests of the conversation, after the `after` messages that the hall has."""
 
     door: Literal["model"] = "model"
     id: _Id
@@ -68,7 +67,7 @@ class ModelRequestMessage(_Message):
 
 
 class ToolRequestMessage(_Message):
-    """At the tool door: a call that stands in an answer of the model."""
+    """A tool call that is part of a model answer."""
 
     door: Literal["tool"] = "tool"
     id: _Id
@@ -76,7 +75,7 @@ class ToolRequestMessage(_Message):
 
 
 class UserRequestMessage(_Message):
-    """At the ear: what the person says next is to be heard."""
+    """A request for the next message of the user."""
 
     door: Literal["said"] = "said"
     id: _Id
@@ -84,14 +83,14 @@ class UserRequestMessage(_Message):
 
 
 class Done(_Message):
-    """The way out: the output."""
+    """The output of the run."""
 
     door: Literal["out"] = "out"
     output: str | dict[str, Any]
 
 
 class Failed(_Message):
-    """The other way out: what went wrong between the doors."""
+    """The error that ended the run."""
 
     door: Literal["failed"] = "failed"
     message: str
@@ -99,7 +98,7 @@ class Failed(_Message):
 
 
 class Reply(_Message):
-    """The hall's answer to a question or a call."""
+    """The hall's reply to a request."""
 
     id: _Id
     response: ModelResponse | None = None

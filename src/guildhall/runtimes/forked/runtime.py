@@ -41,10 +41,10 @@ _EXIT_GRACE_S = 1.0  # seconds between the last of a process and its end
 
 
 class ForkedRuntime:
-    """Executes each assignment in a child of the nursery."""
+    """Executes each assignment in a new process of the fork server."""
 
     def __init__(self, fork_server: ForkServer, *, memory_bytes: int = 1024**3) -> None:
-        """`memory_bytes`: what a run may use beside what its process is born with."""
+        """`memory_bytes` limits a run in addition to the memory of the server."""
         self._fork_server = fork_server
         self._memory_bytes = memory_bytes
 
@@ -69,7 +69,6 @@ class ForkedRuntime:
             await self._fork_server.end(child)
 
     def _describe_exit(self, status: int | None) -> str:
-        """How a process ended that should not have."""
         if status is None:
             return "was killed, with the warm parent of all runs"
         code = os.waitstatus_to_exitcode(status)
@@ -86,7 +85,7 @@ class ForkedRuntime:
 
 
 class _ProcessDied(Exception):
-    """The process has ended, or has to; `what` says what it did, where that is known."""
+    """The process has exited or must be killed. `reason` is None if only its exit status can tell."""
 
     def __init__(self, what: str | None = None) -> None:
         super().__init__(what)
@@ -94,7 +93,7 @@ class _ProcessDied(Exception):
 
 
 class _DoorService:
-    """Serves one process at the doors of its run."""
+    """Serves the doors of a run to its process."""
 
     def __init__(
         self, assignment: Assignment, doors: Doors, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -129,9 +128,9 @@ class _DoorService:
                 await reading
 
     async def _wait_for_calls(self) -> None:
-        """Lets the calls under way come to their ends, so that none of them is in doubt.
+        """Wait for running calls, so that each one is recorded.
 
-        What a person says next is not waited for: the next process asks for it again.
+        A message of the user is not awaited: the next process requests it again.
         """
         if self._message_task is not None:
             self._message_task.cancel()
@@ -209,7 +208,7 @@ class _DoorService:
         return Reply(id=asked.id, response=response)
 
     def _check_turn(self) -> None:
-        """Raise if the process may not ask for the user's next message: it may, once after each answer."""
+        """Raise _ProcessDied unless the process may request the user's next message, once after each answer."""
         place = len(self._conversation)
         in_turn = (
             self._assignment.is_conversation and not self._is_model_busy and self._conversation[-1].kind == "response"
@@ -226,7 +225,7 @@ class _DoorService:
 
 
 def _check_output(output: Any) -> Any:
-    """The output, if it can be put on record."""
+    """Return the output if it can be recorded."""
     try:
         json.dumps(output, allow_nan=False)
     except (ValueError, RecursionError):

@@ -42,7 +42,7 @@ _MAX_REQUEST_BYTES = 4096
 
 
 def main(control_fd: int) -> None:
-    """Comes up, warms itself, serves until the hall is gone."""
+    """Import and warm up the runtime, then serve until the hall is gone."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     from guildhall.runtimes.forked import child
 
@@ -50,7 +50,7 @@ def main(control_fd: int) -> None:
 
 
 def serve(control: socket.socket, run_child: RunChild, warm_ups: Sequence[WarmUp] = ()) -> None:
-    """Forks on request; `live` is what a child does. What is rehearsed, whenever there is time, children can do."""
+    """Fork a process for each request. `run_child` is its main function; `warm_ups` run while there are no requests."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a child leaves behind becomes ours, to be ended
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     _freeze()
@@ -59,7 +59,7 @@ def serve(control: socket.socket, run_child: RunChild, warm_ups: Sequence[WarmUp
 
 
 def _freeze() -> None:
-    """What is there now is not looked at again when a child collects its garbage, so it stays shared with all."""
+    """Keep the current objects out of garbage collections in children, so that their memory stays shared."""
     gc.collect()
     gc.freeze()
 
@@ -92,7 +92,7 @@ class _ForkServer:
                 self._reap(pidfd)
 
     def _handle_request(self) -> bool:
-        """One order: a child. False: the hall is gone."""
+        """Fork a process. Return False if the hall is gone."""
         data, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, 1)
         if not data:
             return False
@@ -114,7 +114,7 @@ class _ForkServer:
         return True
 
     def _reap(self, pidfd: int) -> tuple[int, int]:
-        """End a child and everything that it has started. Return the number of its order and its exit status."""
+        """Kill a child and everything that it has started. Return the id of its request and its exit status."""
         number, pid = self._children.pop(pidfd)
         self._poll.unregister(pidfd)
         with contextlib.suppress(ProcessLookupError):
@@ -127,7 +127,7 @@ class _ForkServer:
         return number, status
 
     def _kill_orphans(self) -> None:
-        """Ends those that a child has left behind, whatever session they are in."""
+        """Kill processes that a child has left behind, in whatever session."""
         known = {pid for _, pid in self._children.values()}
         while strays := [pid for pid in _child_pids() if pid not in known]:
             for pid in strays:
@@ -138,7 +138,7 @@ class _ForkServer:
         socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
     def _start_child(self, order: dict[str, Any], connection: int) -> NoReturn:
-        """In the child, from the first moment on."""
+        """Prepare and run the child. Called in the child right after the fork."""
         try:
             parent = os.getppid()
             os.setsid()
@@ -160,7 +160,7 @@ class _ForkServer:
 
 
 def _build_confinement() -> Callable[[], None]:
-    """What leaves a child only the program's own files to read, and nobody to reach, where the kernel can do that."""
+    """Return a function that limits a child to reading the program's files, if the kernel supports it."""
     code = seccomp.compiled(seccomp.Filter(families=frozenset(), modes=False))
     if code is None or not jail.supported():
         return lambda: None
@@ -181,7 +181,7 @@ def _child_pids() -> list[int]:
 
 
 def _close_descriptors(connection: int) -> None:
-    """No descriptor is left but the three that everyone has, which lead nowhere, and the connection."""
+    """Close all descriptors except for the connection. Standard streams lead to /dev/null."""
     if connection != CONNECTION_FD:
         os.dup2(connection, CONNECTION_FD, inheritable=False)
     os.closerange(CONNECTION_FD + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -192,7 +192,7 @@ def _close_descriptors(connection: int) -> None:
 
 
 def _set_limits(memory_bytes: int) -> None:
-    """So much memory beside what it was born with, no files to write, and the first to go when all memory is used."""
+    """Limit memory and files, and let the kernel kill this process first if memory runs out."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

@@ -129,7 +129,7 @@ def _message(content: list[dict[str, Any]]) -> bytes:
 
 
 def _message_blocks(assignment: Assignment) -> list[dict[str, Any]]:
-    """The first message and its attachments, as the provider takes them."""
+    """Return the first message and its attachments in the provider's format."""
     first = input_content(assignment)
     return _no_command([_block(item) for item in ([first] if isinstance(first, str) else first)])
 

@@ -95,7 +95,7 @@ def _normalize(name: str) -> str:
 
 
 def _settings(access: DoorAccess, url: str, home: Path, model: str) -> dict[str, Any]:
-    """All that it would look for in the user's own settings."""
+    """Return all settings that Codex would otherwise read from the user's configuration."""
     provider = {
         "name": "guildhall",
         "base_url": f"{url}/llm/openai/v1",
@@ -139,7 +139,7 @@ def _settings(access: DoorAccess, url: str, home: Path, model: str) -> dict[str,
 
 
 def _describe_model(model: str) -> dict[str, Any]:
-    """A model as its own catalogue would describe it: it has no tools of its own, and nothing is cut or summed up."""
+    """Return a catalog entry for a model without tools, truncation and compaction."""
     return {
         "slug": model,
         "display_name": model,
@@ -172,7 +172,7 @@ def _describe_model(model: str) -> dict[str, Any]:
 
 
 def _encode_toml(table: Mapping[str, Any]) -> str:
-    """Return a table of TOML with inner tables on one line each, so that their order does not matter."""
+    """Return a table in TOML with inner tables on one line each, so that their order does not matter."""
     return "".join(f"{json.dumps(name)} = {_toml_value(value)}\n" for name, value in table.items())
 
 

@@ -33,7 +33,7 @@ class Cursor(Driver):
     row = RUNTIMES["cursor"]
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """`environ`: where the person's key is."""
+        """`environ` contains the user's key."""
         self._key = environ.get(KEY, "")
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:

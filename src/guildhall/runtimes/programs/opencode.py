@@ -101,7 +101,7 @@ def _error_text(error: Any) -> str:
 
 
 def _settings(assignment: Assignment, access: DoorAccess, url: str, model: str) -> dict[str, Any]:
-    """All that it would look for in the user's own settings."""
+    """Return all settings that OpenCode would otherwise read from the user's configuration."""
     package, path = _PACKAGES.get(assignment.model.partition(":")[0], _OTHER_PACKAGE)
     options = {"baseURL": f"{url}/llm/{path}/v1", "apiKey": access.token, "timeout": False}
     limit = {"context": _CONTEXT_TOKENS, "output": _OUTPUT_TOKENS}

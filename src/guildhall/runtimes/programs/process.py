@@ -44,7 +44,7 @@ _DRAIN_TIMEOUT_S = 2.0  # seconds for what a program that was killed has still i
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How a program is started. None of it but `argv` can be seen by others on the machine."""
+    """How to start a program. Only `argv` is visible to other users of the machine."""
 
     argv: tuple[str, ...]  # after the program itself
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -54,7 +54,7 @@ class Launch:
 
 
 class Program:
-    """A program, from its start to its end."""
+    """A running program."""
 
     def __init__(self, confined: Confined, door: socket.socket, close: Callable[[], None]) -> None:
         self._confined = confined
@@ -65,7 +65,7 @@ class Program:
         self._ending: asyncio.Task[None] | None = None
 
     async def lines(self) -> AsyncIterator[Mapping[str, Any]]:
-        """What it says, until it has ended."""
+        """Yield the JSON objects that the program prints, until it exits."""
         reader = self._confined.process.stdout
         assert reader is not None
         async for line in _read_lines(reader):
@@ -79,14 +79,14 @@ class Program:
                 self._tail.append(line.decode(errors="replace"))
 
     def write(self, words: bytes) -> None:
-        """Writes to its input, if it still listens."""
+        """Write to standard input if it is still open."""
         stdin = self._confined.process.stdin
         if stdin is not None and not stdin.is_closing():
             with contextlib.suppress(OSError):
                 stdin.write(words)
 
     async def wait_exit(self) -> str:
-        """How it ended, after it has said its last."""
+        """Wait for the exit and return its description, with the last output."""
         try:
             async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 code = await self._confined.wait()
@@ -97,12 +97,12 @@ class Program:
 
     @property
     def output_tail(self) -> str:
-        """The last of what it has said that is not JSON, to be put behind a sentence."""
+        """Return the last output that is not JSON, as the end of a sentence."""
         text = "\n".join(self._tail).strip()[-_MAX_TAIL_CHARS:]
         return f". It said: {text}" if text else ""
 
     async def end(self) -> None:
-        """Kills it with all that it has started, and takes its home away. Goes on to the end whatever comes."""
+        """Kill the program and everything that it has started, even if the caller is cancelled."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         await asyncio.shield(self._ending)
@@ -130,7 +130,7 @@ class Program:
 
 @contextlib.asynccontextmanager
 async def temporary_home() -> AsyncGenerator[Path]:
-    """A home for the programs of one run, for as long as one of them is at work."""
+    """Yield a home for the programs of one run and remove it afterwards."""
     opened = contextlib.ExitStack()
     making = asyncio.ensure_future(asyncio.to_thread(lambda: opened.enter_context(_create_home())))
     try:
@@ -143,9 +143,9 @@ async def temporary_home() -> AsyncGenerator[Path]:
 async def start(
     installed: InstalledProgram, home: Path, launch: Callable[[str], Launch], *, network: bool = False
 ) -> Program:
-    """Starts a program in its home. `launch` says how, once it is known where it finds us.
+    """Start a program in its home. `launch` gets the URL of the doors.
 
-    `network`: it has the network of the machine, not only its door.
+    `network`: the program may use the network of the machine, not only the doors.
     """
     with contextlib.ExitStack() as opened:
         door = await doorway(network=network)
@@ -174,7 +174,7 @@ async def start(
 
 
 def _write_files(home: Path, files: Mapping[str, str | bytes]) -> None:
-    """Puts files into a home. An earlier program of the run may have left links in it: none is followed."""
+    """Write files into a home. Links that an earlier program of the run has left are not followed."""
     try:
         with _open_folder(home, "work"):
             pass
@@ -192,7 +192,7 @@ def _write_files(home: Path, files: Mapping[str, str | bytes]) -> None:
 
 @contextlib.contextmanager
 def _open_folder(home: Path, *way: str) -> Generator[int]:
-    """A folder in a home, made where it is missing."""
+    """Yield the descriptor of a folder in a home. Missing folders are created."""
     folder = os.open(home, _FOLDER_FLAGS)
     try:
         for name in way:
@@ -208,7 +208,7 @@ def _open_folder(home: Path, *way: str) -> Generator[int]:
 
 @contextlib.contextmanager
 def _create_home() -> Generator[Path]:
-    """A folder of its own, locked for as long as it is used; what a hall that was killed has left behind goes."""
+    """Yield a new locked folder. Folders of killed halls are removed first."""
     folder = Path(os.path.realpath(tempfile.gettempdir()))
     _remove_stale_homes(folder)
     while True:
@@ -238,7 +238,7 @@ def _remove_stale_homes(folder: Path) -> None:
 
 
 async def _read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines without their ends, however long; of one that is far too long only the beginning."""
+    """Yield lines without their line breaks. A line that is too long is truncated."""
     kept = bytearray()
     while chunk := await reader.read(_CHUNK_BYTES):
         *whole, rest = chunk.split(b"\n")

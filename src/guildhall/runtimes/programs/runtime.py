@@ -44,46 +44,46 @@ _RESULT_ACCEPTED = "The result is taken."
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """A program has said that it is done; `error`: or why it cannot go on."""
+    """The end of a program's turn: done, or failed with `error`."""
 
     error: GuildError | None = None
     text: str | None = None  # its last words, where its model is not asked at the model door
 
 
 class Driver:
-    """Drives one run of a program. The base of all drivers: it starts the program anew for each further message."""
+    """Drives one run of a program. The base class restarts the program for each further message."""
 
     info: ClassVar[RuntimeInfo]
     _session = ""  # the program's id of the conversation
     _next_message: str | None = None  # the further message, when the program is started again
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
-        """Return how to start the program, with the doors at `url`. An empty `model` accepts any.
+        """Return how to start the program, with the doors at `url`. An empty `model` means any model.
 
-        Called again when the program is started again, in the same home, for a further message.
+        For a further message, it is called again and gets the existing home.
         """
         raise NotImplementedError
 
     def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
-        """Return what a line of the program means for the run, if anything."""
+        """Return the end of the turn if a line reports it."""
         raise NotImplementedError
 
     def tool_name(self, server: str, tool: str) -> str:
-        """Return the name that the program gives its model for a tool of a server."""
+        """Return the name under which the program shows a tool to its model."""
         raise NotImplementedError
 
     def next_input(self, words: str) -> bytes | None:
-        """Return the input for a further message of the user, or None if the program must be started again."""
+        """Return the input for a further message of the user, or None if the program must be restarted."""
         self._next_message = words
         return None
 
     def exit_error(self, manner: str) -> GuildError | None:
-        """Return the error for a program that ended before it was done, or None if it crashed."""
+        """Return the error for a program that exited too early, or None if it crashed."""
         return None
 
 
 class ProgramRuntime:
-    """Executes each assignment in a program of its own, as its driver says."""
+    """Executes each assignment with a program, as its driver defines."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ProgramRuntime:
         *,
         idle_timeout_s: float = _IDLE_TIMEOUT_S,
     ) -> None:
-        """`listen` serves the doors on a socket. `quiet`: seconds after which a program that says nothing hangs."""
+        """`listen` serves the doors on a socket. A program that is silent for `idle_timeout_s` is ended."""
         self._driver = driver
         self._programs = programs
         self._listen = listen
@@ -145,7 +145,7 @@ class ProgramRuntime:
 
 
 class _Exchange:
-    """What is said between a program, its model and us, until there is an output."""
+    """The exchange between a program, its model and the user, until the run has an output."""
 
     def __init__(self, assignment: Assignment, driver: Driver, quiet: float, doors: Doors) -> None:
         self._doors = doors
@@ -170,7 +170,7 @@ class _Exchange:
         )
 
     async def outcome(self, started: Program, access: DoorAccess) -> Outcome | None:
-        """The outcome; None when the program is to be started anew. Raises what went wrong."""
+        """Return the outcome, or None if the program must be restarted. Raise the error that ended the run."""
         tasks = [
             asyncio.create_task(self._follow_lines(started)),
             asyncio.create_task(self._watch_idle(started, access)),
@@ -208,9 +208,9 @@ class _Exchange:
             self._set_outcome(self._found)
 
     async def _on_result(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """What the program is told when it hands over a final result: the answer that it stands in was judged.
+        """Reply to a final result, which was checked with its answer.
 
-        Where no answer is heard, because its model is not asked at the model door, this is the answer.
+        If the runtime does not use the model door, the result is checked here.
         """
         if not self._driver.info.uses_model_door:
             self._on_answer(ModelResponse(parts=[ToolCallPart(tool_name=OUTPUT_TOOL, args=dict(arguments))]))
@@ -218,7 +218,7 @@ class _Exchange:
         return ToolResult(content=(Text(problem or _RESULT_ACCEPTED),), is_error=problem is not None)
 
     def _is_finished(self) -> bool:
-        """All calls beside the result were made when the program asks its model again."""
+        """Return True if the output is known. All calls beside it are done when the program calls its model again."""
         if self._found is not None:
             self._set_outcome(self._found)
         return self._found is not None
@@ -246,9 +246,9 @@ class _Exchange:
         return self._driver.exit_error(manner) or RuntimeCrashed(f"{self._driver.info.title} {manner}")
 
     async def _end_turn(self, started: Program) -> bool:
-        """Take the last answer as the output, or tell the program what is wrong with it.
+        """Use the last answer as the output, or send the program its problem or the user's next message.
 
-        In a conversation, tell it what the user says next. Return True if it must be started again for that.
+        Return True if the program must be restarted for that.
         """
         if self._last_answer is None:
             raise RuntimeFailed(f"{self._driver.info.title} said that it was done, and had asked nothing")
@@ -267,7 +267,7 @@ class _Exchange:
         return self._send(started, problem)
 
     async def _wait_for_message(self) -> str:
-        """What the person says next; until then nothing is expected of the process."""
+        """Wait for the next message of the user. The program may be silent meanwhile."""
         self._judge.reset()
         self._is_waiting = True
         try:
@@ -284,7 +284,7 @@ class _Exchange:
         return further is None
 
     async def _watch_idle(self, started: Program, access: DoorAccess) -> None:
-        """Ends when the program does nothing any more."""
+        """Raise an error when the program is idle for too long."""
         while True:
             await asyncio.sleep(self._idle_timeout_s / _IDLE_CHECKS)
             if access.has_calls() or self._is_waiting:
@@ -307,19 +307,19 @@ class _Exchange:
 
 
 def message_text(assignment: Assignment) -> str:
-    """The first message and its attachments as our own runtime tells them: as data, fenced. Pictures go beside it."""
+    """Return the first message and its text attachments, marked as data, as one text. Images are left out."""
     first = input_content(assignment)
     items = [first] if isinstance(first, str) else first
     return "\n\n".join(text for item in items if isinstance(text := getattr(item, "content", item), str))
 
 
 def normal_name(name: str) -> str:
-    """Return a name with only the characters that programs accept in the names of servers and tools."""
+    """Replace the characters that programs do not accept in names of servers and tools."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
 
 
 def check_attachments(info: RuntimeInfo, assignment: Assignment, takes: Collection[str] = ()) -> None:
-    """Says no to what the program could not show to its model."""
+    """Raise RuntimeFailed if the program cannot show an attachment to its model."""
     unseen = [one.label for one in assignment.attachments if not one.is_text and one.media_type not in takes]
     if unseen:
         raise RuntimeFailed(
@@ -329,7 +329,7 @@ def check_attachments(info: RuntimeInfo, assignment: Assignment, takes: Collecti
 
 
 def driver_factory(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
-    """Return what creates the driver of a run."""
+    """Return a function that creates the driver of a run. Raise RuntimeUnusable for an unknown runtime."""
     from guildhall.runtimes.programs import claude, codex, cursor, opencode
 
     drivers: dict[str, Callable[[], Driver]] = {
