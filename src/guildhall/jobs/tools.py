@@ -15,7 +15,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import READING, SUBMIT, WRITING, Decided, call_with_answers, with_output_schema
+from guildhall.activities.contract import READING, SUBMIT, WRITING, Decided, with_output_schema
+from guildhall.activities.questions import call_with_answers
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, Refused, UsageError
 from guildhall.core.text import check_text
 from guildhall.jobs.model import Dispatch, artifact_path

@@ -17,7 +17,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import GuildError
@@ -121,8 +121,7 @@ class Identities:
 
     def _known(self, name: str) -> _Known | None:
         try:
-            told: Any = json.loads((self._records / name / "repository.json").read_text())
-            fields = cast("dict[str, Any]", told)
+            fields: dict[str, Any] = json.loads((self._records / name / "repository.json").read_text())
             known = _Known(**{key: str(fields[key]) for key in ("id", "path", "commit")})
         except (OSError, ValueError, TypeError, KeyError):
             return None

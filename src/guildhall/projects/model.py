@@ -14,7 +14,7 @@ from guildhall.core.errors import InvalidFile
 from guildhall.core.yaml_writer import dump
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 INTEGRATION = "claude/main"  # the branch that all work is gathered on
 OURS = "claude/"  # below it are the branches of the hall; everything else is the user's
@@ -26,6 +26,12 @@ OF_THE_HALL = ("commissions", "meetings", "reviews")  # what it writes there its
 def is_of_the_hall(path: str) -> bool:
     """Whether it is the hall that writes there, and nobody else."""
     return any(path == place or path.startswith(f"{place}/") for place in (f"{LORE}/{name}" for name in OF_THE_HALL))
+
+
+def join_names(names: Sequence[str], most: int = 10) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 Scope = Literal["sparse", "full"]  # what a worktree has: the artifacts only, or everything
@@ -97,19 +103,6 @@ class Moment:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Author:
-    """Who a commit is by: the worker. The committer is always the hall."""
-
-    name: str
-
-    def line(self) -> tuple[str, str]:
-        """Name and address as git takes them: it cannot have brackets, lines or nothing at all."""
-        plain = "".join(one for one in self.name if one.isprintable() and one not in "<>").strip(" .,:;\"'\\")[:100]
-        local = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in plain)
-        return plain or "worker", f"{local or 'worker'}@guildhall.invalid"
 
 
 _FENCE = "---"

@@ -236,6 +236,9 @@ async def abandon(context: CommissionContext, id: str, reason: str) -> Commissio
         return context.get(id)
 
 
+# the queue
+
+
 class Queue:
     """Starts dispatched commissions while there are free slots."""
 

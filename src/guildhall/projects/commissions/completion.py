@@ -172,6 +172,8 @@ async def remove_checkout(context: CommissionContext, commission: Commission) ->
         _log.warning("%s: the checkout could not be removed: %s", commission.id, error)
 
 
+# conflicts
+
 KIND = "conflict"
 _KEY = "merge"
 

@@ -18,6 +18,7 @@ from guildhall.core.errors import Conflict, GuildError, NotFulfilled
 from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import TOOLS, Commission, parse_checkout_name
+from guildhall.projects.model import join_names
 from guildhall.projects.workspace import Work
 from guildhall.runs.hooks import Seat
 from guildhall.runs.model import ENDED as RUN_ENDED
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 CHECK_TIMEOUT = 600.0  # seconds
 _MAX_OUTPUT = 4_000  # characters of a check's output, from its end
-_MAX_NAMES = 10
 _log = logging.getLogger("guildhall.commissions")
 
 
@@ -106,15 +106,10 @@ def _not_merged(ignored: Sequence[str], changed_records: Sequence[str]) -> str:
     warnings: list[str] = []
     if ignored:
         hint = "If that is part of the work, change .gitignore or move it, and submit again."
-        warnings.append(f"Not merged, because git ignores it: {_names(ignored)}. {hint}")
+        warnings.append(f"Not merged, because git ignores it: {join_names(ignored)}. {hint}")
     if changed_records:
-        warnings.append(f"Not merged, because only the hall writes there: {_names(changed_records)}.")
+        warnings.append(f"Not merged, because only the hall writes there: {join_names(changed_records)}.")
     return " ".join(warnings)
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 async def commit_work(context: CommissionContext, commission: Commission) -> Work:
@@ -145,7 +140,7 @@ async def check_contract(
     value, problems = check_output(contract, output, found.missing)
     problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.left]
     if found.new_records:
-        problems.append(f"only the hall writes there: {_names(found.new_records)}; move it elsewhere")
+        problems.append(f"only the hall writes there: {join_names(found.new_records)}; move it elsewhere")
     commands = (*project.settings.checks, *commission.draft.checks)
     if not problems and commands and work.tip is not None:
         problems += await _failed_checks(context, commission, commands, work.tip)
@@ -213,7 +208,7 @@ async def _report_lost_work(context: CommissionContext, commission: Commission, 
     )
     written: list[Mapping[str, Any]] = [call.arguments or {} for call in changing if call.tool in WRITING]
     names = list(dict.fromkeys(str(one["file_path"]) for one in written if "file_path" in one))
-    files = f": {_names(names)}" if names else ""
+    files = f": {join_names(names)}" if names else ""
     raise NotFulfilled(
         f"{_LOST}: your changes since the last submitted result are lost{files}",
         hint="Look at what is there, repeat what is missing, and submit again.",
@@ -265,6 +260,8 @@ async def run_checks(commands: Sequence[str], folder: Path, env: Mapping[str, st
             break
     return checks
 
+
+# review
 
 REVIEW_SERVER = "review"
 _MAX_COMMENTS = 20_000  # characters

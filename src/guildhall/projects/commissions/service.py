@@ -13,8 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import Asked, call_with_answers
-from guildhall.activities.questions import QuestionChannel, ResumeTimers
+from guildhall.activities.questions import QuestionChannel, ResumeTimers, call_with_answers
 from guildhall.core.errors import Conflict, GuildError, RuntimeFailed
 from guildhall.projects.commissions import attempts, completion, drafts, records
 from guildhall.projects.commissions.artifact import (
@@ -54,6 +53,7 @@ from guildhall.runs.purpose import CommissionPurpose, Contract
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
+    from guildhall.activities.contract import Asked
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project

@@ -21,8 +21,8 @@ from guildhall.projects.model import (
     LORE,
     OF_THE_HALL,
     OURS,
-    Author,
     Project,
+    join_names,
     without_secrets,
 )
 
@@ -194,7 +194,7 @@ class Branches:
             if not needed:
                 return now
             tree = repository.with_entries(self.git, now, needed)
-            return repository.commit(self.git, tree, [now], message, Author(name=author))
+            return repository.commit(self.git, tree, [now], message, author)
 
         return self._moved(made, message)
 
@@ -215,7 +215,7 @@ class Branches:
         def made(now: str | None) -> str:
             now = now or self.ensure()
             tree = self._merged_tree(now, tip, changes)
-            return repository.commit(self.git, tree, [now], text, Author(name=author))
+            return repository.commit(self.git, tree, [now], text, author)
 
         return self._moved(made, f"squash {branch}")
 
@@ -262,7 +262,7 @@ class Branches:
         if merged.conflicts:
             files = _shown(merged.conflicts)
             raise MergeConflict(
-                f"{self.project.branch} and {INTEGRATION} have both changed the same places: {_named(files)}",
+                f"{self.project.branch} and {INTEGRATION} have both changed the same places: {join_names(files)}",
                 files=files,
                 where=str(self.project.path),
                 hint=f"Merge {INTEGRATION} into {self.project.branch} yourself (`git switch {self.project.branch}`, "
@@ -277,7 +277,7 @@ class Branches:
         if outside:
             files = _shown(outside)
             raise MergeConflict(
-                f"the work and {INTEGRATION} have both changed the same places: {_named(files)}",
+                f"the work and {INTEGRATION} have both changed the same places: {join_names(files)}",
                 files=files,
                 where=str(self.project.path),
                 hint="Its branch is kept as it is.",
@@ -348,7 +348,3 @@ def _empty(git: Git) -> str:
 
 def _shown(conflicts: Mapping[bytes, object]) -> tuple[str, ...]:
     return tuple(sorted(path.decode("utf-8", "replace") for path in conflicts))
-
-
-def _named(files: tuple[str, ...]) -> str:
-    return ", ".join(files[:10]) + (f" and {len(files) - 10} more" if len(files) > 10 else "")

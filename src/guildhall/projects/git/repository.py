@@ -26,9 +26,6 @@ from guildhall.core.errors import GitFailed, NotFound, TimedOut, ToolUnavailable
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-    from guildhall.projects.model import Author
-
-
 LEAST_VERSION = (2, 38)  # merge-tree --write-tree
 _PATIENCE = 300.0  # seconds for one call
 _HALL = ("Guildhall", "hall@guildhall.invalid")
@@ -106,7 +103,7 @@ class Git:
         index: Path | None = None,
         input: bytes | int | None = None,
         ok: tuple[int, ...] = (0,),
-        author: Author | None = None,
+        author: str | None = None,
     ) -> Completed:
         """Git on objects, an index or a checkout, at the desk. Refs of the user's are not seen: give commits by id.
 
@@ -261,8 +258,12 @@ def _head(path: Path) -> str:
         return ""
 
 
-def _people(author: Author | None) -> dict[str, str]:
-    name, email = author.line() if author else _HALL
+def _people(author: str | None) -> dict[str, str]:
+    """Return the author, a worker, and the committer, the hall. Git accepts no brackets, lines or empty names."""
+    plain = "".join(one for one in author or "" if one.isprintable() and one not in "<>").strip(" .,:;\"'\\")[:100]
+    local = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in plain)
+    own = (plain or "worker", f"{local or 'worker'}@guildhall.invalid")
+    name, email = _HALL if author is None else own
     return {
         "GIT_AUTHOR_NAME": name,
         "GIT_AUTHOR_EMAIL": email,
@@ -401,7 +402,7 @@ def merge(git: Git, ours: str, theirs: str) -> Merged:
     return Merged(tree=tree.decode(), conflicts=conflicts)
 
 
-def commit(git: Git, tree: str, parents: Iterable[str], message: str, author: Author | None = None) -> str:
+def commit(git: Git, tree: str, parents: Iterable[str], message: str, author: str | None = None) -> str:
     """A commit, written and not yet on any branch."""
     named = [word for parent in parents for word in ("-p", parent)]
     text = message.replace("\0", "").encode("utf-8", "replace")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.projects.git import repository as trees
 from guildhall.projects.git.repository import Completed, Entry, Git
-from guildhall.projects.model import KEPT, LORE, OURS
+from guildhall.projects.model import KEPT, LORE, OURS, join_names
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -257,7 +257,7 @@ def _store(git: Git, contents: Iterable[bytes]) -> list[str]:
 
 _MOST_FILES, _MOST_BYTES = 200, 10 * 1024**2  # of a file or folder that is kept
 _ALL_FILES, _ALL_BYTES = 1_000, 32 * 1024**2  # of all that is kept of one checkout
-_NAMED = 20
+_MAX_NAMES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,10 +273,12 @@ class Aside:
     def told(self) -> str:
         """For the timeline."""
         parts = ["git ignores some of what was made"] if self.kept or self.lost else []
-        parts += [f"kept at {self.ref}: {_named(self.kept)}"] if self.kept else []
-        parts += [f"not kept: {_named(self.lost)}"] if self.lost else []
+        parts += [f"kept at {self.ref}: {join_names(self.kept, _MAX_NAMES)}"] if self.kept else []
+        parts += [f"not kept: {join_names(self.lost, _MAX_NAMES)}"] if self.lost else []
         if self.moved:
-            parts.append(f"git cannot hold some of what was made; it is in {self.folder}: {_named(self.moved)}")
+            parts.append(
+                f"git cannot hold some of what was made; it is in {self.folder}: {join_names(self.moved, _MAX_NAMES)}"
+            )
         return "; ".join(parts)
 
 
@@ -353,7 +355,3 @@ def _measured(path: Path) -> tuple[int, int]:
 
 def _shown(path: bytes) -> str:
     return path.decode("utf-8", "replace")
-
-
-def _named(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")

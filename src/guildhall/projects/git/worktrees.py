@@ -25,7 +25,7 @@ from guildhall.core.ids import is_name
 from guildhall.projects.git import repository as trees
 from guildhall.projects.git.integration import Branches
 from guildhall.projects.git.snapshot import Aside, Taken, ignored, move_out, put_aside, take
-from guildhall.projects.model import INTEGRATION, OURS, Author, Project, Scope
+from guildhall.projects.model import INTEGRATION, OURS, Project, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -267,7 +267,7 @@ class Worktrees:
         new = None
         if made != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
             now = self._ensure_branch(project, tree.branch, tree.tip)
-            new = trees.commit(git, made, [now], message, Author(name=author))
+            new = trees.commit(git, made, [now], message, author)
             git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
             self._write_record(path, replace(tree, tip=new))
         fresh.replace(index)

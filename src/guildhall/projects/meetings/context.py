@@ -160,6 +160,9 @@ def checkout_scope(context: MeetingContext, meeting: Meeting) -> Scope:
     return "full" if definition.get("checkout") == "full" else "sparse"
 
 
+# exchanges and transcript
+
+
 def merge_exchanges(
     messages: Sequence[UserMessage], sessions: Iterable[tuple[int, Sequence[Entry[Payload]]]]
 ) -> list[Exchange]:

@@ -326,6 +326,9 @@ def recorded_session_hooks(run: Run) -> Seat | None:
     return seat_on_record(meeting_tools(), meeting_profile, converses=True, server=SERVER)
 
 
+# the close
+
+
 async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing) -> Meeting:
     """Close a meeting for good. The caller holds its lock, so that nobody starts or resumes its run meanwhile.
 
