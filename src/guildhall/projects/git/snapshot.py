@@ -13,7 +13,7 @@ import os
 import stat
 import unicodedata
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import ELOOP
 from typing import TYPE_CHECKING
 
@@ -35,20 +35,12 @@ _LARGE = 32 * 1024**2  # bytes
 _LINK, _SUBMODULE = "120000", "160000"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Taken:
-    """The changes of a checkout, stored; `left` are the paths that cannot be kept, each with the reason."""
-
-    changes: tuple[Entry, ...]
-    left: tuple[tuple[str, str], ...] = ()
-
-
-class _Found:
-    """What is to be kept. Contents are stored many at a time, and a large one by itself."""
+class Snapshot:
+    """The changes of a checkout. Contents are stored many at a time, and a large one by itself."""
 
     def __init__(self, git: Git) -> None:
         self.changes: list[Entry] = []
-        self.left: list[tuple[str, str]] = []
+        self.left: list[tuple[str, str]] = []  # paths that cannot be stored, each with the reason
         self._git = git
         self._waiting: list[tuple[bytes, str, bytes]] = []
         self._bytes = 0
@@ -73,25 +65,26 @@ class _Found:
         self._waiting, self._bytes = [], 0
 
 
-def take(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Taken:
-    """Stores all that is new or changed in a checkout since its index was written. The index is not touched.
+def take(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Snapshot:
+    """Store everything that is new or changed in a checkout since its index was written. Keep the index as it is.
 
-    What git ignores is left out, except artifacts and what is `wanted`.
+    Ignored files are left out, except artifacts and the `wanted` paths.
     """
     links = _submodules(git, tree, index)
     changed = _changed(git, tree, index, (LORE, *wanted))
     taken = take_these(git, tree, [path for path in changed if path.rstrip(b"/") not in links])
-    return replace(taken, left=(*taken.left, *_in_submodules(tree, links)))
+    taken.left += _in_submodules(tree, links)
+    return taken
 
 
-def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Taken:
-    """Stores what a checkout has at some paths."""
-    found = _Found(git)
+def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Snapshot:
+    """Store the files of a checkout at some paths."""
+    found = Snapshot(git)
     with _opened(tree) as root:
         for path in paths:
             _look(root, path, found)
     found.store()
-    return Taken(changes=tuple(found.changes), left=tuple(found.left))
+    return found
 
 
 def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
@@ -131,7 +124,7 @@ def _in_submodules(tree: Path, links: set[bytes]) -> list[tuple[str, str]]:
     return left
 
 
-def _look(root: int, path: bytes, found: _Found) -> None:
+def _look(root: int, path: bytes, found: Snapshot) -> None:
     """Reads what is at a path: a file, a link, or all files of a repository inside."""
     *above, name = path.rstrip(b"/").split(b"/")
     if any(map(_unfit, (*above, name))):
@@ -154,7 +147,7 @@ def _look(root: int, path: bytes, found: _Found) -> None:
             os.close(descriptor)
 
 
-def _look_at(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -> None:
+def _look_at(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int) -> None:
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         if name.lower() == b".gitmodules":
@@ -168,7 +161,7 @@ def _look_at(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -
     # Pipes, sockets and devices have no content.
 
 
-def _look_below(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -> None:
+def _look_below(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int) -> None:
     if depth > _DEEPEST:
         found.left.append((os.fsdecode(path), "it is nested too deeply"))
         return
@@ -185,7 +178,7 @@ def _look_below(parent: int, name: bytes, path: bytes, found: _Found, depth: int
         os.close(folder)
 
 
-def _read(parent: int, name: bytes, path: bytes, found: _Found) -> None:
+def _read(parent: int, name: bytes, path: bytes, found: Snapshot) -> None:
     try:
         descriptor = os.open(name, _FILE, dir_fd=parent)
     except PermissionError:

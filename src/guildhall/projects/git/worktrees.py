@@ -24,7 +24,7 @@ from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, Usa
 from guildhall.core.ids import is_name
 from guildhall.projects.git import repository as trees
 from guildhall.projects.git.integration import Branches
-from guildhall.projects.git.snapshot import Aside, Taken, ignored, move_out, put_aside, take
+from guildhall.projects.git.snapshot import Aside, Snapshot, ignored, move_out, put_aside, take
 from guildhall.projects.model import INTEGRATION, OURS, Project, Scope
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Worktrees:
                 raise NotFound("there is no such worktree", where=str(path))
             self._check_out(project, path, record)
             new, taken = self._commit(project, path, record, message, author, wanted)
-            return Kept(commit=new, left=taken.left)
+            return Kept(commit=new, left=tuple(taken.left))
 
     def ignored(self, project: Project, activity: str) -> list[str]:
         """What git ignores in a checkout; a folder of which it has nothing ends in a slash."""
@@ -253,7 +253,7 @@ class Worktrees:
 
     def _commit(
         self, project: Project, path: Path, tree: Worktree, message: str, author: str, wanted: Sequence[str] = ()
-    ) -> tuple[str | None, Taken]:
+    ) -> tuple[str | None, Snapshot]:
         git = self._git(project)
         index = self._index(project, path)
         fresh = _fresh(index)

@@ -115,7 +115,7 @@ def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
         artifact = _read(context, meeting)
     except GuildError as error:
         return [f"{path}: {error.message}"]
-    if artifact is None or artifact.status == meeting.status or _is_outdated(context, meeting, artifact):
+    if artifact is None or artifact.status == meeting.status or artifact.revision < context.revision(meeting.id):
         return []
     return [f"{path} says {artifact.status[:40]!r}, written by hand: the meeting is still {meeting.status}"]
 
@@ -135,14 +135,11 @@ def synchronise(context: MeetingContext) -> None:
     for meeting in context.all():
         try:
             artifact = _read(context, meeting)
-            if artifact is None or (artifact.status != meeting.status and _is_outdated(context, meeting, artifact)):
+            outdated = artifact is not None and artifact.revision < context.revision(meeting.id)
+            if artifact is None or (outdated and artifact.status != meeting.status):
                 write_artifact(context, meeting)
         except GuildError as error:
             _log.warning("%s: %s", meeting.id, error)
-
-
-def _is_outdated(context: MeetingContext, meeting: Meeting, artifact: Artifact) -> bool:
-    return artifact.revision < context.revision(meeting.id)
 
 
 def _read(context: MeetingContext, meeting: Meeting) -> Artifact | None:
