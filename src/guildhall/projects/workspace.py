@@ -1,7 +1,7 @@
 """What commissions and meetings share: the context, the checkout with its branch, and the check of a worker's model.
 
 Does not call git (`git`) or a model, and does not decide when to merge (`commissions/completion.py`,
-`meetings/close.py`).
+`meetings/service.py`).
 
 Invariant: each step detects that it was done before, so all steps can be repeated after a crash.
 """

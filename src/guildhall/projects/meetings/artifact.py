@@ -1,8 +1,8 @@
 """The artifact of a meeting: renders and writes `.lore/meetings/ID.md`, and rebuilds lost rows from it.
 
-The notes are added when the meeting is closed. A status that a user has edited in the artifact is reported, not
-applied. A missing or outdated artifact is written again when a hall starts.
-Does not close a meeting (`close.py`) and does not write the transcript (`transcript.py`).
+A status that a user has edited in the artifact is reported, not applied. A missing or outdated artifact is written
+again when a hall starts.
+Does not close a meeting (`service.py`) and does not write the transcript (`sessions.py`).
 
 Invariant: the row is the truth. The artifact is a copy for readers.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.context import MeetingContext, details
+from guildhall.projects.meetings.context import MeetingContext, Summary, details
 from guildhall.projects.meetings.model import (
     FOLDER,
     FollowUp,
@@ -26,7 +26,6 @@ from guildhall.projects.meetings.model import (
     topic_line,
 )
 from guildhall.projects.meetings.states import STATUSES
-from guildhall.projects.meetings.transcript import Summary
 from guildhall.projects.model import INTEGRATION, Artifact, Project
 from guildhall.projects.records import known
 
