@@ -92,13 +92,13 @@ class OnBranch:
 
 
 class Artifacts:
-    """What can be done with the artifacts of a shelf."""
+    """Reads, writes and lists the artifacts of a checkout or of the integration branch."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
 
     def read(self, path: str) -> str:
-        """The text of an artifact, whole."""
+        """Return the whole text of an artifact."""
         place = placed(path)
         data = self._shelf.read(place)
         if data is None:
@@ -164,7 +164,7 @@ class Artifacts:
 
 
 def placed(path: str, *, folder: bool = False) -> str:
-    """The path of an artifact as the project has it. It may be given with `.lore/` at its head, or from there."""
+    """Return the path of an artifact in the project. `path` may start with `.lore/` or below it."""
     told = path.removesuffix("/") if folder else path
     if folder and told in ("", ".", LORE):
         return LORE

@@ -88,7 +88,7 @@ def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Snapshot:
 
 
 def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
-    """What git ignores in a checkout; a folder of which it has nothing is named as one, with a slash."""
+    """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
     which = ("--others", "--ignored", "--exclude-standard", "--directory")
     told = git.run(*_SPARSE, "ls-files", "-z", *which, tree=tree, index=index).out
     lore = f"{LORE}/".encode()
@@ -96,7 +96,7 @@ def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
 
 
 def _changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> Iterable[bytes]:
-    """Paths that are new, changed or gone; one that ends in a slash is a repository inside."""
+    """Return the new, changed and deleted paths. A nested repository ends in a slash."""
 
     def told() -> list[Completed]:
         ways = (("--modified", "--deleted", "--exclude-standard"), ("--", *wanted))  # these whether ignored or not
@@ -125,7 +125,7 @@ def _in_submodules(tree: Path, links: set[bytes]) -> list[tuple[str, str]]:
 
 
 def _look(root: int, path: bytes, found: Snapshot) -> None:
-    """Reads what is at a path: a file, a link, or all files of a repository inside."""
+    """Read a file, a link, or all files of a nested repository."""
     *above, name = path.rstrip(b"/").split(b"/")
     if any(map(_unfit, (*above, name))):
         found.left.append((os.fsdecode(path), _UNFIT))
@@ -196,13 +196,13 @@ def _read(parent: int, name: bytes, path: bytes, found: Snapshot) -> None:
 
 
 def _unfit(name: bytes) -> bool:
-    """Whether git refuses a name, because on some system it would be the one of its own folder."""
+    """Return True if git refuses a name, because on some system it would mean the folder `.git`."""
     text = "".join(one for one in os.fsdecode(name) if unicodedata.category(one) != "Cf").casefold()
     return text.partition(":")[0].rstrip(" .") in (".git", "git~1")
 
 
 def _open_up(parent: int, name: bytes) -> None:
-    """Lets the owner, which is this process, read a file; never what a link leads to."""
+    """Make a file readable for its owner, which is this process. Do not follow links."""
     held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         status = os.fstat(held)
@@ -237,7 +237,7 @@ def _opened(folder: Path) -> Generator[int]:
 
 
 def _store(git: Git, contents: Iterable[bytes]) -> list[str]:
-    """The contents as objects, by one call of git."""
+    """Store contents as objects, with one call of git, and return their ids."""
     parts: list[bytes] = []
     for number, data in enumerate(contents, start=1):
         parts += [b"blob\nmark :%d\ndata %d\n" % (number, len(data)), data, b"\nget-mark :%d\n" % number]
@@ -276,7 +276,7 @@ class Aside:
 
 
 def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside | None:
-    """Keeps what git ignores in a checkout; None where there is nothing. Done again, it is found again."""
+    """Store the ignored files of a checkout, and return None if there are none. A repeated call finds them again."""
     wanted: list[bytes] = []
     lost: list[str] = []
     files = size = 0
@@ -306,7 +306,7 @@ def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside
 
 
 def move_out(tree: Path, names: Sequence[str], place: Path) -> Path:
-    """Moves what git cannot hold out of a checkout that is to go; the folder in which it is then."""
+    """Move files that git cannot store out of a checkout, and return their new folder."""
     place.parent.mkdir(parents=True, exist_ok=True)
     folder = next(one for n in range(1, 1000) if not (one := place.with_name(f"{place.name}-{n}")).exists())
     for name in names:
@@ -329,7 +329,7 @@ def _kept(git: Git, tree: str, branch: str, tip: str) -> str:
 
 
 def _measured(path: Path) -> tuple[int, int]:
-    """How many files there are at a path, and their bytes; no further than too many."""
+    """Return the number of files at a path and their bytes. Stop counting above the maximum."""
     if path.is_symlink() or not path.is_dir():
         return 1, path.lstat().st_size
 
