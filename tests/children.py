@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
     from guildhall.runtimes.model import Assignment, Doors, Outcome
     from guildhall.tools.model import ToolCall, ToolResult
@@ -92,14 +91,10 @@ class _Killer:
         self._pid: int | None = None
 
     async def model(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
+        self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse:
         await self._message()
-        answer = await self._doors.model(key, messages, settings, parameters)
+        answer = await self._doors.model(key, messages, parameters)
         await self._message()
         return answer
 

@@ -22,7 +22,6 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
-from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
@@ -164,7 +163,7 @@ def place(store: Store) -> Callable[..., Place]:
 
 async def ask(place: Place, key: str = "m1", text: str = "do it") -> ModelResponse:
     door = await place.open()
-    return await door.ask(key, [ModelRequest(parts=[UserPromptPart(text)])], ModelSettings(), ModelRequestParameters())
+    return await door.ask(key, [ModelRequest(parts=[UserPromptPart(text)])], ModelRequestParameters())
 
 
 @pytest.mark.req("X-14")
@@ -328,7 +327,7 @@ def test_a_limit_in_dollars_is_never_passed(
         for turn in range(1, 8):
             with suppress(ModelFailed):
                 messages = [ModelRequest(parts=[UserPromptPart(text)])]
-                await door.ask(f"m{turn}", messages, ModelSettings(), ModelRequestParameters())
+                await door.ask(f"m{turn}", messages, ModelRequestParameters())
 
     with suppress(LimitReached):
         asyncio.run(go())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import warnings
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +160,22 @@ def test_an_answer_that_breaks_off_is_no_whole_one() -> None:
         return got
 
     assert asyncio.run(go()) == [b"hi"]
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_request_that_is_cancelled_while_it_connects_leaves_no_socket_open(steps: int) -> None:
+    async def go(url: str) -> None:
+        task = asyncio.create_task(posted(Line(), url))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(go(f"http://127.0.0.1:{listening.getsockname()[1]}"))
+        gc.collect()
+    assert [str(warning.message) for warning in warned] == []
 
 
 @pytest.mark.parametrize(

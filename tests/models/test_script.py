@@ -27,8 +27,8 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import InvalidFile, ModelFailed, ScriptMismatch
-from guildhall.models.model import Query, is_transient
-from guildhall.models.scripted.source import ScriptSource, load_script, pieces, sent_text
+from guildhall.models.model import Query, is_transient, pieces, sent_text
+from guildhall.models.scripted.source import ScriptSource, load_script
 from tests.models.scripts import asked, query, script
 
 WHOLE_FORMAT = """

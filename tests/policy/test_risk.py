@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from guildhall.policy.risk import judge_risk, rules_against_risk
-from guildhall.policy.rules import Action, judge
+from guildhall.policy.rules import Action, judge, judge_risk, rules_against_risk
 
 READ, FETCH, WRITE = frozenset({"fs.read"}), frozenset({"net"}), frozenset({"fs.write"})
 RECALL = frozenset({"memory.read"})

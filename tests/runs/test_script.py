@@ -28,7 +28,7 @@ from guildhall.runs.model import Run, RunRequest, Usage
 from guildhall.runs.record import messages as shown
 from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, Tokens
 from guildhall.runs.replay.script_export import script_of
-from guildhall.runtimes.output_check import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
 from tests.entries import assembly
 from tests.runs.places import (
     DONE,

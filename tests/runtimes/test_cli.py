@@ -17,7 +17,7 @@ from guildhall.runtimes.catalog import Row
 from guildhall.runtimes.discovery import Programs, Versions, state_of
 from guildhall.runtimes.model import Assignment, Entry
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import ANEW, Anew, CliRuntime, Ended
+from guildhall.runtimes.programs.runtime import CliRuntime, Ended
 from tests.clis import programs
 
 if TYPE_CHECKING:
@@ -111,9 +111,9 @@ class Stage:
     def names(self, server: str, tool: str) -> str:
         return f"{server}.{tool}"
 
-    def again(self, words: str) -> bytes | Anew:
+    def again(self, words: str) -> bytes | None:
         self.part = self.part if self.speaks else self.anew
-        return f"{words}\n".encode() if self.speaks else ANEW
+        return f"{words}\n".encode() if self.speaks else None
 
     def broke(self, manner: str) -> RuntimeFailed | None:
         return RuntimeFailed("as it does") if "as usual" in manner else None

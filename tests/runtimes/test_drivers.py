@@ -12,13 +12,13 @@ import pytest
 
 from guildhall.core.errors import ModelUnusable, RuntimeFailed, RuntimeToolless
 from guildhall.hall.doors import Reception
-from guildhall.runtimes.catalog import ROWS, driver_of
+from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.discovery import Programs
 from guildhall.runtimes.model import Assignment, Attachment, Entry
 from guildhall.runtimes.programs.codex import Codex
 from guildhall.runtimes.programs.cursor import Cursor
 from guildhall.runtimes.programs.opencode import OpenCode
-from guildhall.runtimes.programs.runtime import ANEW, CliRuntime
+from guildhall.runtimes.programs.runtime import CliRuntime, driver_of
 from tests.clis import codex_program
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _launched(model: str) -> Launch:
 def test_a_further_message_goes_to_the_same_conversation(driver: Any, named: Any, expected: tuple[str, ...]) -> None:
     launch(driver)
     driver.read(named)
-    assert driver.again("Once more.") is ANEW
+    assert driver.again("Once more.") is None
     how = launch(driver)
     assert " ".join(expected) in " ".join(how.argv)
     assert "Once more." in str((how.argv, how.stdin))

@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment, Attachment
-from guildhall.runtimes.output_check import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
 from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
 TOOL = {"name": "look", "description": "Look.", "input_schema": {"type": "object", "properties": {}}}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -47,11 +46,7 @@ class Doors:
         self.result = result or ToolResult.of("seen")
 
     async def model(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
+        self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse:
         self.asked.append((key, list(messages), parameters))
         return self.answers[len(self.asked) - 1]

@@ -5,3 +5,22 @@ Below: core.
 Does not read worker files: callers pass in a model name and messages.
 Does not import the sibling runtimes, which reaches a model only through the door.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.models.catalog import RecordingSource as RecordingSource
+    from guildhall.models.catalog import source_for as source_for
+    from guildhall.models.credentials import Login as Login
+    from guildhall.models.door import ModelDoor as ModelDoor
+    from guildhall.models.door import ModelLedger as ModelLedger
+    from guildhall.models.model import Query as Query
+    from guildhall.models.model import Source as Source
+    from guildhall.models.model import Upstream as Upstream
+    from guildhall.models.providers import provider_source as provider_source
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

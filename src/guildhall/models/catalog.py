@@ -6,7 +6,6 @@
     cursor:MODEL        a model that only the Cursor program calls
     provider:MODEL      a provider that pydantic-ai supports
 
-The module also contains the source of a recorded run.
 Does not call providers: `providers` does. Does not return the values of keys: it names only provider and variable.
 """
 
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ModelFailed, ModelUnusable, NotFound
-from guildhall.core.text import did_you_mean
-from guildhall.models.credentials import ADDRESSES, KEYS, Login, variable_with_key
+from guildhall.models.credentials import KEYS, Login, variable_with_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +76,10 @@ def source_for(
             raise NotFound(f"there is no record of {run} to replay here")
         return recording(run)
     if model.startswith(CURSOR):
-        return elsewhere(model, environ)
+        if variable_with_key("cursor", environ) is None:
+            variable = KEYS["cursor"][0]
+            raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=f"export {variable}=...")
+        return _ProgramSource(model)
     from guildhall.models.providers import provider_source
 
     return provider_source(model, environ, login)
@@ -130,12 +131,12 @@ def _rest(model: str, prefix: str, expected: str) -> str:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """Stands where the answers would come from: what they cost is not known, and nothing but text is handed over."""
+class _ProgramSource:
+    """The source of a model that only the program of a runtime calls. Its cost is unknown, and it takes only text."""
 
     name: str
 
-    def cost(self, usage: RequestUsage) -> float | None:
+    def cost(self, usage: RequestUsage) -> None:
         return None
 
     def takes(self, media_type: str) -> bool:
@@ -146,64 +147,6 @@ class Elsewhere:
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         raise ModelFailed(f"{self.name} is asked by the program that executes the run, and by nobody else")
-
-
-def elsewhere(model: str, environ: Mapping[str, str]) -> Elsewhere:
-    """The model, if there is a key for it."""
-    provider = model.partition(":")[0]
-    if variable_with_key(provider, environ) is None:
-        variable = KEYS[provider][0]
-        raise ModelUnusable(f"{model} needs a key, and {variable} is not set", hint=f"export {variable}=...")
-    return Elsewhere(model)
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Provider and model of a name; raises ModelUnusable when there is no such provider."""
-    for separator in (":", "/"):
-        provider, found, model = name.partition(separator)
-        if found and model and _is_provider(provider):
-            return provider, model
-    provider, found, _ = name.replace("/", ":").partition(":")
-    if found:
-        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, _providers()))
-    raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_with_provider(name))
-
-
-def _is_provider(name: str) -> bool:
-    from pydantic_ai.providers import infer_provider_class
-
-    try:
-        infer_provider_class(name)
-    except ImportError:
-        return True  # known, its package is not installed
-    except ValueError:
-        return False
-    return True
-
-
-def _providers() -> set[str]:
-    from pydantic_ai.models import known_model_names
-
-    return {name.partition(":")[0] for name in known_model_names() if ":" in name} | KEYS.keys() | ADDRESSES.keys()
-
-
-def _with_provider(model: str) -> str:
-    from pydantic_ai.models import known_model_names
-
-    known = list(KEYS)  # whoever made the model comes before those who pass it on
-    names = [name for name in known_model_names() if name.partition(":")[2] == model]
-    names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
-    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
-
-
-def similar(provider: str, model: str) -> str | None:
-    """Which other model of the provider was probably meant."""
-    from pydantic_ai.models import known_model_names
-
-    asked = f"{provider}:{model}"
-    return did_you_mean(
-        asked, (name for name in known_model_names() if name.startswith(f"{provider}:") and name != asked)
-    )
 
 
 @dataclass(frozen=True)
@@ -231,25 +174,17 @@ class RecordingSource:
         return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
-        answers = self._of(query)
+        only = next(iter(self.tree.values())) if len(self.tree) == 1 else None
+        answers = self.tree.get((query.worker, query.ordinal)) if only is None else only
+        if answers is None:
+            raise self._mismatch(f"has no run {query.ordinal + 1} of the worker {query.worker}")
         if query.step >= len(answers):
-            raise _other_path(f"has {len(answers)} answers and another one was asked for", self.run)
+            raise self._mismatch(f"has {len(answers)} answers and another one was asked for")
         answer = answers[query.step]
         if answer.text:
             on_text(answer.text)
         return answer
 
-    def _of(self, query: Query) -> Sequence[ModelResponse]:
-        if len(self.tree) == 1:
-            return next(iter(self.tree.values()))
-        found = self.tree.get((query.worker, query.ordinal))
-        if found is None:
-            raise _other_path(f"has no run {query.ordinal + 1} of the worker {query.worker}", self.run)
-        return found
-
-
-def _other_path(what: str, run: str) -> ModelFailed:
-    return ModelFailed(
-        f"the recording of {run} {what}",
-        hint="The new run took another path than the recorded one; use a real model or a script.",
-    )
+    def _mismatch(self, what: str) -> ModelFailed:
+        hint = "The new run took another path than the recorded one; use a real model or a script."
+        return ModelFailed(f"the recording of {self.run} {what}", hint=hint)

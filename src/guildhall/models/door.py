@@ -21,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelResponse, TextContent
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelFailed
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
     from guildhall.core.clock import Clock
     from guildhall.models.passthrough.request import Through
@@ -139,7 +139,6 @@ class ModelDoor:
         self,
         key: str,
         messages: Sequence[ModelMessage],
-        settings: ModelSettings,
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse:
@@ -152,7 +151,7 @@ class ModelDoor:
             return recorded
         for attempt in range(ATTEMPTS):
             try:
-                return await self._ask_once(key, messages, settings, parameters, through)
+                return await self._ask_once(key, messages, parameters, through)
             except ModelFailed as error:
                 begun = through is not None and through.begun
                 if not error.transient or begun or attempt == ATTEMPTS - 1:
@@ -164,12 +163,7 @@ class ModelDoor:
         raise AssertionError
 
     async def _ask_once(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
-        through: Through | None,
+        self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters, through: Through | None
     ) -> ModelResponse:
         sent = estimate(messages, parameters)
 
@@ -189,18 +183,19 @@ class ModelDoor:
             max_tokens=max_tokens,
         )
         await self._ledger.asked(call)
-        if max_tokens is not None:
-            settings = {**settings, "max_tokens": max_tokens}
         query = Query(
             worker=self._worker,
             ordinal=self._ordinal,
             attempt=call.attempt,
             messages=messages,
-            settings=settings,
+            settings=ModelSettings() if max_tokens is None else ModelSettings(max_tokens=max_tokens),
             parameters=parameters,
         )
         try:
-            response = await self._answer(query, max_tokens, through)
+            if through is not None and (upstream := self._source.upstream(through.api)) is not None:
+                response = await through.send(upstream, max_tokens, self._ledger.on_text)
+            else:
+                response = await self._source.answer(query, self._ledger.on_text)
         except ModelFailed as error:
             await self._ledger.failed(call, error, reserved if error.charged else None)
             raise
@@ -214,12 +209,6 @@ class ModelDoor:
     def upstream(self, api: str) -> Upstream | None:
         """Where a request in the format of this API goes as it is."""
         return self._source.upstream(api)
-
-    async def _answer(self, query: Query, max_tokens: int | None, through: Through | None) -> ModelResponse:
-        upstream = None if through is None else self._source.upstream(through.api)
-        if through is None or upstream is None:
-            return await self._source.answer(query, self._ledger.on_text)
-        return await through.send(upstream, max_tokens, self._ledger.on_text)
 
     def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
         """The dollars of an answer. One whose tokens are not counted, or do not add up, is not free."""

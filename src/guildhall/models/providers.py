@@ -24,17 +24,18 @@ from guildhall.core.errors import (
     UnknownModel,
 )
 from guildhall.core.redaction import redact
+from guildhall.core.text import did_you_mean
 from guildhall.models import credentials
-from guildhall.models.catalog import similar, split_name
 from guildhall.models.credentials import ADDRESSES, KEYS, Login, variable_with_key
 from guildhall.models.model import OnText, Query, Upstream, is_transient
-from guildhall.models.provider_errors import explained, kind_of, one_line, said_in
+from guildhall.models.provider_errors import PASSING, explained, kind_of, one_line, said_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from ssl import SSLContext
 
     import httpx2
+    from genai_prices.types import AbstractUsage
     from pydantic_ai.exceptions import ModelAPIError
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model
@@ -44,8 +45,57 @@ if TYPE_CHECKING:
     from pydantic_ai.usage import RequestUsage
 
 
-def cost(provider: str, model: str, usage: RequestUsage) -> float | None:
-    """The dollars that this usage costs, cached tokens at their own price; None when the model has no price."""
+def split_name(name: str) -> tuple[str, str]:
+    """Provider and model of a name; raises ModelUnusable when there is no such provider."""
+    for separator in (":", "/"):
+        provider, found, model = name.partition(separator)
+        if found and model and _is_provider(provider):
+            return provider, model
+    provider, found, _ = name.replace("/", ":").partition(":")
+    if found:
+        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, _providers()))
+    raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_with_provider(name))
+
+
+def _is_provider(name: str) -> bool:
+    from pydantic_ai.providers import infer_provider_class
+
+    try:
+        infer_provider_class(name)
+    except ImportError:
+        return True  # known, its package is not installed
+    except ValueError:
+        return False
+    return True
+
+
+def _providers() -> set[str]:
+    from pydantic_ai.models import known_model_names
+
+    return {name.partition(":")[0] for name in known_model_names() if ":" in name} | KEYS.keys() | ADDRESSES.keys()
+
+
+def _with_provider(model: str) -> str:
+    from pydantic_ai.models import known_model_names
+
+    known = list(KEYS)  # whoever made the model comes before those who pass it on
+    names = [name for name in known_model_names() if name.partition(":")[2] == model]
+    names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
+    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
+
+
+def similar(provider: str, model: str) -> str | None:
+    """Which other model of the provider was probably meant."""
+    from pydantic_ai.models import known_model_names
+
+    asked = f"{provider}:{model}"
+    return did_you_mean(
+        asked, (name for name in known_model_names() if name.startswith(f"{provider}:") and name != asked)
+    )
+
+
+def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
+    """Return the dollars that this usage costs, cached tokens at their own price, or None if the model has no price."""
     from genai_prices import calc_price
 
     try:
@@ -56,22 +106,15 @@ def cost(provider: str, model: str, usage: RequestUsage) -> float | None:
 
 
 def has_price(provider: str, model: str) -> bool:
-    """Whether the list has a price for the model. No client is needed to know that."""
-    from genai_prices import Usage, calc_price
+    """Return True if the list has a price for the model. This needs no client."""
+    from genai_prices import Usage
 
-    try:
-        calc_price(Usage(input_tokens=1000, output_tokens=1000), model, provider_id=_listed(provider))
-    except (LookupError, ValueError):
-        return False
-    return True
+    return cost(provider, model, Usage(input_tokens=1000, output_tokens=1000)) is not None
 
 
 def _listed(provider: str) -> str:
     """The provider's name in the price list: an API's suffix and a gateway's prefix say nothing about the price."""
-    name = provider.removeprefix("gateway/")
-    for suffix in ("-chat", "-responses"):
-        name = name.removesuffix(suffix)
-    return name
+    return provider.removeprefix("gateway/").removesuffix("-chat").removesuffix("-responses")
 
 
 _NO_KEY = "api-key-not-set"  # what servers of one's own are sent: clients insist on some key
@@ -82,6 +125,7 @@ _READ_ONLY_TEXT = re.compile(
     r"^deepseek:|\bdeepseek-|gpt-oss|gpt-3\.5|\bo1-mini|\bo3-mini|codestral|\bcommand-r|llama-?3\.[13]"
 )
 _NO_DOCUMENTS = frozenset({"ollama"})  # its API has pictures, and no other files
+_EXTRAS = {"google-cloud": "google", "bedrock-mantle": "bedrock"}  # of pydantic-ai, where they are not the provider
 _READ_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
 # Which formats a provider takes as they are.
@@ -185,19 +229,23 @@ class ProviderSource:
                 f"{self.name} cannot be asked in this way with a login",
                 hint="A login with Claude is for `runtime: claude`. Set ANTHROPIC_API_KEY for all others.",
             )
-        heard = _Heard(on_text)
+        charged = False
+
+        def accepted() -> None:
+            nonlocal charged
+            charged = True
+
         async with self._client() as client:
             model = self._built(client)
             try:
                 async with model:
-                    return await _asked(model, query, heard)
+                    return await _ask(model, query, on_text, accepted)
             except ModelAPIError as error:
                 failure = self._explained(error)
-                failure.charged = heard.anything
+                failure.charged = charged
                 raise failure from None
             except (UnexpectedModelBehavior, UserError) as error:
-                text = f"{self.name}: {self._clean(error.message)}"
-                raise ModelFailed(text, charged=heard.anything) from None
+                raise ModelFailed(f"{self.name}: {self._clean(error.message)}", charged=charged) from None
 
     def _client(self) -> httpx2.AsyncClient:
         import httpx2
@@ -214,7 +262,7 @@ class ProviderSource:
         except ImportError:
             raise ModelUnusable(
                 f"{self.name} needs a package that is not installed",
-                hint=f"Install it: pip install 'pydantic-ai-slim[{_extra(self._provider)}]'",
+                hint=f"Install it: pip install 'pydantic-ai-slim[{_EXTRAS.get(self._provider, self._provider)}]'",
             ) from None
         except (UserError, ValueError) as error:
             variables = _VARIABLE.findall(str(error))
@@ -265,13 +313,16 @@ class ProviderSource:
 
     def _explained(self, error: ModelAPIError) -> ModelFailed:
         """What pydantic-ai says of a failure, told apart like any other; where that says nothing, by its class."""
+        from pydantic_ai.exceptions import ModelServerError
+
         status = getattr(error, "status_code", None)
         failed = self._failure(status, error.body, error.retry_after)
-        kind = _kind(error) if type(failed) is ModelFailed else None
+        known = _kind(error)
+        kind = known if type(failed) is ModelFailed else None
         if kind is None and (status or said_in(error.body)):
             return failed
         said = self._clean(said_in(error.body) or (f"HTTP {status}" if status else error.message))
-        passes = _is_passing(error, status)
+        passes = known in PASSING or isinstance(error, ModelServerError) if status is None else is_transient(status)
         return self._told(kind or ModelFailed, said, status=status, retry_after=error.retry_after, transient=passes)
 
     def _failure(self, status: int | None, body: Any, retry_after: float | None = None) -> ModelFailed:
@@ -302,26 +353,11 @@ class ProviderSource:
         return one_line(text, credentials.secrets(self._environ))
 
 
-class _Heard:
-    """Hands on the text of an answer as it comes, and remembers whether anything of an answer came at all."""
+async def _ask(model: Model[Any], query: Query, on_text: OnText, accepted: Callable[[], None]) -> ModelResponse:
+    """Return the answer. Its text is published while it is streamed, or at once if the model cannot stream.
 
-    def __init__(self, on_text: OnText) -> None:
-        self.anything = False
-        self._on_text = on_text
-
-    def __call__(self, event: Any) -> None:
-        self.anything = True
-        if piece := _piece(event):
-            self._on_text(piece)
-
-    def whole(self, response: ModelResponse) -> None:
-        self.anything = True
-        if response.text:
-            self._on_text(response.text)
-
-
-async def _asked(model: Model[Any], query: Query, heard: _Heard) -> ModelResponse:
-    """The answer, heard as it comes where the model can be heard, in one piece where not."""
+    `accepted` is called when the provider has accepted the request.
+    """
     from pydantic_ai.direct import model_request, model_request_stream
 
     shown = query.parameters
@@ -331,13 +367,16 @@ async def _asked(model: Model[Any], query: Query, heard: _Heard) -> ModelRespons
         async with model_request_stream(
             model, messages, model_settings=settings, model_request_parameters=shown
         ) as stream:
-            heard.anything = True  # the provider has accepted the request and begun to answer
+            accepted()
             async for event in stream:
-                heard(event)
+                if piece := _piece(event):
+                    on_text(piece)
             response = stream.get()
     except NotImplementedError:
         response = await model_request(model, messages, model_settings=settings, model_request_parameters=shown)
-        heard.whole(response)
+        accepted()
+        if response.text:
+            on_text(response.text)
     if response.state == "incomplete" or (response.finish_reason is None and model.system in _SAY_WHY_THEY_END):
         text = f"{model.model_id}: the answer broke off before it was complete"
         raise ModelFailed(text, transient=True, charged=True)
@@ -380,21 +419,3 @@ def _kind(error: ModelAPIError) -> type[ModelFailed] | None:
         (exceptions.ModelRequestTimeout, NotReachable),
     ]
     return next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
-
-
-def _is_passing(error: ModelAPIError, status: int | None) -> bool:
-    from pydantic_ai import exceptions
-
-    passing = (
-        exceptions.ModelRateLimitError
-        | exceptions.ModelUnavailableError
-        | exceptions.ModelServerError
-        | exceptions.ModelConnectionError
-        | exceptions.ModelRequestTimeout
-    )
-    return is_transient(status) if status is not None else isinstance(error, passing)
-
-
-def _extra(provider: str) -> str:
-    """The optional part of pydantic-ai that a provider needs."""
-    return {"google-cloud": "google", "bedrock-mantle": "bedrock"}.get(provider, provider)

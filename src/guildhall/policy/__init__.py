@@ -4,3 +4,22 @@ Above: cli, hall, runs, workers and tools, whose gate asks for every call.
 Below: nothing.
 Pure functions on plain values. Policy never opens a file, asks a user or stores state.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.policy.rules import CAPABILITIES as CAPABILITIES
+    from guildhall.policy.rules import Action as Action
+    from guildhall.policy.rules import Mode as Mode
+    from guildhall.policy.rules import Risk as Risk
+    from guildhall.policy.rules import Rule as Rule
+    from guildhall.policy.rules import Verdict as Verdict
+    from guildhall.policy.rules import judge as judge
+    from guildhall.policy.rules import judge_risk as judge_risk
+    from guildhall.policy.rules import rules_against_risk as rules_against_risk
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

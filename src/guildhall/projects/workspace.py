@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 from guildhall.activities.contract import READING, WRITING
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import NotFound
-from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT, split_name
+from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import WITH_LOGIN
+from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import moments, transitions
 from guildhall.runs.assembly.preflight import fitting

@@ -96,8 +96,6 @@ def parse_json(body: bytes) -> Any:
     """Return the value of a JSON text. Raise RpcError if it is invalid, ambiguous or nested too deeply."""
     try:
         value = json.loads(body, parse_constant=_reject_constant, parse_float=_finite, object_pairs_hook=_unique)
-    except _RepeatedName as repeated:
-        raise RpcError(PARSE_ERROR, f"the body has two values named {repeated.name!r}") from None
     except (ValueError, RecursionError):  # also bytes that are not UTF-8, and numbers with too many digits
         raise RpcError(PARSE_ERROR, "the body is not JSON") from None
     if not is_shallow(value):
@@ -105,18 +103,12 @@ def parse_json(body: bytes) -> Any:
     return value
 
 
-class _RepeatedName(ValueError):
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name[:60]
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object. Of two values of one name, one reader takes the first and another the last."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise _RepeatedName(name)
+            raise RpcError(PARSE_ERROR, f"the body has two values named {name[:60]!r}")
         found[name] = value
     return found
 

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.text import did_you_mean
 from guildhall.rpc import jsonrpc
 from guildhall.rpc.http import Headers
-from guildhall.rpc.jsonrpc import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    Rejected,
-    RpcError,
-    read_messages,
-)
+from guildhall.rpc.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from guildhall.tools.model import Block, Text, Tool, ToolResult
 
 if TYPE_CHECKING:
@@ -48,15 +40,8 @@ SERVER_KEY = f"{_META}serverInfo"
 _CALL_IDS = ("claudecode/toolUseId", "callId")
 
 # The HTTP status of an error. In the older eras only a body that cannot be read is an error of HTTP.
-_MODERN_STATUS = {
-    PARSE_ERROR: 400,
-    INVALID_REQUEST: 400,
-    INVALID_PARAMS: 400,
-    HEADER_MISMATCH: 400,
-    UNSUPPORTED_VERSION: 400,
-    METHOD_NOT_FOUND: 404,
-}
 _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, UNSUPPORTED_VERSION: 400}
+_MODERN_STATUS = {**_STATUS, INVALID_PARAMS: 400, HEADER_MISMATCH: 400, METHOD_NOT_FOUND: 404}
 _NOT_CACHED: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private"}  # the tools depend on the token
 
 
@@ -67,13 +52,9 @@ class Request(jsonrpc.Request):
     modern: bool
 
     @property
-    def meta(self) -> Mapping[str, Any]:
-        return _meta(self)
-
-    @property
     def call_id(self) -> str | None:
         """The client's id of the call that it makes, or None if it gives none."""
-        return next((one for one in map(self.meta.get, _CALL_IDS) if isinstance(one, str) and one), None)
+        return next((one for one in map(_meta(self).get, _CALL_IDS) if isinstance(one, str) and one), None)
 
 
 def _meta(request: jsonrpc.Request) -> Mapping[str, Any]:
@@ -94,7 +75,7 @@ async def reply_to(
     """
     modern = is_modern(headers)
     try:
-        read = read_messages(body, batches=batches and not modern)
+        read = jsonrpc.read_messages(body, batches=batches and not modern)
     except RpcError as error:
         return _status(error, modern=modern), error.as_response(None)
     replies: list[tuple[int, Any]] = []
@@ -108,11 +89,13 @@ async def reply_to(
 
 
 async def _reply(
-    message: jsonrpc.Request | Rejected, headers: Headers, respond: Callable[[Request], Awaitable[dict[str, Any]]]
+    message: jsonrpc.Request | jsonrpc.Rejected,
+    headers: Headers,
+    respond: Callable[[Request], Awaitable[dict[str, Any]]],
 ) -> tuple[int, Any]:
     is_notification = isinstance(message, jsonrpc.Request) and message.is_notification
     try:
-        if isinstance(message, Rejected):
+        if isinstance(message, jsonrpc.Rejected):
             raise message.error
         response = await respond(check_era(message, headers))
         return 200, None if is_notification else response
@@ -205,15 +188,23 @@ async def result_of(
     if request.is_notification:
         return {}
     if request.method == "tools/call":
-        return _call_result(await call(*find_tool(request, tools)))
+        result = await call(*find_tool(request, tools))
+        content = [_block(place, block) for place, block in enumerate(result.content)]
+        return {"content": content, "isError": result.is_error}  # the model reads an error of the tool as content too
     if request.method == "tools/list":
         return _list_result(request, tools)
     if request.method == "ping":
         return {}
     if request.method == "initialize" and not request.modern:
-        return _initialize_result(request, server)
+        asked = request.params.get("protocolVersion")
+        return {
+            "protocolVersion": asked if asked in HANDSHAKE else HANDSHAKE[0],
+            "capabilities": {"tools": {"listChanged": False}},
+            "serverInfo": dict(server),
+        }
     if request.method == "server/discover" and request.modern:
-        return _discover_result(server)
+        meta = {SERVER_KEY: dict(server)}
+        return {"supportedVersions": [*MODERN], "capabilities": {"tools": {}}, "_meta": meta, **_NOT_CACHED}
     raise RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
 
 
@@ -233,25 +224,6 @@ def find_tool(request: jsonrpc.Request, tools: Mapping[str, Tool]) -> tuple[Tool
     return tools[name], cast("dict[str, Any]", arguments or {})
 
 
-def _initialize_result(request: Request, server: Mapping[str, str]) -> dict[str, Any]:
-    """Agree on the version that was asked for, or on the newest that has a handshake."""
-    asked = request.params.get("protocolVersion")
-    return {
-        "protocolVersion": asked if asked in HANDSHAKE else HANDSHAKE[0],
-        "capabilities": {"tools": {"listChanged": False}},
-        "serverInfo": dict(server),
-    }
-
-
-def _discover_result(server: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "supportedVersions": [*MODERN],
-        "capabilities": {"tools": {}},
-        "_meta": {SERVER_KEY: dict(server)},
-        **_NOT_CACHED,
-    }
-
-
 def _list_result(request: Request, tools: Mapping[str, Tool]) -> dict[str, Any]:
     if request.params.get("cursor") is not None:  # the first page has all tools
         raise RpcError(INVALID_PARAMS, "unknown cursor")
@@ -260,12 +232,6 @@ def _list_result(request: Request, tools: Mapping[str, Tool]) -> dict[str, Any]:
         for name, tool in tools.items()
     ]
     return {"tools": shown, **(_NOT_CACHED if request.modern else {})}
-
-
-def _call_result(result: ToolResult) -> dict[str, Any]:
-    """Return the result of a call. An error of the tool is content too: the model reads it."""
-    content = [_block(place, block) for place, block in enumerate(result.content)]
-    return {"content": content, "isError": result.is_error}
 
 
 def _block(place: int, block: Block) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class StdioServer:
             if self._tasks:
                 await asyncio.wait(self._tasks.values(), timeout=_FAREWELL_S)
         except ValueError:  # the line is too long
-            self._send_error(RpcError(INVALID_REQUEST, f"a message has at most {MAX_LINE_BYTES:,} bytes"), None)
+            self._send(RpcError(INVALID_REQUEST, f"a message has at most {MAX_LINE_BYTES:,} bytes").as_response(None))
         finally:
             tasks = list(self._tasks.values())
             for task in tasks:
@@ -55,15 +55,15 @@ class StdioServer:
         try:
             messages = read_messages(line, batches=False).messages
         except RpcError as error:
-            self._send_error(error, None)
+            self._send(error.as_response(None))
             return
         for message in messages:
             if isinstance(message, Rejected):
-                self._send_error(message.error, message.id)
+                self._send(message.error.as_response(message.id))
             elif message.is_notification:
                 self._cancel(message)
             elif message.id in self._tasks:
-                self._send_error(RpcError(INVALID_REQUEST, "a request with this id is under way"), message.id)
+                self._send(RpcError(INVALID_REQUEST, "a request with this id is under way").as_response(message.id))
             else:
                 task = asyncio.ensure_future(self._answer(message))
                 self._tasks[message.id] = task
@@ -85,10 +85,7 @@ class StdioServer:
             request = check_era(message, implied_headers(message))
             self._send(response_to(request, await result_of(request, self._server, self._tools, invoke)))
         except RpcError as error:
-            self._send_error(error, message.id)
-
-    def _send_error(self, error: RpcError, id: Id) -> None:
-        self._send(error.as_response(id))
+            self._send(error.as_response(message.id))
 
     def _send(self, response: dict[str, Any]) -> None:
         self._write(json.dumps(response, separators=(",", ":")).encode() + b"\n")

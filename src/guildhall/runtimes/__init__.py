@@ -7,3 +7,25 @@ Does not import the sibling models: a runtime reaches a model only through its d
 Invariant: a runtime keeps no state that matters. After a kill it is started again, and the doors return the recorded
 answers.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.runtimes.catalog import ROWS as ROWS
+    from guildhall.runtimes.catalog import Row as Row
+    from guildhall.runtimes.discovery import Programs as Programs
+    from guildhall.runtimes.model import Assignment as Assignment
+    from guildhall.runtimes.model import Attachment as Attachment
+    from guildhall.runtimes.model import Doors as Doors
+    from guildhall.runtimes.model import Entry as Entry
+    from guildhall.runtimes.model import Guest as Guest
+    from guildhall.runtimes.model import OpenDoors as OpenDoors
+    from guildhall.runtimes.model import Outcome as Outcome
+    from guildhall.runtimes.model import Runtime as Runtime
+    from guildhall.runtimes.pydantic import PydanticRuntime as PydanticRuntime
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

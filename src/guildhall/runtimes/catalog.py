@@ -1,4 +1,4 @@
-"""Runtime catalog: lists each runtime with its program, versions, durability and gaps, and creates its driver.
+"""Runtime catalog: lists each runtime with its program, versions, durability and gaps.
 
 The docs, `guild doctor` and `guild plan` print the rows.
 Durability says which parts of a run are found again behind its doors after a crash or in a replay:
@@ -15,12 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from guildhall.core.errors import RuntimeUnusable
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from guildhall.runtimes.programs.runtime import Driver
+    from collections.abc import Mapping
 
 
 Durability = Literal["exact", "tool-exact", "restart-only"]
@@ -115,26 +111,3 @@ _ROWS = (
 )
 
 ROWS: Mapping[str, Row] = {row.name: row for row in _ROWS}
-
-
-def driver_of(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
-    """What makes the driver of a run."""
-    match runtime:
-        case "claude":
-            from guildhall.runtimes.programs.claude import Claude
-
-            return Claude
-        case "codex":
-            from guildhall.runtimes.programs.codex import Codex
-
-            return Codex
-        case "opencode":
-            from guildhall.runtimes.programs.opencode import OpenCode
-
-            return OpenCode
-        case "cursor":
-            from guildhall.runtimes.programs.cursor import Cursor
-
-            return lambda: Cursor(environ)
-        case _:
-            raise RuntimeUnusable(f"runtime {runtime} cannot be provided by this version")

@@ -50,13 +50,10 @@ class Versions:
     def __init__(self, kept: Path | None = None) -> None:
         """`kept`: where it is written down for the next hall; what stands there and does not fit is not believed."""
         self._kept = kept
-        self._known: dict[str, list[Any]] = {}
-        if kept is not None:
-            try:
-                found: Any = json.loads(kept.read_bytes())
-            except (OSError, ValueError, RecursionError):
-                found = None
-            self._known = cast("dict[str, list[Any]]", found) if isinstance(found, dict) else {}
+        found: Any = None
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads(kept.read_bytes()) if kept is not None else None
+        self._known = cast("dict[str, list[Any]]", found) if isinstance(found, dict) else {}
 
     def of(self, path: Path) -> str | None:
         match self._known.get(str(path)):
@@ -145,7 +142,8 @@ class Programs:
             await program.kill()
         found = _VERSION.search(said)
         if code != 0 or found is None:
-            told = f"asked for its version, it said {_first_line(said)}"
+            line = said.strip().partition("\n")[0]
+            told = f"asked for its version, it said {ascii(line[-_SAID:]) if line else 'nothing'}"
             raise RuntimeUnusable(f"runtime {row.name}: {path} is not {row.title}: {told}", hint=_how(row))
         return found[0]
 
@@ -164,11 +162,6 @@ def _how(row: Row, verb: str = "Install it") -> str:
     return f"{verb}: {row.install}. If it is somewhere else, say so: {row.variable}=/path/to/{row.program}."
 
 
-def _first_line(said: str) -> str:
-    line = said.strip().partition("\n")[0]
-    return ascii(line[-_SAID:]) if line else "nothing"
-
-
 def _numbers(version: str) -> tuple[int, ...]:
     found = _VERSION.search(version)
     return tuple(int(number) for number in found.groups()) if found else ()
@@ -180,14 +173,9 @@ def _needed(path: Path, search: str) -> tuple[Path, ...]:
     if interpreter is None:
         return tuple(dict.fromkeys((path, path.resolve())))
     person = Path.home()
-    found = (*installation(path), *_packages(path.resolve()), *installation(interpreter))
+    modules = [folder for folder in path.resolve().parents if folder.name == "node_modules"]  # packages of npm share it
+    found = (*installation(path), *modules[-1:], *installation(interpreter))
     return tuple(folder for folder in dict.fromkeys(found) if folder not in (*person.parents, person))
-
-
-def _packages(path: Path) -> tuple[Path, ...]:
-    """The folder in which the packages of npm look for each other, where the program is one of them."""
-    around = [folder for folder in path.parents if folder.name == "node_modules"]
-    return tuple(around[-1:])
 
 
 def _interpreter(path: Path, search: str) -> Path | None:

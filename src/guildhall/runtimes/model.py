@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
     from guildhall.tools.model import ToolCall, ToolResult
 
@@ -115,11 +114,7 @@ class Doors(Protocol):
     """The only way out of a runtime: the model door and the tool door, and the ear for what a person says next."""
 
     async def model(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
+        self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse: ...
 
     async def tool(self, call: ToolCall) -> ToolResult: ...

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
     from guildhall.models.passthrough.request import Through
     from guildhall.rpc.http import Message, Receive, Send
@@ -142,7 +141,6 @@ class _Asking:
         self,
         key: str,
         messages: Sequence[ModelMessage],
-        settings: ModelSettings,
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse:
@@ -152,7 +150,7 @@ class _Asking:
             ordinal=self._caller.ordinal,
             attempt=self._failures.get(step, 0),
             messages=messages,
-            settings=settings,
+            settings={},
             parameters=parameters,
         )
         try:

@@ -95,8 +95,7 @@ class RuntimeRegistry:
             from guildhall.runtimes.pydantic import PydanticRuntime
 
             return PydanticRuntime()
-        from guildhall.runtimes.catalog import driver_of
-        from guildhall.runtimes.programs.runtime import CliRuntime
+        from guildhall.runtimes.programs.runtime import CliRuntime, driver_of
 
         programs = self.programs.seen_by(frame.keys)
         driver = driver_of(runtime, joined(self._environment.environ, frame.keys))

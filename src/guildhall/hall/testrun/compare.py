@@ -23,7 +23,7 @@ from guildhall.models.scripted.source import ANYONE, Answer, Script
 from guildhall.runs.record.entries import ModelAsked, ToolStarted
 from guildhall.runs.replay.normalize import Neutral, system_of, told, tools_of
 from guildhall.runs.replay.script_export import ending
-from guildhall.runtimes.output_check import OUTPUT_TOOL
+from guildhall.runtimes.pydantic import OUTPUT_TOOL
 
 if TYPE_CHECKING:
     from guildhall.core.yaml import Location, Source

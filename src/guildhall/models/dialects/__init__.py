@@ -4,3 +4,18 @@ Above: `models.passthrough` and `hall.doors`, which speak these formats over HTT
 Below: the message types of pydantic-ai. A request is read into these types, and an answer is written from them.
 Does not call providers: `models.providers` and `models.passthrough` do.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.models.dialects.anthropic import Anthropic as Anthropic
+    from guildhall.models.dialects.base import Dialect as Dialect
+    from guildhall.models.dialects.base import Malformed as Malformed
+    from guildhall.models.dialects.openai_chat import OpenAIChat as OpenAIChat
+    from guildhall.models.dialects.openai_responses import OpenAIResponses as OpenAIResponses
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

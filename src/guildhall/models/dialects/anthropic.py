@@ -22,40 +22,16 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from guildhall.models.dialects.base import (
-    NOT_PASSED,
-    BrokenOff,
-    Conversation,
-    Malformed,
-    Piece,
-    Trim,
-    WireRequest,
-    count_of,
-    event,
-    file,
-    flag,
-    keeping,
-    kept,
-    mapping,
-    names_of,
-    objects,
-    parameters,
-    sequence,
-    settings,
-    shown,
-    text,
-    tool_definition,
-    tool_name,
-)
+from guildhall.models.dialects import base
+from guildhall.models.dialects.base import BrokenOff, Conversation, Malformed, Piece, Trim, WireRequest
 from guildhall.models.dialects.canonical import blocks_in_order
-from guildhall.models.scripted.source import pieces
+from guildhall.models.model import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
 API = "anthropic"
-_CALLS = ("tool_use",)  # blocks that the program acts on; those of the provider's own tools are done already
 _MADE_BY_DELTAS: Mapping[str, Any] = {"text": "", "input": {}, "thinking": "", "signature": "", "citations": []}
 _FINISH: Mapping[str, FinishReason] = {
     "tool_use": "tool_call",
@@ -87,13 +63,14 @@ class AnthropicCollector:
         if kind == "ping":
             return _ON
         if kind == "message_start":
-            self._message = dict(mapping(data.get("message"), "message"))
-            sequence(self._message.get("content", []), "message.content")
-            mapping(self._message.get("usage") or {}, "message.usage")
+            self._message = dict(base.mapping(data.get("message"), "message"))
+            base.sequence(self._message.get("content", []), "message.content")
+            base.mapping(self._message.get("usage") or {}, "message.usage")
         elif kind == "content_block_start":
-            self._blocks[_index(data)] = dict(mapping(data.get("content_block"), "content_block"))
+            self._blocks[_index(data)] = dict(base.mapping(data.get("content_block"), "content_block"))
         elif kind == "content_block_stop":
-            self._held = self._held or self._blocks.get(_index(data), {}).get("type") in _CALLS
+            # The program acts on these blocks. Calls of the provider's own tools are done already.
+            self._held = self._held or self._blocks.get(_index(data), {}).get("type") == "tool_use"
         elif kind == "message_delta":
             self._end(data)
         return _HELD if self._held else _ON
@@ -109,13 +86,13 @@ class AnthropicCollector:
 
     def _delta(self, data: Mapping[str, Any]) -> str:
         """Adds a delta to its block, whatever kind it is of: its texts are parts of the block's fields."""
-        index, delta = _index(data), mapping(data.get("delta"), "delta")
+        index, delta = _index(data), base.mapping(data.get("delta"), "delta")
         block = self._blocks.get(index)
         if block is None:
             raise Malformed(f"a delta of the block {index}, which has not begun")
         for name, value in delta.items():
             if name == "partial_json":
-                self._written.setdefault((index, "input"), []).append(text(value, name))
+                self._written.setdefault((index, "input"), []).append(base.text(value, name))
             elif name == "citation":
                 block["citations"] = [*(block.get("citations") or ()), value]
             elif name != "type" and isinstance(value, str) and isinstance(block.get(name, ""), str):
@@ -125,9 +102,11 @@ class AnthropicCollector:
         return delta["text"] if delta.get("type") == "text_delta" and isinstance(delta.get("text"), str) else ""
 
     def _end(self, data: Mapping[str, Any]) -> None:
-        usage: dict[str, Any] = {**(self._message.get("usage") or {}), **_known(data.get("usage"))}
+        usage = dict(self._message.get("usage") or {})
+        told = base.mapping(data.get("usage") or {}, "usage")  # repeats some numbers and leaves others empty
+        usage.update({name: value for name, value in told.items() if value is not None})
         beside = {name: value for name, value in data.items() if name not in ("type", "delta", "usage")}
-        self._message = {**self._message, **mapping(data.get("delta"), "delta"), **beside, "usage": usage}
+        self._message = {**self._message, **base.mapping(data.get("delta"), "delta"), **beside, "usage": usage}
         self._held = True
 
 
@@ -136,11 +115,6 @@ def _index(data: Mapping[str, Any]) -> int:
     if not isinstance(index, int):
         raise Malformed("an event of the answer has no index")
     return index
-
-
-def _known(usage: Any) -> dict[str, Any]:
-    """What this usage says: the last event repeats some numbers and leaves others empty."""
-    return {name: value for name, value in mapping(usage or {}, "usage").items() if value is not None}
 
 
 def _input(written: str) -> Any:
@@ -152,36 +126,14 @@ def _input(written: str) -> Any:
     return cast("dict[str, Any]", read) if isinstance(read, dict) else written
 
 
-def response_of(answer: Mapping[str, Any]) -> ModelResponse:
-    """A message of the API as a response."""
-    reason = answer.get("stop_reason")
-    if answer.get("type") == "error":
-        raise BrokenOff(answer)
-    if not isinstance(reason, str):
-        raise BrokenOff
-    parts: list[ModelResponsePart] = []
-    for block, place in objects(answer.get("content"), "content"):
-        part = _part(block, place)
-        parts += [] if part is None else [part]
-    return ModelResponse(
-        parts=parts,
-        usage=_usage(mapping(answer.get("usage") or {}, "usage")),
-        model_name=str(answer.get("model") or ""),
-        provider_name=API,
-        provider_response_id=str(answer.get("id") or ""),
-        provider_details=keeping(API, answer),
-        finish_reason=_FINISH.get(reason, "stop"),
-    )
-
-
 def _part(block: Mapping[str, Any], place: str) -> ModelResponsePart | None:
     match block.get("type"):
         case "text":
-            return TextPart(text(block.get("text"), f"{place}.text"))
+            return TextPart(base.text(block.get("text"), f"{place}.text"))
         case "tool_use":
             arguments = block.get("input")
-            name, id = text(block.get("name"), f"{place}.name"), text(block.get("id"), f"{place}.id")
-            return ToolCallPart(name, arguments if isinstance(arguments, str) else mapping(arguments, place), id)
+            name, id = base.text(block.get("name"), f"{place}.name"), base.text(block.get("id"), f"{place}.id")
+            return ToolCallPart(name, arguments if isinstance(arguments, str) else base.mapping(arguments, place), id)
         case "thinking":
             words, signature = str(block.get("thinking") or ""), str(block.get("signature") or "")
             return ThinkingPart(words, signature=signature or None, provider_name=API)
@@ -193,37 +145,19 @@ def _part(block: Mapping[str, Any], place: str) -> ModelResponsePart | None:
 
 def _usage(usage: Mapping[str, Any]) -> RequestUsage:
     """Here the cached tokens stand beside the input tokens; with us they are among them."""
-    read, written = count_of(usage.get("cache_read_input_tokens")), count_of(usage.get("cache_creation_input_tokens"))
+    read, written = (
+        base.count_of(usage.get("cache_read_input_tokens")),
+        base.count_of(usage.get("cache_creation_input_tokens")),
+    )
     split = usage.get("cache_creation")
     hour = cast("Mapping[str, Any]", split).get("ephemeral_1h_input_tokens") if isinstance(split, dict) else 0
     return RequestUsage(
-        input_tokens=count_of(usage.get("input_tokens")) + read + written,
+        input_tokens=base.count_of(usage.get("input_tokens")) + read + written,
         cache_read_tokens=read,
         cache_write_tokens=written,
-        cache_write_1h_tokens=min(count_of(hour), written),
-        output_tokens=count_of(usage.get("output_tokens")),
+        cache_write_1h_tokens=min(base.count_of(hour), written),
+        output_tokens=base.count_of(usage.get("output_tokens")),
     )
-
-
-def events_of(answer: Mapping[str, Any]) -> Iterator[str]:
-    """A whole message as the events that make it."""
-    usage: dict[str, Any] = answer.get("usage") or {}
-    opening: dict[str, Any] = {**answer, "content": [], "stop_reason": None, "stop_sequence": None}
-    beside = {name: opening.pop(name) for name in ("context_management",) if name in opening}
-    yield _event("message_start", message={**opening, "usage": {**usage, "output_tokens": 1}})
-    yield _event("ping")
-    for index, block in enumerate(answer["content"]):
-        deltas = list(_deltas(block))
-        opened: dict[str, Any] = (
-            {**block, **{k: v for k, v in _MADE_BY_DELTAS.items() if k in block}} if deltas else block
-        )
-        yield _event("content_block_start", index=index, content_block=opened)
-        for delta in deltas:
-            yield _event("content_block_delta", index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-    ended = {"stop_reason": answer["stop_reason"], "stop_sequence": answer.get("stop_sequence")}
-    yield _event("message_delta", delta=ended, usage=usage, **beside)
-    yield _event("message_stop")
 
 
 def _deltas(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -248,7 +182,7 @@ def _deltas(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _event(kind: str, **data: Any) -> str:
-    return event({"type": kind, **data}, kind)
+    return base.event({"type": kind, **data}, kind)
 
 
 _ERROR_TYPES = {
@@ -274,23 +208,22 @@ class Anthropic:
     def read(self, body: Mapping[str, Any]) -> WireRequest:
         if body.get("max_tokens") is None:
             raise Malformed("max_tokens: Field required", "max_tokens")
-        return self.read_for_counting(body)
-
-    def read_for_counting(self, body: Mapping[str, Any]) -> WireRequest:
-        """A request as it is counted: the same, without what only an answer needs."""
         conversation = Conversation()
-        if system := shown(body.get("system"), "system"):
+        if system := base.shown(body.get("system"), "system"):
             conversation.system(system)
-        for message, place in objects(body.get("messages"), "messages"):
+        for message, place in base.objects(body.get("messages"), "messages"):
             _read_message(conversation, message, place)
         return WireRequest(
-            model=text(body.get("model"), "model"),
+            model=base.text(body.get("model"), "model"),
             messages=conversation.messages(),
-            settings=settings(body, "max_tokens"),
-            parameters=parameters(
-                [tool_definition(tool, "input_schema", place) for tool, place in objects(body.get("tools"), "tools")]
+            settings=base.settings(body, "max_tokens"),
+            parameters=base.parameters(
+                [
+                    base.tool_definition(tool, "input_schema", place)
+                    for tool, place in base.objects(body.get("tools"), "tools")
+                ]
             ),
-            stream=flag(body.get("stream"), "stream"),
+            stream=base.flag(body.get("stream"), "stream"),
         )
 
     def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
@@ -301,34 +234,64 @@ class Anthropic:
         return answer
 
     def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        return events_of(self._answer(request, response, answer_id))
+        answer = self._answer(request, response, answer_id)
+        usage: dict[str, Any] = answer.get("usage") or {}
+        opening: dict[str, Any] = {**answer, "content": [], "stop_reason": None, "stop_sequence": None}
+        beside = {name: opening.pop(name) for name in ("context_management",) if name in opening}
+        yield _event("message_start", message={**opening, "usage": {**usage, "output_tokens": 1}})
+        yield _event("ping")
+        for index, block in enumerate(answer["content"]):
+            deltas = list(_deltas(block))
+            opened: dict[str, Any] = (
+                {**block, **{k: v for k, v in _MADE_BY_DELTAS.items() if k in block}} if deltas else block
+            )
+            yield _event("content_block_start", index=index, content_block=opened)
+            for delta in deltas:
+                yield _event("content_block_delta", index=index, delta=delta)
+            yield _event("content_block_stop", index=index)
+        ended = {"stop_reason": answer["stop_reason"], "stop_sequence": answer.get("stop_sequence")}
+        yield _event("message_delta", delta=ended, usage=usage, **beside)
+        yield _event("message_stop")
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
         kind = _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
 
     def broken(self, status: int, message: str) -> str:
-        return event(self.error(status, message), "error")
+        return base.event(self.error(status, message), "error")
 
     def collector(self, *, usage: bool) -> AnthropicCollector:
         return AnthropicCollector()
 
     def response(self, answer: Mapping[str, Any]) -> ModelResponse:
-        return response_of(answer)
+        if answer.get("type") == "error":
+            raise BrokenOff(answer)
+        if not isinstance(reason := answer.get("stop_reason"), str):
+            raise BrokenOff
+        blocks = base.objects(answer.get("content"), "content")
+        return ModelResponse(
+            parts=[part for block, place in blocks if (part := _part(block, place)) is not None],
+            usage=_usage(base.mapping(answer.get("usage") or {}, "usage")),
+            model_name=str(answer.get("model") or ""),
+            provider_name=API,
+            provider_response_id=str(answer.get("id") or ""),
+            provider_details=base.keeping(API, answer),
+            finish_reason=_FINISH.get(reason, "stop"),
+        )
 
     def system(self, body: Mapping[str, Any]) -> str:
-        return shown(body.get("system"), "system")
+        return base.shown(body.get("system"), "system")
 
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
-        said = objects(body.get("messages"), "messages")
+        said = base.objects(body.get("messages"), "messages")
         left = [kept for message, _ in said if (kept := _without_reminders(message)) is not None]
         messages = [_with_results(message, trim) for message in blocks_in_order(left)]
-        offered = [tool for tool, _ in objects(body.get("tools"), "tools")]
-        tools = [trim.defined(tool, "input_schema") for tool in offered if tool_name(tool) in trim.tools]
+        offered = [tool for tool, _ in base.objects(body.get("tools"), "tools")]
+        tools = [trim.defined(tool, "input_schema") for tool in offered if base.tool_name(tool) in trim.tools]
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not kept[name]]
-        without = {*empty, *NOT_PASSED, *(("tool_choice",) if not tools else ())}
+        without = {*empty, *base.NOT_PASSED, *(("tool_choice",) if not tools else ())}
         return {name: value for name, value in kept.items() if name not in without}
 
     def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
@@ -337,7 +300,7 @@ class Anthropic:
             sent["max_tokens"] = most = min(max_tokens, body["max_tokens"])
             thinking = body.get("thinking")
             if isinstance(thinking, dict) and "budget_tokens" in thinking:
-                budget = min(count_of(cast("Any", thinking)["budget_tokens"]), most - 1)
+                budget = min(base.count_of(cast("Any", thinking)["budget_tokens"]), most - 1)
                 sent["thinking"] = {**thinking, "budget_tokens": budget}
                 if budget < _LEAST_THINKING:
                     del sent["thinking"]
@@ -345,8 +308,8 @@ class Anthropic:
 
     def _answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
         """The whole answer, the arguments of a call as text where they are no object."""
-        if (answer := kept(response, API)) is not None:
-            names = names_of(response)
+        if (answer := base.kept(response, API)) is not None:
+            names = base.names_of(response)
             calls = [
                 {**block, "name": names.get(block.get("id"), block.get("name"))}
                 if block.get("type") == "tool_use"
@@ -354,6 +317,7 @@ class Anthropic:
                 for block in answer["content"]
             ]
             return {**answer, "content": calls}
+        usage = response.usage
         return {
             "id": f"msg_{answer_id}",
             "type": "message",
@@ -362,7 +326,12 @@ class Anthropic:
             "content": list(_blocks(response)),
             "stop_reason": _STOP_REASONS.get(response.finish_reason or "", "end_turn"),
             "stop_sequence": None,
-            "usage": _encode_usage(response.usage),
+            "usage": {  # the cached tokens stand beside the input tokens here, not among them
+                "input_tokens": usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens,
+                "cache_creation_input_tokens": usage.cache_write_tokens,
+                "cache_read_input_tokens": usage.cache_read_tokens,
+                "output_tokens": usage.output_tokens,
+            },
         }
 
 
@@ -423,10 +392,10 @@ def _is_reminder(block: Any) -> bool:
 
 
 def _read_message(conversation: Conversation, message: Mapping[str, Any], place: str) -> None:
-    role = text(message.get("role"), f"{place}.role")
+    role = base.text(message.get("role"), f"{place}.role")
     content = message.get("content")
     if role == "system":
-        conversation.system(shown(content, f"{place}.content"))
+        conversation.system(base.shown(content, f"{place}.content"))
         return
     if role not in {"user", "assistant"}:
         raise Malformed(f"{place}.role: expected user or assistant", f"{place}.role")
@@ -435,21 +404,21 @@ def _read_message(conversation: Conversation, message: Mapping[str, Any], place:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     read_block = _read_answered if role == "assistant" else _read_asked
-    for block, block_place in objects(content, f"{place}.content"):
+    for block, block_place in base.objects(content, f"{place}.content"):
         read_block(conversation, block, block_place)
     if role == "assistant":
         conversation.end_turn()
 
 
 def _read_asked(conversation: Conversation, block: Mapping[str, Any], place: str) -> None:
-    kind = text(block.get("type"), f"{place}.type")
+    kind = base.text(block.get("type"), f"{place}.type")
     if kind == "tool_result":
-        call_id = text(block.get("tool_use_id"), f"{place}.tool_use_id")
-        result = shown(block.get("content"), f"{place}.content")
-        failed = flag(block.get("is_error"), f"{place}.is_error")
+        call_id = base.text(block.get("tool_use_id"), f"{place}.tool_use_id")
+        result = base.shown(block.get("content"), f"{place}.content")
+        failed = base.flag(block.get("is_error"), f"{place}.is_error")
         conversation.result(call_id, result, f"{place}.tool_use_id", failed=failed)
     else:
-        words = text(block.get("text"), f"{place}.text") if kind == "text" else f"[{kind}]"
+        words = base.text(block.get("text"), f"{place}.text") if kind == "text" else f"[{kind}]"
         sent = _file(block, place)
         conversation.user(words if sent is None else [sent])
 
@@ -458,31 +427,21 @@ def _file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
     """The image or the document in a block, where it comes with the request."""
     if block.get("type") not in ("image", "document"):
         return None
-    source = mapping(block.get("source"), f"{place}.source")
+    source = base.mapping(block.get("source"), f"{place}.source")
     if source.get("type") != "base64":
         return None
-    media_type = text(source.get("media_type"), f"{place}.source.media_type")
-    return file(media_type, text(source.get("data"), f"{place}.source.data"), f"{place}.source.data")
+    media_type = base.text(source.get("media_type"), f"{place}.source.media_type")
+    return base.file(media_type, base.text(source.get("data"), f"{place}.source.data"), f"{place}.source.data")
 
 
 def _read_answered(conversation: Conversation, block: Mapping[str, Any], place: str) -> None:
-    kind = text(block.get("type"), f"{place}.type")
+    kind = base.text(block.get("type"), f"{place}.type")
     if kind == "tool_use":
-        call_id = text(block.get("id"), f"{place}.id")
-        tool = text(block.get("name"), f"{place}.name")
-        conversation.called(call_id, tool, mapping(block.get("input"), f"{place}.input"), f"{place}.id")
+        call_id = base.text(block.get("id"), f"{place}.id")
+        tool = base.text(block.get("name"), f"{place}.name")
+        conversation.called(call_id, tool, base.mapping(block.get("input"), f"{place}.input"), f"{place}.id")
     elif kind == "text":
-        conversation.said(text(block.get("text"), f"{place}.text"))
-
-
-def _encode_usage(usage: RequestUsage) -> dict[str, int]:
-    """Here the cached tokens stand beside the input tokens, not among them."""
-    return {
-        "input_tokens": usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens,
-        "cache_creation_input_tokens": usage.cache_write_tokens,
-        "cache_read_input_tokens": usage.cache_read_tokens,
-        "output_tokens": usage.output_tokens,
-    }
+        conversation.said(base.text(block.get("text"), f"{place}.text"))
 
 
 def _blocks(response: ModelResponse) -> Iterator[dict[str, Any]]:

@@ -115,10 +115,9 @@ def flag(value: Any, param: str) -> bool:
 
 
 def objects(value: Any, param: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of an array, each with the name of its place; a missing array is an empty one."""
-    for index, item in enumerate(sequence(value if value is not None else [], param)):
-        place = f"{param}[{index}]"
-        yield mapping(item, place), place
+    """Yield the objects of an array, each with the name of its place. A missing array is an empty one."""
+    for index, item in enumerate(sequence([] if value is None else value, param)):
+        yield mapping(item, place := f"{param}[{index}]"), place
 
 
 def shown(value: Any, param: str) -> str:
@@ -234,10 +233,8 @@ class Trim:
     def defined(self, tool: Mapping[str, Any], schema: str, name: str | None = None) -> dict[str, Any]:
         """A tool as the run defines it, where that is known: programs cut what is long. `schema` is its field."""
         ours = self.definitions.get(name or tool_name(tool))
-        return {
-            **tool,
-            **({"description": ours.description or "", schema: ours.parameters_json_schema} if ours else {}),
-        }
+        known = {"description": ours.description or "", schema: ours.parameters_json_schema} if ours else {}
+        return {**tool, **known}
 
 
 class Dialect(Protocol):
@@ -424,10 +421,6 @@ def event(data: Mapping[str, Any], name: str | None = None) -> str:
     """One server-sent event. ASCII only, so that no character in it can look like the end of a line."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n"
-
-
-def text_of(response: ModelResponse) -> str:
-    return "".join(part.content for part in response.parts if isinstance(part, TextPart))
 
 
 def calls_of(response: ModelResponse) -> list[ToolCallPart]:

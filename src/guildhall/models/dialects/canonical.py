@@ -8,6 +8,7 @@ Does not change the text of messages, except for results whose original is known
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
@@ -17,55 +18,49 @@ if TYPE_CHECKING:
 
 Message = TypeVar("Message", ModelMessage, ModelResponse)
 
-_LAST = 10**9
-
 
 def in_order(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Messages with the results first in each, in the order of the calls that they answer."""
-    told: list[ModelMessage] = []
-    places: dict[str, int] = {}
+    """Put the tool results of each message first, in the order of the calls that they answer."""
+    ordered: list[ModelMessage] = []
+    calls: dict[str, int] = {}
     for message in messages:
         if isinstance(message, ModelResponse):
-            places = _places(part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart))
-            told.append(message)
-            continue
-        ranks = [
-            places.get(part.tool_call_id, _LAST - 1) if isinstance(part, ToolReturnPart) else _LAST
-            for part in message.parts
-        ]
-        told.append(replace(message, parts=_sorted(message.parts, ranks)))
-    return told
+            parts = (part for part in message.parts if isinstance(part, ToolCallPart))
+            calls = {part.tool_call_id: place for place, part in enumerate(parts)}
+            ordered.append(message)
+        else:
+            answered = (part.tool_call_id if isinstance(part, ToolReturnPart) else None for part in message.parts)
+            ordered.append(replace(message, parts=_results_first(message.parts, answered, calls)))
+    return ordered
 
 
 def blocks_in_order(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The same for messages as Anthropic takes them."""
-    told: list[Mapping[str, Any]] = []
-    places: dict[str, int] = {}
+    """Put the tool results first in messages in Anthropic's format."""
+    ordered: list[Mapping[str, Any]] = []
+    calls: dict[str, int] = {}
     for message in messages:
         content = message.get("content")
         blocks = cast("list[Any]", content) if isinstance(content, list) else []
         if message.get("role") == "assistant":
-            places = _places(_told(block, "id") for block in blocks)
-        elif any(_told(block, "type") == "tool_result" for block in blocks):
-            ranks = [
-                places.get(_told(block, "tool_use_id"), _LAST - 1) if _told(block, "type") == "tool_result" else _LAST
-                for block in blocks
-            ]
-            message = {**message, "content": _sorted(blocks, ranks)}
-        told.append(message)
-    return told
+            calls = {_field(block, "id"): place for place, block in enumerate(blocks)}
+        elif blocks:
+            answered = (
+                _field(block, "tool_use_id") if _field(block, "type") == "tool_result" else None for block in blocks
+            )
+            message = {**message, "content": _results_first(blocks, answered, calls)}
+        ordered.append(message)
+    return ordered
 
 
-def _places(ids: Iterable[str]) -> dict[str, int]:
-    return {id: place for place, id in enumerate(ids)}
-
-
-def _told(block: Any, name: str) -> str:
+def _field(block: Any, name: str) -> str:
     return str(cast("dict[str, Any]", block).get(name)) if isinstance(block, dict) else ""
 
 
-def _sorted(items: Sequence[Any], ranks: Sequence[int]) -> list[Any]:
-    return [items[place] for place in sorted(range(len(items)), key=ranks.__getitem__)]
+def _results_first(items: Sequence[Any], answered: Iterable[str | None], calls: Mapping[str, int]) -> list[Any]:
+    """Sort items by the calls whose ids `answered` has. Results of unknown calls and other items (None) are last."""
+    last = len(calls)
+    ranks = [last + 1 if id is None else calls.get(id, last) for id in answered]
+    return [item for _, item in sorted(zip(ranks, items, strict=True), key=itemgetter(0))]
 
 
 def renamed(
@@ -74,21 +69,17 @@ def renamed(
     prompt: str | None = None,
     results: Mapping[str, ToolReturnPart] | None = None,
 ) -> Message:
-    """A message with other names for tools, and with results as the calls gave them, where that is known.
+    """Return a message with other names for tools, and with the results that calls gave, where they are known.
 
-    The prompt stands where every run has it: beside the messages.
+    The prompt moves from the parts to the instructions, where every run has it.
     """
-    parts: list[Any] = [
-        _renamed(part, names, results or {}) for part in message.parts if part.part_kind != "system-prompt"
-    ]
+    parts: list[Any] = []
+    for part in message.parts:
+        if isinstance(part, ToolCallPart | ToolReturnPart):
+            part = replace(part, tool_name=names.get(part.tool_name, part.tool_name))
+            if isinstance(part, ToolReturnPart) and (known := (results or {}).get(part.tool_call_id)) is not None:
+                part = replace(part, content=known.content, outcome=known.outcome)
+        if part.part_kind != "system-prompt":
+            parts.append(part)
     more = {"instructions": prompt} if isinstance(message, ModelRequest) else {}
     return replace(message, parts=parts, **more)
-
-
-def _renamed(part: Any, names: Mapping[str, str], results: Mapping[str, ToolReturnPart]) -> Any:
-    if part.part_kind not in ("tool-call", "tool-return"):
-        return part
-    name = names.get(part.tool_name, part.tool_name)
-    if part.part_kind == "tool-return" and (known := results.get(part.tool_call_id)) is not None:
-        return replace(part, tool_name=name, content=known.content, outcome=known.outcome)
-    return replace(part, tool_name=name)

@@ -19,40 +19,12 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from guildhall.models.dialects.base import (
-    DONE,
-    NOT_PASSED,
-    BrokenOff,
-    Conversation,
-    Malformed,
-    Piece,
-    Trim,
-    WireRequest,
-    calls_of,
-    content,
-    count_of,
-    data_url,
-    event,
-    flag,
-    keeping,
-    kept,
-    mapping,
-    names_of,
-    objects,
-    parameters,
-    settings,
-    shown,
-    text,
-    text_of,
-    tool_definition,
-    tool_name,
-)
-from guildhall.models.scripted.source import pieces
+from guildhall.models.dialects import base
+from guildhall.models.dialects.base import BrokenOff, Conversation, Malformed, Piece, Trim, WireRequest
+from guildhall.models.model import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from pydantic_ai.tools import ToolDefinition
 
 
 API = "openai-chat"
@@ -64,6 +36,9 @@ _FINISH: Mapping[str, FinishReason] = {
 }
 _THOUGHTS = ("reasoning_content", "reasoning")  # what servers of one's own call them
 _STREAMED = ("content", *_THOUGHTS)
+_FINISH_REASONS = {"tool_call": "tool_calls", "length": "length", "content_filter": "content_filter"}
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+SYSTEM_ROLES = ("system", "developer")
 
 
 class ChatCollector:
@@ -80,15 +55,15 @@ class ChatCollector:
         self._held = False
 
     def take(self, data: Mapping[str, Any] | str) -> Piece:
-        if data == DONE or isinstance(data, str):
+        if data == base.DONE or isinstance(data, str):
             self._held = True
             return Piece(fate="held")
         if data.get("error"):
             raise BrokenOff(data)
         heard = ""
-        for choice, place in objects(data.get("choices"), "choices"):
+        for choice, place in base.objects(data.get("choices"), "choices"):
             if not choice.get("index"):
-                heard += self._delta(mapping(choice.get("delta") or {}, f"{place}.delta"))
+                heard += self._delta(base.mapping(choice.get("delta") or {}, f"{place}.delta"))
                 self._choice.update({k: v for k, v in choice.items() if k != "delta" and v is not None})
                 self._held = self._held or choice.get("finish_reason") is not None
         self._head.update({k: v for k, v in data.items() if k != "choices" and v is not None})
@@ -106,7 +81,7 @@ class ChatCollector:
         return {**self._head, "object": "chat.completion", "choices": [{**self._choice, "message": message}]}
 
     def _delta(self, delta: Mapping[str, Any]) -> str:
-        for call, place in objects(delta.get("tool_calls"), "tool_calls"):
+        for call, place in base.objects(delta.get("tool_calls"), "tool_calls"):
             self._held = True  # programs make a call as soon as its arguments could be complete
             self._call(call, place)
         for name, value in delta.items():
@@ -123,34 +98,14 @@ class ChatCollector:
         index = call.get("index", len(self._calls))
         if not isinstance(index, int):
             raise Malformed(f"{place}.index: expected a number")
-        function = mapping(call.get("function") or {}, f"{place}.function")
+        function = base.mapping(call.get("function") or {}, f"{place}.function")
         known = self._calls.setdefault(index, {"type": "function", "function": {}})
         written = function.get("arguments")
-        self._arguments.setdefault(index, []).append("" if written is None else text(written, f"{place}.arguments"))
+        self._arguments.setdefault(index, []).append(
+            "" if written is None else base.text(written, f"{place}.arguments")
+        )
         known.update({k: v for k, v in call.items() if k not in ("index", "function") and v})
         known["function"].update({k: v for k, v in function.items() if k != "arguments" and v})
-
-
-def response_of(answer: Mapping[str, Any]) -> ModelResponse:
-    """A completion of the API as a response."""
-    if answer.get("error"):
-        raise BrokenOff(answer)
-    choices = [choice for choice, _ in objects(answer.get("choices"), "choices")]
-    reason = choices[0].get("finish_reason") if choices else None
-    if not isinstance(reason, str):
-        raise BrokenOff
-    message = mapping(choices[0].get("message"), "message")
-    parts = list(_parts(message))
-    called = any(isinstance(part, ToolCallPart) for part in parts)
-    return ModelResponse(
-        parts=parts,
-        usage=_usage(mapping(answer.get("usage") or {}, "usage")),
-        model_name=str(answer.get("model") or ""),
-        provider_name="openai",
-        provider_response_id=str(answer.get("id") or ""),
-        provider_details=keeping(API, answer),
-        finish_reason=_FINISH.get(reason, "tool_call" if called else "stop"),
-    )
 
 
 def _parts(message: Mapping[str, Any]) -> Iterator[ModelResponsePart]:
@@ -160,36 +115,23 @@ def _parts(message: Mapping[str, Any]) -> Iterator[ModelResponsePart]:
             break
     said = message.get("content") or message.get("refusal")
     if said:
-        yield TextPart(text(said, "content"))
-    for call, place in objects(message.get("tool_calls"), "tool_calls"):
-        function = mapping(call.get("function"), f"{place}.function")
-        name, id = text(function.get("name"), f"{place}.name"), text(call.get("id"), f"{place}.id")
-        yield ToolCallPart(name, text(function.get("arguments") or "{}", f"{place}.arguments"), id)
+        yield TextPart(base.text(said, "content"))
+    for call, place in base.objects(message.get("tool_calls"), "tool_calls"):
+        function = base.mapping(call.get("function"), f"{place}.function")
+        name, id = base.text(function.get("name"), f"{place}.name"), base.text(call.get("id"), f"{place}.id")
+        yield ToolCallPart(name, base.text(function.get("arguments") or "{}", f"{place}.arguments"), id)
 
 
 def _usage(usage: Mapping[str, Any]) -> RequestUsage:
-    cached = mapping(usage.get("prompt_tokens_details") or {}, "prompt_tokens_details")
-    thought = mapping(usage.get("completion_tokens_details") or {}, "completion_tokens_details")
-    sent = count_of(usage.get("prompt_tokens"))
+    cached = base.mapping(usage.get("prompt_tokens_details") or {}, "prompt_tokens_details")
+    thought = base.mapping(usage.get("completion_tokens_details") or {}, "completion_tokens_details")
+    sent = base.count_of(usage.get("prompt_tokens"))
     return RequestUsage(
         input_tokens=sent,
-        cache_read_tokens=min(sent, count_of(cached.get("cached_tokens"))),
-        output_tokens=count_of(usage.get("completion_tokens")),
-        output_reasoning_tokens=count_of(thought.get("reasoning_tokens")),
+        cache_read_tokens=min(sent, base.count_of(cached.get("cached_tokens"))),
+        output_tokens=base.count_of(usage.get("completion_tokens")),
+        output_reasoning_tokens=base.count_of(thought.get("reasoning_tokens")),
     )
-
-
-def events_of(answer: Mapping[str, Any], *, usage: bool) -> Iterator[str]:
-    """A whole completion as the chunks that make it."""
-    head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
-    head["object"] = "chat.completion.chunk"
-    choice = answer["choices"][0]
-    for delta in _deltas(choice["message"]):
-        yield event({**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]})
-    yield event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
-    if usage:
-        yield event({**head, "choices": [], "usage": answer.get("usage")})
-    yield f"data: {DONE}\n\n"
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -205,13 +147,6 @@ def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_FINISH_REASONS = {"tool_call": "tool_calls", "length": "length", "content_filter": "content_filter"}
-
-
-_SYSTEM = ("system", "developer")
-
-
 class OpenAIChat:
     """OpenAI's Chat Completions API."""
 
@@ -220,26 +155,36 @@ class OpenAIChat:
 
     def read(self, body: Mapping[str, Any]) -> WireRequest:
         conversation = Conversation()
-        for message, place in objects(body.get("messages"), "messages"):
+        for message, place in base.objects(body.get("messages"), "messages"):
             _read_message(conversation, message, place)
         limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-        options = mapping(body.get("stream_options") or {}, "stream_options")
+        options = base.mapping(body.get("stream_options") or {}, "stream_options")
+        tools = [
+            base.tool_definition(base.mapping(tool.get("function"), param), "parameters", param)
+            for tool, place in base.objects(body.get("tools"), "tools")
+            if base.text(tool.get("type"), f"{place}.type") == "function" and (param := f"{place}.function")
+        ]
         return WireRequest(
-            model=text(body.get("model"), "model"),
+            model=base.text(body.get("model"), "model"),
             messages=conversation.messages(),
-            settings=settings(body, limit),
-            parameters=parameters(list(_tools(body))),
-            stream=flag(body.get("stream"), "stream"),
-            stream_usage=flag(options.get("include_usage"), "stream_options.include_usage"),
+            settings=base.settings(body, limit),
+            parameters=base.parameters(tools),
+            stream=base.flag(body.get("stream"), "stream"),
+            stream_usage=base.flag(options.get("include_usage"), "stream_options.include_usage"),
         )
 
     def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-        if (answer := kept(response, API)) is not None:
-            return _renamed(answer, names_of(response))
-        calls = calls_of(response)
-        message: dict[str, Any] = {"role": "assistant", "content": text_of(response) or None, "refusal": None}
+        if (answer := base.kept(response, API)) is not None:
+            return _renamed(answer, base.names_of(response))
+        calls, usage = base.calls_of(response), response.usage
+        said = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        message: dict[str, Any] = {"role": "assistant", "content": said or None, "refusal": None}
         if calls:
-            message["tool_calls"] = [_call(call) for call in calls]
+            functions = [{"name": call.tool_name, "arguments": call.args_as_json_str()} for call in calls]
+            message["tool_calls"] = [
+                {"id": call.tool_call_id, "type": "function", "function": function}
+                for call, function in zip(calls, functions, strict=True)
+            ]
         reason = _FINISH_REASONS.get(response.finish_reason or "", "stop")
         return {
             "id": f"chatcmpl-{answer_id}",
@@ -247,39 +192,72 @@ class OpenAIChat:
             "created": int(response.timestamp.timestamp()),
             "model": request.model,
             "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
-            "usage": _encode_usage(response.usage),
+            "usage": {
+                "prompt_tokens": usage.input_tokens,
+                "completion_tokens": usage.output_tokens,
+                "total_tokens": usage.input_tokens + usage.output_tokens,
+                "prompt_tokens_details": {"cached_tokens": usage.cache_read_tokens},
+                "completion_tokens_details": {"reasoning_tokens": usage.output_reasoning_tokens},
+            },
         }
 
     def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        return events_of(self.whole(request, response, answer_id), usage=request.stream_usage)
+        answer = self.whole(request, response, answer_id)
+        head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
+        head["object"] = "chat.completion.chunk"
+        choice = answer["choices"][0]
+        for delta in _deltas(choice["message"]):
+            part = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+            yield base.event({**head, "choices": [part]})
+        yield base.event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+        if request.stream_usage:
+            yield base.event({**head, "choices": [], "usage": answer.get("usage")})
+        yield f"data: {base.DONE}\n\n"
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
         return openai_error(status, message, param)
 
     def broken(self, status: int, message: str) -> str:
-        return event(self.error(status, message))
+        return base.event(self.error(status, message))
 
     def collector(self, *, usage: bool) -> ChatCollector:
         return ChatCollector(usage=usage)
 
     def response(self, answer: Mapping[str, Any]) -> ModelResponse:
-        return response_of(answer)
+        if answer.get("error"):
+            raise BrokenOff(answer)
+        choices = [choice for choice, _ in base.objects(answer.get("choices"), "choices")]
+        reason = choices[0].get("finish_reason") if choices else None
+        if not isinstance(reason, str):
+            raise BrokenOff
+        parts = list(_parts(base.mapping(choices[0].get("message"), "message")))
+        called = any(isinstance(part, ToolCallPart) for part in parts)
+        return ModelResponse(
+            parts=parts,
+            usage=_usage(base.mapping(answer.get("usage") or {}, "usage")),
+            model_name=str(answer.get("model") or ""),
+            provider_name="openai",
+            provider_response_id=str(answer.get("id") or ""),
+            provider_details=base.keeping(API, answer),
+            finish_reason=_FINISH.get(reason, "tool_call" if called else "stop"),
+        )
 
     def system(self, body: Mapping[str, Any]) -> str:
-        said = objects(body.get("messages"), "messages")
-        return "\n".join(shown(m.get("content"), f"{place}.content") for m, place in said if m.get("role") in _SYSTEM)
+        said = base.objects(body.get("messages"), "messages")
+        return "\n".join(
+            base.shown(m.get("content"), f"{place}.content") for m, place in said if m.get("role") in SYSTEM_ROLES
+        )
 
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
-        said = [message for message, _ in objects(body.get("messages"), "messages")]
+        said = [message for message, _ in base.objects(body.get("messages"), "messages")]
         own: list[dict[str, Any]] = [{"role": "system", "content": trim.prompt}] if trim.prompt else []
-        messages = own + [message for message in said if message.get("role") not in _SYSTEM]
-        offered = [(tool, _function(tool, place)) for tool, place in objects(body.get("tools"), "tools")]
+        messages = own + [message for message in said if message.get("role") not in SYSTEM_ROLES]
         tools = [
             {**tool, "function": trim.defined(function, "parameters")}
-            for tool, function in offered
-            if tool_name(function) in trim.tools
+            for tool, place in base.objects(body.get("tools"), "tools")
+            if base.tool_name(function := base.mapping(tool.get("function") or {}, f"{place}.function")) in trim.tools
         ]
-        without = {*NOT_PASSED, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
+        without = {*base.NOT_PASSED, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
         trimmed = {**body, "messages": messages, "tools": tools}
         return {name: value for name, value in trimmed.items() if name not in without}
 
@@ -301,25 +279,25 @@ def openai_error(status: int, message: str, param: str | None) -> dict[str, Any]
 
 
 def _read_message(conversation: Conversation, message: Mapping[str, Any], place: str) -> None:
-    role = text(message.get("role"), f"{place}.role")
+    role = base.text(message.get("role"), f"{place}.role")
     said = message.get("content")
     if role == "user":
-        conversation.user(content(said, f"{place}.content", _file))
+        conversation.user(base.content(said, f"{place}.content", _file))
         return
-    words = shown(said, f"{place}.content")
-    if role in {"system", "developer"}:
+    words = base.shown(said, f"{place}.content")
+    if role in SYSTEM_ROLES:
         conversation.system(words)
     elif role == "tool":
-        call_id = text(message.get("tool_call_id"), f"{place}.tool_call_id")
+        call_id = base.text(message.get("tool_call_id"), f"{place}.tool_call_id")
         conversation.result(call_id, words, f"{place}.tool_call_id")
     elif role == "assistant":
         conversation.said(words)
-        for call, call_place in objects(message.get("tool_calls"), f"{place}.tool_calls"):
-            function = mapping(call.get("function"), f"{call_place}.function")
+        for call, call_place in base.objects(message.get("tool_calls"), f"{place}.tool_calls"):
+            function = base.mapping(call.get("function"), f"{call_place}.function")
             conversation.called(
-                text(call.get("id"), f"{call_place}.id"),
-                text(function.get("name"), f"{call_place}.function.name"),
-                text(function.get("arguments"), f"{call_place}.function.arguments"),
+                base.text(call.get("id"), f"{call_place}.id"),
+                base.text(function.get("name"), f"{call_place}.function.name"),
+                base.text(function.get("arguments"), f"{call_place}.function.arguments"),
                 f"{call_place}.id",
             )
         conversation.end_turn()
@@ -332,23 +310,14 @@ def _file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
     """The image or the file in a block, where it comes with the request."""
     match block.get("type"):
         case "image_url":
-            return data_url(mapping(block.get("image_url"), f"{place}.image_url").get("url"), f"{place}.image_url.url")
+            return base.data_url(
+                base.mapping(block.get("image_url"), f"{place}.image_url").get("url"), f"{place}.image_url.url"
+            )
         case "file":
-            inner = mapping(block.get("file"), f"{place}.file")
-            return data_url(inner["file_data"], f"{place}.file.file_data") if "file_data" in inner else None
+            inner = base.mapping(block.get("file"), f"{place}.file")
+            return base.data_url(inner["file_data"], f"{place}.file.file_data") if "file_data" in inner else None
         case _:
             return None
-
-
-def _tools(body: Mapping[str, Any]) -> Iterator[ToolDefinition]:
-    for tool, place in objects(body.get("tools"), "tools"):
-        if text(tool.get("type"), f"{place}.type") == "function":
-            function = mapping(tool.get("function"), f"{place}.function")
-            yield tool_definition(function, "parameters", f"{place}.function")
-
-
-def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
-    return mapping(tool.get("function") or {}, f"{place}.function")
 
 
 def _renamed(answer: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -360,18 +329,3 @@ def _renamed(answer: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]
     ]
     message = {**choice["message"], **({"tool_calls": calls} if calls else {})}
     return {**answer, "choices": [{**choice, "message": message}]}
-
-
-def _call(call: ToolCallPart) -> dict[str, Any]:
-    function = {"name": call.tool_name, "arguments": call.args_as_json_str()}
-    return {"id": call.tool_call_id, "type": "function", "function": function}
-
-
-def _encode_usage(usage: RequestUsage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cache_read_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.output_reasoning_tokens},
-    }

@@ -8,39 +8,15 @@ Does not send requests: `models.passthrough.request` does.
 from __future__ import annotations
 
 import re
-from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_ai.messages import BinaryContent, ModelResponse, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
 from pydantic_ai.usage import RequestUsage
 
-from guildhall.models.dialects.base import (
-    NOT_PASSED,
-    BrokenOff,
-    Conversation,
-    Malformed,
-    Piece,
-    Trim,
-    WireRequest,
-    content,
-    count_of,
-    data_url,
-    event,
-    flag,
-    keeping,
-    kept,
-    mapping,
-    names_of,
-    objects,
-    parameters,
-    settings,
-    shown,
-    text,
-    tool_definition,
-    tool_name,
-)
-from guildhall.models.dialects.openai_chat import openai_error
-from guildhall.models.scripted.source import pieces
+from guildhall.models.dialects import base
+from guildhall.models.dialects.base import BrokenOff, Conversation, Malformed, Piece, Trim, WireRequest
+from guildhall.models.dialects.openai_chat import SYSTEM_ROLES, openai_error
+from guildhall.models.model import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,6 +28,11 @@ API = "openai-responses"
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _ENDS = ("response.completed", "response.incomplete")
 _ON, _HELD = Piece(), Piece(fate="held")
+_OPENED: Mapping[str, Mapping[str, Any]] = {"message": {"content": []}, "function_call": {"arguments": ""}}
+_RESULTS = {"function_call_output", "custom_tool_call_output"}
+# Text that Codex adds by itself in the place of the user, and before the result of a tool.
+_CONTEXT = re.compile(r"(?s)<(environment_context|user_instructions|permissions instructions|skills_instructions)>.*")
+_TIMED = re.compile(r"Wall time: [0-9.]+ seconds\n(?:Output:\n?)?")
 
 
 class ResponsesCollector:
@@ -67,12 +48,12 @@ class ResponsesCollector:
             return _HELD
         kind = data.get("type")
         if kind == "response.output_text.delta":
-            heard = text(data.get("delta"), "delta")
+            heard = base.text(data.get("delta"), "delta")
             return Piece(heard, "held") if self._held else Piece(heard)
         if kind in ("error", "response.failed") or (kind is None and data.get("error")):
-            raise BrokenOff(mapping(data.get("response") or data, "response"))
+            raise BrokenOff(base.mapping(data.get("response") or data, "response"))
         if kind in ("response.created", "response.in_progress", "response.queued", *_ENDS):
-            self._response = dict(mapping(data.get("response"), "response"))
+            self._response = dict(base.mapping(data.get("response"), "response"))
             self._held = self._held or kind in _ENDS
         elif kind == "response.output_item.done":
             self._item(data)
@@ -88,49 +69,25 @@ class ResponsesCollector:
         index = data.get("output_index", len(self._items))
         if not isinstance(index, int):
             raise Malformed("output_index: expected a number")
-        item = dict(mapping(data.get("item"), "item"))
+        item = dict(base.mapping(data.get("item"), "item"))
         self._items[index] = item
         self._held = self._held or item.get("type") in CALLS
-
-
-def response_of(answer: Mapping[str, Any]) -> ModelResponse:
-    """A response of the API as a response."""
-    status = answer.get("status")
-    if answer.get("error") or status == "failed":
-        raise BrokenOff(answer)
-    if status not in ("completed", "incomplete"):
-        raise BrokenOff
-    parts: list[ModelResponsePart] = []
-    for item, place in objects(answer.get("output"), "output"):
-        parts += _parts(item, place)
-    why = mapping(answer.get("incomplete_details") or {}, "incomplete_details").get("reason")
-    called = any(isinstance(part, ToolCallPart) for part in parts)
-    cut = "content_filter" if why == "content_filter" else "length"
-    return ModelResponse(
-        parts=parts,
-        usage=_usage(mapping(answer.get("usage") or {}, "usage")),
-        model_name=str(answer.get("model") or ""),
-        provider_name="openai",
-        provider_response_id=str(answer.get("id") or ""),
-        provider_details=keeping(API, answer),
-        finish_reason=cut if status == "incomplete" else "tool_call" if called else "stop",
-    )
 
 
 def _parts(item: Mapping[str, Any], place: str) -> Iterator[ModelResponsePart]:
     kind = str(item.get("type"))
     if kind == "message":
-        for block, inner in objects(item.get("content"), f"{place}.content"):
+        for block, inner in base.objects(item.get("content"), f"{place}.content"):
             said = block.get("text", block.get("refusal"))
             if said:
-                yield TextPart(text(said, inner))
+                yield TextPart(base.text(said, inner))
     elif kind in CALLS:
-        name, id = text(item.get("name"), f"{place}.name"), text(item.get("call_id"), f"{place}.call_id")
+        name, id = base.text(item.get("name"), f"{place}.name"), base.text(item.get("call_id"), f"{place}.call_id")
         space = item.get("namespace")
-        shown = name if space is None else joined(text(space, f"{place}.namespace"), name)
-        yield ToolCallPart(shown, text(item.get(CALLS[kind]) or "{}", f"{place}.{CALLS[kind]}"), id)
+        shown = name if space is None else joined(base.text(space, f"{place}.namespace"), name)
+        yield ToolCallPart(shown, base.text(item.get(CALLS[kind]) or "{}", f"{place}.{CALLS[kind]}"), id)
     elif kind == "reasoning":
-        summary = [str(block.get("text") or "") for block, _ in objects(item.get("summary"), f"{place}.summary")]
+        summary = [str(block.get("text") or "") for block, _ in base.objects(item.get("summary"), f"{place}.summary")]
         sealed = item.get("encrypted_content")
         yield ThinkingPart(
             "\n".join(summary),
@@ -146,24 +103,17 @@ def joined(space: str, name: str) -> str:
 
 
 def _usage(usage: Mapping[str, Any]) -> RequestUsage:
-    cached = mapping(usage.get("input_tokens_details") or {}, "input_tokens_details")
-    thought = mapping(usage.get("output_tokens_details") or {}, "output_tokens_details")
-    sent = count_of(usage.get("input_tokens"))
-    read = min(sent, count_of(cached.get("cached_tokens")))
+    cached = base.mapping(usage.get("input_tokens_details") or {}, "input_tokens_details")
+    thought = base.mapping(usage.get("output_tokens_details") or {}, "output_tokens_details")
+    sent = base.count_of(usage.get("input_tokens"))
+    read = min(sent, base.count_of(cached.get("cached_tokens")))
     return RequestUsage(
         input_tokens=sent,
         cache_read_tokens=read,
-        cache_write_tokens=min(sent - read, count_of(cached.get("cache_write_tokens"))),
-        output_tokens=count_of(usage.get("output_tokens")),
-        output_reasoning_tokens=count_of(thought.get("reasoning_tokens")),
+        cache_write_tokens=min(sent - read, base.count_of(cached.get("cache_write_tokens"))),
+        output_tokens=base.count_of(usage.get("output_tokens")),
+        output_reasoning_tokens=base.count_of(thought.get("reasoning_tokens")),
     )
-
-
-def events_of(answer: Mapping[str, Any]) -> Iterator[str]:
-    """A whole response as the events that make it."""
-    numbers = count()
-    for data in _events(answer):
-        yield event({**data, "sequence_number": next(numbers)}, data["type"])
 
 
 def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -172,15 +122,20 @@ def _events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "response.in_progress", "response": head}
     for index, item in enumerate(answer["output"]):
         place = {"item_id": item.get("id"), "output_index": index}
-        write = {"message": _write_message, "function_call": _write_call}.get(item.get("type"), _write_whole)
-        yield from write(item, place)
+        opened = {**item, "status": "in_progress", **_OPENED[kind]} if (kind := item.get("type")) in _OPENED else item
+        yield {"type": "response.output_item.added", "output_index": index, "item": opened}
+        if kind == "message":
+            yield from _message_events(item, place)
+        elif kind == "function_call":
+            for piece in pieces(item["arguments"]):
+                yield {"type": "response.function_call_arguments.delta", **place, "delta": piece}
+            done = {**place, "name": item["name"], "arguments": item["arguments"]}
+            yield {"type": "response.function_call_arguments.done", **done}
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
     yield {"type": f"response.{answer['status']}", "response": dict(answer)}
 
 
-def _write_message(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    opened: dict[str, Any] = {**item, "status": "in_progress", "content": []}
-    yield {"type": "response.output_item.added", "output_index": place["output_index"], "item": opened}
+def _message_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for index, whole in enumerate(item["content"]):
         part = {**place, "content_index": index}
         if whole.get("type") == "output_text":
@@ -191,26 +146,6 @@ def _write_message(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterato
         else:
             yield {"type": "response.content_part.added", **part, "part": whole}
         yield {"type": "response.content_part.done", **part, "part": whole}
-
-
-def _write_call(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    opened = {**item, "status": "in_progress", "arguments": ""}
-    yield {"type": "response.output_item.added", "output_index": place["output_index"], "item": opened}
-    for piece in pieces(item["arguments"]):
-        yield {"type": "response.function_call_arguments.delta", **place, "delta": piece}
-    done = {**place, "name": item["name"], "arguments": item["arguments"]}
-    yield {"type": "response.function_call_arguments.done", **done}
-
-
-def _write_whole(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {"type": "response.output_item.added", "output_index": place["output_index"], "item": item}
-
-
-_RESULTS = {"function_call_output", "custom_tool_call_output"}
-_SYSTEM = ("system", "developer")
-# What Codex says by itself in the place of the user, and before what a tool has given.
-_CONTEXT = re.compile(r"(?s)<(environment_context|user_instructions|permissions instructions|skills_instructions)>.*")
-_TIMED = re.compile(r"Wall time: [0-9.]+ seconds\n(?:Output:\n?)?")
 
 
 class OpenAIResponses:
@@ -224,65 +159,104 @@ class OpenAIResponses:
             if body.get(stored) is not None:
                 raise Malformed(f"{stored}: nothing is stored here; send the whole conversation as `input`", stored)
         conversation = Conversation()
-        if instructions := shown(body.get("instructions"), "instructions"):
+        if instructions := base.shown(body.get("instructions"), "instructions"):
             conversation.system(instructions)
         asked = body.get("input")
         if isinstance(asked, str):
             asked = [{"role": "user", "content": asked}]
-        for item, place in objects(asked, "input"):
+        for item, place in base.objects(asked, "input"):
             _read_item(conversation, item, place)
         tools, namespaces = _read_tools(body)
         return WireRequest(
-            model=text(body.get("model"), "model"),
+            model=base.text(body.get("model"), "model"),
             messages=conversation.messages(),
-            settings=settings(body, "max_output_tokens"),
-            parameters=parameters(tools),
-            stream=flag(body.get("stream"), "stream"),
+            settings=base.settings(body, "max_output_tokens"),
+            parameters=base.parameters(tools),
+            stream=base.flag(body.get("stream"), "stream"),
             namespaces=namespaces,
         )
 
     def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-        if (answer := kept(response, API)) is not None:
-            names = names_of(response)
+        if (answer := base.kept(response, API)) is not None:
+            names = base.names_of(response)
             return {**answer, "output": [_renamed(item, names, request) for item in answer["output"]]}
-        cut = response.finish_reason == "length"
+        cut, usage = response.finish_reason == "length", response.usage
         return {
-            **_head(request, response, answer_id),
+            "id": f"resp_{answer_id}",
+            "object": "response",
+            "created_at": int(response.timestamp.timestamp()),
             "status": "incomplete" if cut else "completed",
+            "model": request.model,
+            "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": None,
+            "metadata": {},
             "output": list(_items(request, response, answer_id)),
-            "usage": _encode_usage(response.usage),
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "temperature": None,
+            "top_p": None,
+            "usage": {
+                "input_tokens": usage.input_tokens,
+                "input_tokens_details": {
+                    "cached_tokens": usage.cache_read_tokens,
+                    "cache_write_tokens": usage.cache_write_tokens,
+                },
+                "output_tokens": usage.output_tokens,
+                "output_tokens_details": {"reasoning_tokens": usage.output_reasoning_tokens},
+                "total_tokens": usage.input_tokens + usage.output_tokens,
+            },
         }
 
     def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        return events_of(self.whole(request, response, answer_id))
+        for number, data in enumerate(_events(self.whole(request, response, answer_id))):
+            yield base.event({**data, "sequence_number": number}, data["type"])
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
         return openai_error(status, message, param)
 
     def broken(self, status: int, message: str) -> str:
-        return event({"type": "error", **self.error(status, message)["error"]}, "error")
+        return base.event({"type": "error", **self.error(status, message)["error"]}, "error")
 
     def collector(self, *, usage: bool) -> ResponsesCollector:
         return ResponsesCollector()
 
     def response(self, answer: Mapping[str, Any]) -> ModelResponse:
-        return response_of(answer)
+        status = answer.get("status")
+        if answer.get("error") or status == "failed":
+            raise BrokenOff(answer)
+        if status not in ("completed", "incomplete"):
+            raise BrokenOff
+        items = base.objects(answer.get("output"), "output")
+        parts = [part for item, place in items for part in _parts(item, place)]
+        why = base.mapping(answer.get("incomplete_details") or {}, "incomplete_details").get("reason")
+        called = any(isinstance(part, ToolCallPart) for part in parts)
+        cut = "content_filter" if why == "content_filter" else "length"
+        return ModelResponse(
+            parts=parts,
+            usage=_usage(base.mapping(answer.get("usage") or {}, "usage")),
+            model_name=str(answer.get("model") or ""),
+            provider_name="openai",
+            provider_response_id=str(answer.get("id") or ""),
+            provider_details=base.keeping(API, answer),
+            finish_reason=cut if status == "incomplete" else "tool_call" if called else "stop",
+        )
 
     def system(self, body: Mapping[str, Any]) -> str:
         items = body.get("input")
-        said = [shown(body.get("instructions"), "instructions")]
-        for item, place in objects(items, "input") if isinstance(items, list) else ():
-            said += [shown(item.get("content"), f"{place}.content")] if item.get("role") in _SYSTEM else []
+        said = [base.shown(body.get("instructions"), "instructions")]
+        for item, place in base.objects(items, "input") if isinstance(items, list) else ():
+            said += [base.shown(item.get("content"), f"{place}.content")] if item.get("role") in SYSTEM_ROLES else []
         return "\n".join(said)
 
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
         items = body.get("input")
-        tools = [left for tool, place in objects(body.get("tools"), "tools") if (left := _left(tool, place, trim))]
+        tools = [left for tool, place in base.objects(body.get("tools"), "tools") if (left := _left(tool, place, trim))]
         trimmed = {**body, "instructions": trim.prompt, "tools": tools}
         if isinstance(items, list):
-            trimmed["input"] = _without_context([item for item, _ in objects(items, "input")])
-        without = {*NOT_PASSED, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
+            trimmed["input"] = _without_context([item for item, _ in base.objects(items, "input")])
+        without = {*base.NOT_PASSED, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
         without |= set() if trim.prompt else {"instructions"}
         without |= {"client_metadata"}  # who asks, as the program counts: nothing of the question
         without |= {"reasoning"} if body.get("reasoning") == {} else set()
@@ -298,12 +272,12 @@ class OpenAIResponses:
 def _left(tool: Mapping[str, Any], place: str, trim: Trim) -> dict[str, Any] | None:
     """What is left of a tool, or of a namespace of tools; None: nothing of it is the run's."""
     if tool.get("type") == "function":
-        return trim.defined(tool, "parameters") if tool_name(tool) in trim.tools else None
+        return trim.defined(tool, "parameters") if base.tool_name(tool) in trim.tools else None
     if tool.get("type") != "namespace":
         return None
-    space = text(tool.get("name"), f"{place}.name")
-    inner = [one for one, _ in objects(tool.get("tools"), f"{place}.tools")]
-    names = [joined(space, tool_name(one)) for one in inner]
+    space = base.text(tool.get("name"), f"{place}.name")
+    inner = [one for one, _ in base.objects(tool.get("tools"), f"{place}.tools")]
+    names = [joined(space, base.tool_name(one)) for one in inner]
     inner = [
         trim.defined(one, "parameters", name) for one, name in zip(inner, names, strict=True) if name in trim.tools
     ]
@@ -312,24 +286,23 @@ def _left(tool: Mapping[str, Any], place: str, trim: Trim) -> dict[str, Any] | N
 
 def _without_context(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The items without what the program says by itself, before a result too. What is asked last is never that."""
-    asked = [item for item in items if item.get("role") == "user"]
+    last = max((place for place, item in enumerate(items) if item.get("role") == "user"), default=-1)
     left: list[dict[str, Any]] = []
-    for item in items:
-        if item.get("role") in _SYSTEM or (any(item is one for one in asked[:-1]) and _is_context(item)):
+    for place, item in enumerate(items):
+        is_earlier = item.get("role") == "user" and place < last
+        if item.get("role") in SYSTEM_ROLES or (
+            is_earlier and _CONTEXT.fullmatch(base.shown(item.get("content"), "content").strip())
+        ):
             continue
         left.append({**item, "output": _bare(item.get("output"))} if str(item.get("type")) in _RESULTS else item)
     return left
-
-
-def _is_context(item: Mapping[str, Any]) -> bool:
-    return _CONTEXT.fullmatch(shown(item.get("content"), "content").strip()) is not None
 
 
 def _bare(output: Any) -> Any:
     """A result without the line that says how long it took, which is another one each time."""
     if isinstance(output, str):
         return _TIMED.sub("", output, count=1)
-    blocks = [dict(block) for block, _ in objects(output, "output")]
+    blocks = [dict(block) for block, _ in base.objects(output, "output")]
     if blocks and isinstance(said := blocks[0].get("text"), str) and _TIMED.match(said):
         blocks[0]["text"] = _TIMED.sub("", said, count=1)
         return blocks if blocks[0]["text"] else blocks[1:]
@@ -346,32 +319,32 @@ def _renamed(item: dict[str, Any], names: Mapping[str, str], request: WireReques
 
 
 def _read_item(conversation: Conversation, item: Mapping[str, Any], place: str) -> None:
-    kind = text(item.get("type", "message"), f"{place}.type")
+    kind = base.text(item.get("type", "message"), f"{place}.type")
     if kind == "message":
         _read_message(conversation, item, place)
     elif kind in CALLS:
-        name = text(item.get("name"), f"{place}.name")
+        name = base.text(item.get("name"), f"{place}.name")
         space = item.get("namespace")
         conversation.called(
-            text(item.get("call_id"), f"{place}.call_id"),
-            name if space is None else joined(text(space, f"{place}.namespace"), name),
-            text(item.get(CALLS[kind]), f"{place}.{CALLS[kind]}"),
+            base.text(item.get("call_id"), f"{place}.call_id"),
+            name if space is None else joined(base.text(space, f"{place}.namespace"), name),
+            base.text(item.get(CALLS[kind]), f"{place}.{CALLS[kind]}"),
             f"{place}.call_id",
         )
     elif kind in _RESULTS:
-        call_id = text(item.get("call_id"), f"{place}.call_id")
-        conversation.result(call_id, shown(item.get("output"), f"{place}.output"), f"{place}.call_id")
+        call_id = base.text(item.get("call_id"), f"{place}.call_id")
+        conversation.result(call_id, base.shown(item.get("output"), f"{place}.output"), f"{place}.call_id")
 
 
 def _read_message(conversation: Conversation, item: Mapping[str, Any], place: str) -> None:
-    role = text(item.get("role"), f"{place}.role")
+    role = base.text(item.get("role"), f"{place}.role")
     said = item.get("content")
-    if role in {"system", "developer"}:
-        conversation.system(shown(said, f"{place}.content"))
+    if role in SYSTEM_ROLES:
+        conversation.system(base.shown(said, f"{place}.content"))
     elif role == "user":
-        conversation.user(content(said, f"{place}.content", _file))
+        conversation.user(base.content(said, f"{place}.content", _file))
     elif role == "assistant":
-        conversation.said(shown(said, f"{place}.content"))
+        conversation.said(base.shown(said, f"{place}.content"))
         conversation.end_turn()
     else:
         raise Malformed(f"{place}.role: expected system, developer, user or assistant", f"{place}.role")
@@ -380,45 +353,24 @@ def _read_message(conversation: Conversation, item: Mapping[str, Any], place: st
 def _file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
     """The image or the file in a block, where it comes with the request."""
     field = {"input_image": "image_url", "input_file": "file_data"}.get(str(block.get("type")), "")
-    return data_url(block[field], f"{place}.{field}") if field in block else None
+    return base.data_url(block[field], f"{place}.{field}") if field in block else None
 
 
 def _read_tools(body: Mapping[str, Any]) -> tuple[list[ToolDefinition], dict[str, tuple[str, str]]]:
     """The tools that are functions, and for those in a namespace how the client wants them named in a call."""
     tools: list[ToolDefinition] = []
     namespaces: dict[str, tuple[str, str]] = {}
-    for tool, place in objects(body.get("tools"), "tools"):
-        kind = text(tool.get("type"), f"{place}.type")
+    for tool, place in base.objects(body.get("tools"), "tools"):
+        kind = base.text(tool.get("type"), f"{place}.type")
         if kind == "function":
-            tools.append(tool_definition(tool, "parameters", place))
+            tools.append(base.tool_definition(tool, "parameters", place))
         elif kind == "namespace":
-            space = text(tool.get("name"), f"{place}.name")
-            for inner, inner_place in objects(tool.get("tools"), f"{place}.tools"):
-                definition = tool_definition(inner, "parameters", inner_place, joined(space, ""))
+            space = base.text(tool.get("name"), f"{place}.name")
+            for inner, inner_place in base.objects(tool.get("tools"), f"{place}.tools"):
+                definition = base.tool_definition(inner, "parameters", inner_place, joined(space, ""))
                 tools.append(definition)
-                namespaces[definition.name] = (space, text(inner.get("name"), f"{inner_place}.name"))
+                namespaces[definition.name] = (space, base.text(inner.get("name"), f"{inner_place}.name"))
     return tools, namespaces
-
-
-def _head(request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-    return {
-        "id": f"resp_{answer_id}",
-        "object": "response",
-        "created_at": int(response.timestamp.timestamp()),
-        "status": "in_progress",
-        "model": request.model,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": {},
-        "output": [],
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "temperature": None,
-        "top_p": None,
-        "usage": None,
-    }
 
 
 def _items(request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[dict[str, Any]]:
@@ -445,14 +397,3 @@ def _items(request: WireRequest, response: ModelResponse, answer_id: str) -> Ite
                 "status": "completed",
                 **({} if space is None else {"namespace": space}),
             }
-
-
-def _encode_usage(usage: RequestUsage) -> dict[str, Any]:
-    cached = {"cached_tokens": usage.cache_read_tokens, "cache_write_tokens": usage.cache_write_tokens}
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": cached,
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.output_reasoning_tokens},
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }

@@ -2,3 +2,18 @@
 
 Does not know provider formats: `models.dialects` does. Does not serve HTTP: `hall.doors` does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.models.passthrough.connection import Line as Line
+    from guildhall.models.passthrough.request import Through as Through
+    from guildhall.models.passthrough.session import Passing as Passing
+    from guildhall.models.passthrough.session import Reply as Reply
+    from guildhall.models.passthrough.session import Shown as Shown
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

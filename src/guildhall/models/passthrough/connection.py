@@ -276,10 +276,13 @@ class _Connection(asyncio.Protocol):
 
 async def _connected(place: tuple[str, int], ssl: SSLContext | None, silence: float) -> _Connection:
     loop = asyncio.get_running_loop()
+    # Only names are raced: if a race is cancelled in the moment that it is won, asyncio does not close the socket.
+    is_address = ":" in place[0] or place[0].replace(".", "").isdecimal()
+    delay = None if is_address else 0.25
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, connection = await loop.create_connection(
-                lambda: _Connection(silence), *place, ssl=ssl, happy_eyeballs_delay=0.25
+                lambda: _Connection(silence), *place, ssl=ssl, happy_eyeballs_delay=delay
             )
     except TimeoutError:
         raise LineLost(f"there was no connection after {_CONNECT_SECONDS:g} s") from None

@@ -38,7 +38,6 @@ _IDENTITY = ("host", "origin", "referer", "authorization", "x-api-key", "cookie"
 _OWN = frozenset((*_CONNECTION, *_CONTENT, *_IDENTITY))
 _OWN_BEGINNINGS = ("proxy-", "x-forwarded-", "sec-")
 _PASSED = 40  # headers that are passed on, each way
-_EVENTS = "text/event-stream"
 _LASTING = (ContextTooLong, KeyRefused, NoCredit, UnknownModel)
 
 
@@ -91,15 +90,17 @@ class Through:
                     raise await self._refused(upstream, response)
                 charged = True
                 self.head = passed(response.headers)
-                if response.headers.get("content-type", "").startswith(_EVENTS):
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
                     answer = await self._streamed(response, on_text)
                 else:
                     answer = await self._in_one_piece(response)
                 whole = self._dialect.response(answer)
         except BrokenOff as broken:
             raise _broken_off(upstream, broken) from None
-        except Malformed as error:
-            said = upstream.clean(f"{upstream.name}: it is no answer of this API: {error.message}")
+        except (Malformed, EventTooLarge) as error:
+            is_known = isinstance(error, Malformed)
+            problem = error.message if is_known else f"an event of the answer is larger than {MAX_EVENT_BYTES:,} bytes"
+            said = upstream.clean(f"{upstream.name}: it is no answer of this API: {problem}")
             raise ModelFailed(said, transient=True, charged=charged) from None
         if not self.begun and whole.text:
             on_text(whole.text)
@@ -129,13 +130,9 @@ class Through:
         return upstream.failure(response.status, read_body(said.encode()), retry_after_of(response.headers))
 
     async def _streamed(self, response: Answered, on_text: OnText) -> dict[str, Any]:
-        try:
-            return await self._collected(response, on_text)
-        except EventTooLarge:
-            raise Malformed(f"an event of the answer is larger than {MAX_EVENT_BYTES:,} bytes") from None
-
-    async def _collected(self, response: Answered, on_text: OnText) -> dict[str, Any]:
-        collector = self._dialect.collector(usage=_wants_usage(self._body))
+        options = self._body.get("stream_options")
+        wants_usage = isinstance(options, dict) and cast("dict[str, Any]", options).get("include_usage") is True
+        collector = self._dialect.collector(usage=wants_usage)
         events = EventReader(MAX_EVENT_BYTES)
         size = 0
         async for data in response.pieces():
@@ -212,17 +209,12 @@ def _blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
                 yield cast("dict[str, Any]", block)
 
 
-def _wants_usage(body: Mapping[str, Any]) -> bool:
-    options = body.get("stream_options")
-    return isinstance(options, dict) and options.get("include_usage") is True  # pyright: ignore[reportUnknownMemberType]
-
-
 def _broken_off(upstream: Upstream, broken: BrokenOff) -> ModelFailed:
     """What an answer that did not come to its end means: what the provider said, or that it said nothing."""
     if broken.body is None:
         text = f"{upstream.name}: the answer broke off before it was complete"
         return ModelFailed(text, transient=True, charged=True)
-    failed = upstream.failure(None, broken.body)
+    failed = upstream.failure(None, broken.body, None)
     failed.charged = True
     failed.transient = not isinstance(failed, _LASTING)
     return failed

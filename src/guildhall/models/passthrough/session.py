@@ -14,26 +14,24 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolReturnPart
-from pydantic_ai.settings import ModelSettings
 
 from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed, RuntimeToolless
 from guildhall.core.ids import fingerprint
 from guildhall.models.dialects.base import Dialect, Malformed, Trim, WireRequest, parse
 from guildhall.models.dialects.canonical import in_order, renamed
+from guildhall.models.model import Upstream, sent_text, tokens
 from guildhall.models.passthrough.connection import Line
 from guildhall.models.passthrough.request import Through, counted
-from guildhall.models.scripted.source import sent_text, tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
-
-    from guildhall.models.model import Upstream
 
 MAX_CALLS = 16  # of one run under way at a time
 _ASIDE = "ok"  # what a program is told that asks for something of its own, such as a title
@@ -49,7 +47,6 @@ class Ask(Protocol):
         self,
         key: str,
         messages: Sequence[ModelMessage],
-        settings: ModelSettings,
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse: ...
@@ -91,8 +88,8 @@ class _Call:
     """A call under way: what is asked, and what of the answer may be passed on by now."""
 
     question: str
-    pieces: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue[bytes | None])
-    task: asyncio.Task[ModelResponse]
+    pieces: asyncio.Queue[bytes | None]
+    task: asyncio.Future[ModelResponse]
     through: Through
 
 
@@ -130,7 +127,7 @@ class Passing:
         self._calls: dict[str, _Call] = {}
         self._usage: dict[str, RequestUsage] = {}  # what the answers have cost, by the keys of their calls
 
-    def under_way(self) -> tuple[asyncio.Task[ModelResponse], ...]:
+    def under_way(self) -> tuple[asyncio.Future[ModelResponse], ...]:
         """The calls that are being answered."""
         return tuple(call.task for call in self._calls.values())
 
@@ -220,14 +217,13 @@ class Passing:
 
     def _with_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
         """The answers with what they cost, as far as that is known: what was charged need not be guessed."""
-        step = 0
-        told: list[ModelMessage] = []
-        for message in messages:
-            if isinstance(message, ModelResponse):
-                step += 1
-                message = replace(message, usage=self._usage.get(f"m{step}", message.usage))
-            told.append(message)
-        return told
+        steps = count(1)
+        return [
+            replace(message, usage=self._usage.get(f"m{next(steps)}", message.usage))
+            if isinstance(message, ModelResponse)
+            else message
+            for message in messages
+        ]
 
     # which call it is
 
@@ -241,11 +237,16 @@ class Passing:
             return await self._joined(dialect, request, call, key)
         if len(self._calls) >= MAX_CALLS:
             return failure(dialect, 429, f"{MAX_CALLS} calls of this run are under way: wait for one of them")
-        call = self._begun(dialect, request, body, headers, query, key, question)
-        first = await call.pieces.get()
-        if first is not None:
-            return Reply(status=200, headers={**_EVENTS, **_kept(call)}, body=self._flowing(dialect, call, first))
-        return await self._joined(dialect, request, call, key)
+        pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
+        through = Through(dialect, body, headers, self._line, on=pieces.put_nowait, ours=self._named, query=query)
+        asked = self._ask(key, request.messages, request.parameters, through)
+        call = _Call(question=question, pieces=pieces, task=asyncio.ensure_future(asked), through=through)
+        self._calls[key] = call
+        call.task.add_done_callback(lambda done: self._over(key, call))
+        if (first := await pieces.get()) is None:
+            return await self._joined(dialect, request, call, key)
+        headers = {**_EVENTS, **(through.head or {})}
+        return Reply(status=200, headers=headers, body=self._flowing(dialect, call, first))
 
     def _key(self, first: str, question: str, messages: Sequence[ModelMessage]) -> str:
         """The key of a call: that of its place in the conversation, unless that is another question's."""
@@ -256,25 +257,6 @@ class Passing:
                 return key
             number += 1
             key = f"{first}.{number}"
-
-    def _begun(
-        self,
-        dialect: Dialect,
-        request: WireRequest,
-        body: Mapping[str, Any],
-        headers: Mapping[str, str],
-        query: str,
-        key: str,
-        question: str,
-    ) -> _Call:
-        pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
-        through = Through(dialect, body, headers, self._line, on=pieces.put_nowait, ours=self._named, query=query)
-        asked = self._ask(key, request.messages, ModelSettings(), request.parameters, through)
-        task = asyncio.ensure_future(asked)
-        call = _Call(question=question, pieces=pieces, task=task, through=through)  # pyright: ignore[reportArgumentType]
-        self._calls[key] = call
-        task.add_done_callback(lambda done: self._over(key, call))
-        return call
 
     def _over(self, key: str, call: _Call) -> None:
         """The call is on record, or has failed: now the end may be passed on. A failure ends the run."""
@@ -300,9 +282,11 @@ class Passing:
         if error is not None:
             return self._failed(dialect, call, error)
         through = call.through
-        if not through.begun and through.head is not None and _is_stream(through.head) == request.stream:
-            kind = _EVENTS if request.stream else _JSON
-            return Reply(status=200, headers={**kind, **_kept(call)}, body=_at_once([bytes(through.held)]))
+        if not through.begun and through.head is not None:
+            is_stream = through.head.get("content-type", "").startswith("text/event-stream")
+            if is_stream == request.stream:
+                kind = _EVENTS if request.stream else _JSON
+                return Reply(status=200, headers={**kind, **through.head}, body=_at_once([bytes(through.held)]))
         return _rendered(dialect, request, self._theirs(call.task.result()), f"{self._id}{key}")
 
     async def _flowing(self, dialect: Dialect, call: _Call, first: bytes) -> AsyncGenerator[bytes]:
@@ -324,8 +308,7 @@ class Passing:
         if isinstance(error, ModelFailed) and refusal is not None:
             status, headers, body = refusal
             return Reply(status=status, headers={**_JSON, **headers, **self._final}, body=_at_once([body]))
-        status = error.status if isinstance(error, ModelFailed) else None
-        after = error.retry_after if isinstance(error, ModelFailed) else None
+        status, after = (error.status, error.retry_after) if isinstance(error, ModelFailed) else (None, None)
         more = {} if after is None else {"retry-after-ms": str(int(after * 1000))}
         return _whole(status or 400, dialect.error(status or 400, _words(error)), {**self._final, **more})
 
@@ -359,14 +342,6 @@ def _whole(status: int, told: Mapping[str, Any], headers: Mapping[str, str] | No
 async def _at_once(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:
     for piece in pieces:
         yield piece
-
-
-def _kept(call: _Call) -> dict[str, str]:
-    return call.through.head or {}
-
-
-def _is_stream(headers: Mapping[str, str]) -> bool:
-    return headers.get("content-type", "").startswith("text/event-stream")
 
 
 def _words(error: BaseException) -> str:

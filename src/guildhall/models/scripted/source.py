@@ -10,78 +10,40 @@ a crash, in a replay and in every wire format.
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import ModelFailed, ScriptExhausted, ScriptMismatch
 from guildhall.core.text import did_you_mean
-from guildhall.models.model import VOTER, OnText, Query, is_transient
+from guildhall.models.model import (
+    VOTER,
+    OnText,
+    Query,
+    is_transient,
+    pieces,
+    sent_each_time,
+    sent_text,
+    system_text,
+    text_of,
+    tokens,
+)
 from guildhall.models.provider_errors import kind_of
-from guildhall.models.scripted.test_case import Case
+from guildhall.models.scripted.test_case import Case, Strict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ModelResponse, ModelResponsePart
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart
     from pydantic_ai.usage import RequestUsage
 
 
 _TAKEN = re.compile(r"\$\{(\w+)\}")
-
-
-def system_text(messages: Sequence[ModelMessage]) -> str:
-    """The system prompt that a model was sent."""
-    for message in messages:
-        if message.kind == "request" and message.instructions:
-            return message.instructions
-    return "\n".join(
-        part.content for message in messages for part in message.parts if part.part_kind == "system-prompt"
-    )
-
-
-def sent_text(messages: Sequence[ModelMessage]) -> str:
-    """What a model was newly sent: the prompts and tool results since its last answer, without the instructions."""
-    latest: list[str] = []
-    for message in reversed(messages):
-        if message.kind == "response":
-            break
-        latest[:0] = _texts(message)
-    return "\n".join(latest)
-
-
-def _texts(message: ModelRequest) -> list[str]:
-    return [text for part in message.parts if part.part_kind != "system-prompt" and (text := text_of(part))]
-
-
-def text_of(part: ModelRequestPart) -> str:
-    if part.part_kind == "user-prompt":
-        content = [part.content] if isinstance(part.content, str) else part.content
-        texts = (item if isinstance(item, str) else getattr(item, "content", None) for item in content)
-        return "\n".join(text for text in texts if isinstance(text, str))
-    if part.part_kind == "tool-return":
-        return part.model_response_str(wrap_if_error=False)
-    if part.part_kind in {"retry-prompt", "retry-feedback"}:
-        return cast("Any", part).model_response()
-    content = getattr(part, "content", None)
-    return content if isinstance(content, str) else ""
-
-
-def sent_each_time(messages: Sequence[ModelMessage]) -> list[str]:
-    """What was newly sent before each answer of a conversation, the one that is asked for last of all."""
-    found: list[list[str]] = [[]]
-    for message in messages:
-        if message.kind == "response":
-            found.append([])
-        else:
-            found[-1] += _texts(message)
-    return ["\n".join(texts) for texts in found]
 
 
 def taken(patterns: Sequence[str | None], messages: Sequence[ModelMessage]) -> dict[str, str]:
@@ -107,25 +69,19 @@ def filled(value: Any, taken: Mapping[str, str]) -> Any:
 
 
 ANYONE = "*"
-_CHARACTERS_PER_TOKEN = 4
-_PIECES = 4  # in so many pieces a text is heard while it is "written"
 _SHOWN = 2_000  # characters of what was sent, in the error about it
 _BALLOT = re.compile(r'(?s)^Options: ([^\n]+)$.*?proposal_vote\(proposal="([^"\n]+)"', re.MULTILINE)
 _ASK_AGAIN_AFTER = 0.05  # a scripted failure is over at once
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Price(_Strict):
+class Price(Strict):
     """Dollars per million tokens."""
 
     input: NonNegativeFloat
     output: NonNegativeFloat
 
 
-class ScriptedUsage(_Strict):
+class ScriptedUsage(Strict):
     """The tokens that an answer is said to have cost. `input` includes what came from, or went into, the cache."""
 
     input: NonNegativeInt
@@ -140,14 +96,14 @@ class ScriptedUsage(_Strict):
         return self
 
 
-class ScriptedResult(_Strict):
+class ScriptedResult(Strict):
     """What a call gave back when it was recorded."""
 
     text: str
     is_error: bool = False
 
 
-class ScriptedCall(_Strict):
+class ScriptedCall(Strict):
     """One call of a tool. Arguments that are text are what the model wrote, JSON or not."""
 
     call: Annotated[str, Field(min_length=1)]
@@ -155,7 +111,7 @@ class ScriptedCall(_Strict):
     result: ScriptedResult | None = None  # for `guild test`: what came of it, where the call is not to be made again
 
 
-class Answer(_Strict):
+class Answer(Strict):
     """One answer of the model, or one failure in its place."""
 
     sent: str | list[str] | None = None  # for `guild test`: what the model was newly told before it answered
@@ -188,8 +144,8 @@ class Answer(_Strict):
                 raise ValueError(f"`{name}` belongs to a `call`, and there is none here")
         if self.call is not None and self.calls is not None:
             raise ValueError("use either `call` or `calls`")
-        _compiled("expect", self.expect or "")
-        _compiled("expect_system", self.expect_system or "")
+        _check_pattern("expect", self.expect or "")
+        _check_pattern("expect_system", self.expect_system or "")
         return self
 
     @property
@@ -199,9 +155,9 @@ class Answer(_Strict):
         return list(self.calls or ())
 
 
-def _compiled(name: str, pattern: str) -> re.Pattern[str]:
+def _check_pattern(name: str, pattern: str) -> None:
     try:
-        return re.compile(pattern)
+        re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"`{name}` is not a regular expression: {error}") from None
 
@@ -215,11 +171,11 @@ def _a_run(value: Any) -> Any:
 ScriptedRun = Annotated[list[Answer], BeforeValidator(_a_run)]
 
 
-class Script(_Strict):
+class Script(Strict):
     """The whole file."""
 
     price: Price | None = None
-    accepts: list[Literal["image", "pdf"]] = ["image", "pdf"]
+    accepts: list[Literal["image", "pdf"]] = Field(default=["image", "pdf"])
     workers: dict[str, list[ScriptedRun]]
     election: dict[str, str] = Field(default_factory=dict)
     repeat: bool = False
@@ -282,11 +238,8 @@ class ScriptSource:
             )
         for piece in pieces(answer.say or ""):
             on_text(piece)
-        return _response(self.name, answer, query, self._taken(query))
-
-    def _taken(self, query: Query) -> Mapping[str, str]:
-        """What the answers up to this one took out of what they were sent."""
-        return taken([entry.expect for entry in self._run(query) if entry.fail is None], query.messages)
+        patterns = [entry.expect for entry in self._run(query) if entry.fail is None]
+        return _response(self.name, answer, query, taken(patterns, query.messages))
 
     def _find(self, query: Query) -> Answer:
         """The entry that the question leads to: the worker's list, the run's answers, the step, the attempt."""
@@ -298,7 +251,7 @@ class ScriptSource:
                 failures.append(entry)
                 continue
             if step == query.step:
-                return failures[query.attempt] if query.attempt < len(failures) else entry
+                return [*failures, entry][min(query.attempt, len(failures))]
             step += 1
             failures = []
         if step == query.step and query.attempt < len(failures):
@@ -364,28 +317,19 @@ class ScriptSource:
         return f"{self.path}, worker {query.worker}, run {query.ordinal + 1}, answer {query.step + 1}"
 
 
-def pieces(text: str) -> list[str]:
-    """A text in a few pieces, as it comes when it is streamed."""
-    size = max(1, math.ceil(len(text) / _PIECES))
-    return [text[start : start + size] for start in range(0, len(text), size)]
-
-
 def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str]) -> ModelResponse:
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
     parts: list[ModelResponsePart] = []
     if answer.say is not None:
         parts.append(TextPart(answer.say))
-    calls: list[tuple[str, dict[str, Any] | str]] = [
-        (call.call, filled(call.arguments or {}, taken)) for call in answer.every_call
-    ]
+    calls: list[tuple[str, Any]] = [(call.call, filled(call.arguments or {}, taken)) for call in answer.every_call]
     if answer.output is not None:
         if query.parameters.output_tools:
             calls.append((query.parameters.output_tools[0].name, answer.output))
         else:
             parts.append(TextPart(json.dumps(answer.output, ensure_ascii=False)))
-    for index, (tool, arguments) in enumerate(calls):
-        parts.append(ToolCallPart(tool, arguments, f"call_{query.step}_{index}"))
+    parts += [ToolCallPart(*call, f"call_{query.step}_{index}") for index, call in enumerate(calls)]
     return ModelResponse(
         parts=parts,
         usage=_usage(answer, query, parts),
@@ -408,11 +352,6 @@ def _usage(answer: Answer, query: Query, parts: Sequence[ModelResponsePart]) -> 
         input_tokens=tokens(sum(_length(message) for message in query.messages)),
         output_tokens=tokens(sum(_part_length(part) for part in parts)),
     )
-
-
-def tokens(characters: int) -> int:
-    """An estimate: four characters are a token."""
-    return math.ceil(characters / _CHARACTERS_PER_TOKEN)
 
 
 def _length(message: ModelMessage) -> int:

@@ -23,11 +23,13 @@ WHY = "@WHY@"  # for what reason an agent has failed, in what the others are tol
 TIMED_OUT = "timeout"  # in the place of an answer: nobody said anything in time
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A section of a script. Unknown names and values of another type are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Reply(_Strict):
+class Reply(Strict):
     """What a person answered to one ask."""
 
     answer: Annotated[str, Field(min_length=1)]
@@ -45,14 +47,14 @@ class Reply(_Strict):
         return self
 
 
-class Shown(_Strict):
+class Shown(Strict):
     """What the model of one worker is shown besides the conversation."""
 
     system: str | None = None
     tools: dict[str, str] | None = None  # name -> fingerprint of its description and schema
 
 
-class Command(_Strict):
+class Command(Strict):
     """A command of a workflow's setup, and what came of it. A test does not run it."""
 
     command: str
@@ -61,14 +63,14 @@ class Command(_Strict):
     failed: bool = False
 
 
-class Spoken(_Strict):
+class Spoken(Strict):
     """What a person said to a team."""
 
     person: Annotated[str, Field(min_length=1)]
     to: list[str] = Field(default_factory=list[str])  # agents that it was for, beside those whom it mentions
 
 
-class Case(_Strict):
+class Case(Strict):
     """One test: what is run, with what, and what must come of it."""
 
     worker: Annotated[str, Field(min_length=1)] | None = None

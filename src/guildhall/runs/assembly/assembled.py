@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
-from guildhall.policy.risk import rules_against_risk
-from guildhall.policy.rules import Mode, Rule
+from guildhall.policy.rules import Mode, Rule, rules_against_risk
 from guildhall.runs.assembly.activation import DEFAULT, Activation, on_record
 from guildhall.runs.assembly.callees import NOBODY, Outsiders
 from guildhall.runs.assembly.tool_set import permitted

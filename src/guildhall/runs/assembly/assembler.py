@@ -37,7 +37,7 @@ from guildhall.runs.assembly.preflight import Supply, fitting, refuse, refuse_na
 from guildhall.runs.assembly.tool_set import base_toolbox, bounds_of, permitted, refuse_unasked, tools_of, view_of
 from guildhall.runs.execution.delegation import tree_tools
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
-from guildhall.runtimes.output_check import OUTPUT_TOOL
+from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.executor import Surroundings
 from guildhall.tools.mcp.client import Servers, ended_if_not_used
 from guildhall.workers.definition import EVERY_WORKER

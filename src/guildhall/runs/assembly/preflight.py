@@ -19,7 +19,7 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, ModelUnusab
 from guildhall.core.yaml import read_text
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import joined
-from guildhall.policy.risk import judge_risk
+from guildhall.policy.rules import judge_risk
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runtimes.catalog import ROWS, Row
 from guildhall.workers.references import (
@@ -234,7 +234,8 @@ def doubts(worker: Worker) -> list[str]:
 
 def _provider(worker: Worker, model: str) -> None:
     """Refuses a model that nobody can have: no key is needed to see that."""
-    from guildhall.models.catalog import AUTO, CURSOR, REPLAY, split_name
+    from guildhall.models.catalog import AUTO, CURSOR, REPLAY
+    from guildhall.models.providers import split_name
 
     if model == AUTO or model.startswith((CURSOR, REPLAY)):
         return

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import Through
@@ -86,13 +85,12 @@ class Lobby:
         async def ask(
             key: str,
             messages: Sequence[ModelMessage],
-            settings: ModelSettings,
             parameters: ModelRequestParameters,
             through: Through | None = None,
         ) -> ModelResponse:
             if guest.over():  # it is about to be ended
                 await asyncio.get_running_loop().create_future()
-            return await behind.model(key, messages, settings, parameters, through)
+            return await behind.model(key, messages, parameters, through)
 
         door.own = own if RESULT in servers else None
         door.passing = passing = Passing(

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
     from sqlalchemy import Connection
 
     from guildhall.models.model import Upstream
@@ -138,13 +137,12 @@ class Execution:
         self,
         key: str,
         messages: Sequence[ModelMessage],
-        settings: ModelSettings,
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse:
         await self.only_while_open()
         with self._patience.call():
-            return await self._model_door.ask(key, messages, settings, parameters, through)
+            return await self._model_door.ask(key, messages, parameters, through)
 
     async def tool(self, call: ToolCall) -> ToolResult:
         await self.only_while_open()

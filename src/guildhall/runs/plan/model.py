@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from guildhall.policy.risk import Risk
-    from guildhall.policy.rules import Decision, Mode
+    from guildhall.policy.rules import Decision, Mode, Risk
     from guildhall.runs.model import Bounds
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.model import Attachment

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models.credentials import joined
-from guildhall.policy.risk import Risk, judge_risk, rules_against_risk
-from guildhall.policy.rules import Action, Mode, Rule, judge
+from guildhall.policy.rules import Action, Mode, Risk, Rule, judge, judge_risk, rules_against_risk
 from guildhall.runs.assembly.callees import Reached, declared, reached
 from guildhall.runs.assembly.preflight import (
     Supply,

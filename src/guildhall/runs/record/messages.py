@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.messages import BinaryContent, ModelMessage, ModelMessagesTypeAdapter, ModelResponse, TextContent
 
 from guildhall.core.ids import digest, fingerprint
-from guildhall.runtimes.output_check import OUTPUT_TOOL
+from guildhall.runtimes.pydantic import OUTPUT_TOOL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

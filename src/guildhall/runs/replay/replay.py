@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
     from guildhall.models.passthrough.request import Through
     from guildhall.policy.rules import Verdict
@@ -260,7 +259,6 @@ class _ReplayDoors:
         self,
         key: str,
         messages: Sequence[ModelMessage],
-        settings: ModelSettings,
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse:

@@ -44,7 +44,7 @@ from guildhall.runs.record.entries import (
 )
 from guildhall.runs.record.journal import Journal, entries_with
 from guildhall.runs.replay.normalize import Neutral, system_of, told, tools_of
-from guildhall.runtimes.output_check import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS
@@ -450,8 +450,7 @@ def _price(run: Run, journal: Journal) -> dict[str, float] | None:
     """Dollars for a million tokens, so that limits in dollars can be kept: by the model, else what was paid."""
     from pydantic_ai.usage import RequestUsage
 
-    from guildhall.models.catalog import split_name
-    from guildhall.models.providers import cost
+    from guildhall.models.providers import cost, split_name
     from guildhall.models.scripted.source import load_script
 
     model = journal.assembly.model

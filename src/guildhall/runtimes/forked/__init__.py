@@ -3,3 +3,15 @@
 `client` and `runtime` work in the hall, `server` and `child` in the other processes. `protocol` defines their messages.
 Does not execute vendors' programs: `runtimes.programs` does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.runtimes.forked.client import Nursery as Nursery
+    from guildhall.runtimes.forked.runtime import ChildRuntime as ChildRuntime
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

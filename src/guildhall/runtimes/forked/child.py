@@ -18,15 +18,13 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.forked.protocol import LONGEST, Answered, Asked, Called, Done, Failed, Given, Listened, said
 from guildhall.runtimes.forked.server import BROKE, DONE, LEFT_ALONE, OUT_OF_MEMORY
-from guildhall.runtimes.output_check import OUTPUT_TOOL
-from guildhall.runtimes.pydantic import PydanticRuntime
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, PydanticRuntime
 from guildhall.tools.model import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
 
 
 class HallGone(Exception):
@@ -43,11 +41,7 @@ class SocketDoors:
         self._lines: list[bytes] = []
 
     async def model(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
+        self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse:
         known = next((n for n in range(len(messages), 0, -1) if messages[n - 1].kind == "response"), 1)
         new: list[ModelRequest] = [message for message in messages[known:] if message.kind == "request"]

@@ -41,11 +41,9 @@ _REPLY_BYTES = 4096
 
 def available() -> bool:
     """Whether this system has what children need; elsewhere runs are executed in the hall."""
-    if not hasattr(os, "pidfd_open"):
-        return False
     try:
         os.close(os.pidfd_open(os.getpid()))
-    except OSError:
+    except (AttributeError, OSError):
         return False
     return True
 

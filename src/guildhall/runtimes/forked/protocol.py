@@ -50,23 +50,11 @@ class Given(_Line):
 
     @staticmethod
     def of(assignment: Assignment) -> Given:
-        schema = assignment.output_schema
-        return Given(
-            system_prompt=assignment.system_prompt,
-            first_message=assignment.first_message,
-            tools=[dict(tool) for tool in assignment.tools],
-            output_schema=None if schema is None else dict(schema),
-            converses=assignment.converses,
-        )
+        return Given.model_validate(assignment, from_attributes=True)
 
     def assignment(self) -> Assignment:
-        return Assignment(
-            system_prompt=self.system_prompt,
-            first_message=self.first_message,
-            tools=tuple(self.tools),
-            output_schema=self.output_schema,
-            converses=self.converses,
-        )
+        fields: dict[str, Any] = {**dict(self), "tools": tuple(self.tools)}
+        return Assignment(**fields)
 
 
 class Asked(_Line):

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import ModelMessage, ToolCallPart
-from pydantic_ai.settings import ModelSettings
 
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed
 from guildhall.runtimes.forked.protocol import LONGEST, Answered, Asked, Called, Failed, Given, Listened, said
@@ -192,7 +191,7 @@ class _Service:
         self._conversation.extend(asked.requests)
 
     async def _model(self, asked: Asked) -> Answered:
-        response = await self._doors.model(asked.key, self._conversation, ModelSettings(), self._parameters)
+        response = await self._doors.model(asked.key, self._conversation, self._parameters)
         self._conversation.append(response)
         self._asking = False
         calls = (call_of(asked.key, part) for part in response.parts if isinstance(part, ToolCallPart))

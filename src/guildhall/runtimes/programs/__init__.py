@@ -2,3 +2,16 @@
 
 Does not answer model calls: `models.passthrough` does. Except for Cursor, a program reaches only the hall's two doors.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.runtimes.programs.runtime import CliRuntime as CliRuntime
+    from guildhall.runtimes.programs.runtime import Driver as Driver
+    from guildhall.runtimes.programs.runtime import driver_of as driver_of
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

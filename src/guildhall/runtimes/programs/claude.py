@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.messages import BinaryContent, TextContent
@@ -16,7 +15,7 @@ from pydantic_ai.messages import BinaryContent, TextContent
 from guildhall.core.errors import ContextTooLong, RuntimeFailed, RuntimeToolless
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import Ended
+from guildhall.runtimes.programs.runtime import Driver, Ended, normal_name
 from guildhall.runtimes.pydantic import asked
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ _ENV = {
 }
 
 
-class Claude:
+class Claude(Driver):
     """Drives one run of Claude Code."""
 
     row = ROWS["claude"]
@@ -103,26 +102,19 @@ class Claude:
         return None
 
     def names(self, server: str, tool: str) -> str:
-        return f"mcp__{_normal(server)}__{_normal(tool)}"
+        return f"mcp__{normal_name(server)}__{normal_name(tool)}"
 
     def again(self, words: str) -> bytes:
         return _message(_no_command([{"type": "text", "text": words}]))
 
-    def broke(self, manner: str) -> None:
-        return None
-
 
 def _lost(server: Any) -> str | None:
-    """A server of tools that it has not reached, with how it stands."""
+    """Return a tool server that the program has not reached, with its status."""
     match server:
         case {"name": str(name), "status": str(status)} if status != "connected":
             return f"{name} ({status})"
         case _:
             return None
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
 
 
 def _message(content: list[dict[str, Any]]) -> bytes:

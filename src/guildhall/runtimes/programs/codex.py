@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError, RuntimeFailed, RuntimeToolless
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import ANEW, Anew, Ended, refuse_unseen, words_of
+from guildhall.runtimes.programs.runtime import Driver, Ended, normal_name, refuse_unseen, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,14 +39,10 @@ _OFF = (
 )  # fmt: skip
 
 
-class Codex:
+class Codex(Driver):
     """Drives one run of Codex."""
 
     row = ROWS["codex"]
-
-    def __init__(self) -> None:
-        self._thread = ""
-        self._words: str | None = None  # the further message, when it is started once more
 
     def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
         refuse_unseen(self.row, assignment, _IMAGES)
@@ -54,11 +50,11 @@ class Codex:
         prompt = {"model_instructions_file": str(home / _PROMPT)} if assignment.system_prompt.strip() else {}
         pictures = [one for one in assignment.attachments if not one.is_text]
         images = {f"{index}.{_IMAGES[one.media_type]}": one.data for index, one in enumerate(pictures, 1)}
-        if self._words is None:
+        if self._further is None:
             argv = ["exec", *_FLAGS, *(f"--image={image}" for image in images), "-"]
             words = words_of(assignment)
         else:
-            argv, words = ["exec", "resume", *_FLAGS, self._thread, "-"], self._words
+            argv, words = ["exec", "resume", *_FLAGS, self._session, "-"], self._further
         return Launch(
             argv=tuple(argv),
             env={"CODEX_HOME": str(home / "codex"), _TOKEN: entry.token},
@@ -74,7 +70,7 @@ class Codex:
     def read(self, line: Mapping[str, Any]) -> Ended | None:
         match line:
             case {"type": "thread.started", "thread_id": str(thread)}:
-                self._thread = thread
+                self._session = thread
             case {"type": "turn.completed"}:
                 return Ended()
             case {"type": "turn.failed", "error": {"message": str(said)}}:
@@ -92,10 +88,6 @@ class Codex:
 
     def names(self, server: str, tool: str) -> str:
         return f"mcp__{_normal(server)}__{_normal(tool)}"
-
-    def again(self, words: str) -> Anew:
-        self._words = words
-        return ANEW
 
 
 def _normal(name: str) -> str:
@@ -127,9 +119,7 @@ def _settings(entry: Entry, url: str, home: Path, model: str) -> dict[str, Any]:
         "model_provider": "guildhall",
         "model_reasoning_summary": "none",
         "model_providers": {"guildhall": provider},
-        "mcp_servers": {
-            re.sub(r"[^a-zA-Z0-9_-]", "_", name): {"url": f"{url}/mcp/{name}/", **server} for name in entry.servers
-        },
+        "mcp_servers": {normal_name(name): {"url": f"{url}/mcp/{name}/", **server} for name in entry.servers},
         "approval_policy": "never",
         "sandbox_mode": "read-only",
         "web_search": "disabled",
@@ -182,16 +172,12 @@ def _described(model: str) -> dict[str, Any]:
 
 
 def _toml(table: Mapping[str, Any]) -> str:
-    """A table of TOML, with those in it on one line each, so that their order does not matter."""
-    return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in table.items())
+    """Return a table of TOML with inner tables on one line each, so that their order does not matter."""
+    return "".join(f"{json.dumps(name)} = {_value(value)}\n" for name, value in table.items())
 
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
-        return "{" + ", ".join(f"{_key(name)} = {_value(inner)}" for name, inner in table.items()) + "}"
-    return json.dumps(value)  # of text, numbers and truth the two write the same
-
-
-def _key(name: str) -> str:
-    return json.dumps(name)
+        return "{" + ", ".join(f"{json.dumps(name)} = {_value(inner)}" for name, inner in table.items()) + "}"
+    return json.dumps(value)  # JSON and TOML write keys, text, numbers and booleans alike

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import ANEW, Anew, Ended, refuse_unseen, words_of
+from guildhall.runtimes.programs.runtime import Driver, Ended, refuse_unseen, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ _LONGEST = 120_000  # bytes: of one word on a command line Linux takes 131,072
 _PROVIDER = "cursor"
 
 
-class Cursor:
+class Cursor(Driver):
     """Drives one run of Cursor's agent."""
 
     row = ROWS["cursor"]
@@ -35,15 +35,13 @@ class Cursor:
     def __init__(self, environ: Mapping[str, str]) -> None:
         """`environ`: where the person's key is."""
         self._key = environ.get(KEY, "")
-        self._session = ""
-        self._words: str | None = None  # the further message, when it is started once more
 
     def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
         if not self._key:
             hint = f"Make a key in Cursor's settings and put it into the environment: export {KEY}=..."
             raise ModelUnusable(f"runtime cursor: there is no {KEY}, and Cursor asks its models itself", hint=hint)
         refuse_unseen(self.row, assignment)
-        words = f"{assignment.system_prompt}\n\n{words_of(assignment)}" if self._words is None else self._words
+        words = f"{assignment.system_prompt}\n\n{words_of(assignment)}" if self._further is None else self._further
         words = words.replace("\0", "").encode(errors="replace").decode()  # a command line takes nothing else
         if len(words.encode()) > _LONGEST:
             said = f"runtime cursor: Cursor takes {_LONGEST:,} bytes of prompt and message, and these are more"
@@ -53,7 +51,7 @@ class Cursor:
             for name in entry.servers
         }
         named = ("--model", model) if assignment.model.startswith(f"{_PROVIDER}:") and model else ()
-        further = ("--resume", self._session) if self._words is not None else ()
+        further = ("--resume", self._session) if self._further is not None else ()
         return Launch(
             argv=(*_FLAGS, *named, *further, words.lstrip().removeprefix("-") or " "),
             env={KEY: self._key},
@@ -80,7 +78,3 @@ class Cursor:
 
     def names(self, server: str, tool: str) -> str:
         return f"{server}_{tool}"  # its models are never seen
-
-    def again(self, words: str) -> Anew:
-        self._words = words
-        return ANEW

@@ -11,10 +11,10 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, RuntimeFailed
+from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.programs.process import Launch
-from guildhall.runtimes.programs.runtime import ANEW, Anew, Ended, refuse_unseen, words_of
+from guildhall.runtimes.programs.runtime import Driver, Ended, normal_name, refuse_unseen, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,15 +27,11 @@ _ANY = "scripted"  # where a script or a recording answers
 _FOR_EVER = 2_000_000_000  # milliseconds: how long a call takes is for the doors to say
 _CONTEXT, _OUTPUT = 1_000_000_000, 32_000  # tokens
 _UNKNOWN = "invalid"  # a tool that is never offered: with it a call of one that is not there is told to the model
+_REPLACED = re.compile(r"\{(?=env:|file:)")  # in the text of the settings it replaces what begins so
 _PLUGIN = "@opencode-ai/plugin"
-_CATALOGUE = (
-    "models.json"  # of all models that there are: it has hundreds, goes through them at each start, and needs none
-)
+_CATALOGUE = "models.json"  # of all models: it has hundreds, reads them at each start, and needs none
 # How its packages ask a model, and where; by provider.
-_ASKS = {
-    "anthropic": ("@ai-sdk/anthropic", "anthropic"),
-    "openai": ("@ai-sdk/openai", "openai"),
-}
+_ASKS = {"anthropic": ("@ai-sdk/anthropic", "anthropic"), "openai": ("@ai-sdk/openai", "openai")}
 _OTHERS = ("@ai-sdk/openai-compatible", "openai")
 _OFF = (
     "OPENCODE_DISABLE_AUTOCOMPACT",
@@ -53,34 +49,31 @@ _OFF = (
 )
 
 
-class OpenCode:
+class OpenCode(Driver):
     """Drives one run of OpenCode."""
 
     row = ROWS["opencode"]
-
-    def __init__(self) -> None:
-        self._session = ""
-        self._words: str | None = None  # the further message, when it is started once more
 
     def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
         refuse_unseen(self.row, assignment)
         name = model or _ANY
         argv = ["run", "--format", "json", "--auto", "--pure", "--agent", _US, "--model", f"{_US}/{name}"]
         argv += ["--title", "run"]  # or its model would be asked for one
-        argv += ["--session", self._session] if self._words is not None else []
+        argv += ["--session", self._session] if self._further is not None else []
         settings = ".config/opencode"
+        configured = json.dumps(_settings(assignment, entry, url, name))
         known: dict[str, Any] = {"dependencies": {_PLUGIN: "*"}}  # as if it had been fetched already
         return Launch(
             argv=tuple(argv),
             env={**dict.fromkeys(_OFF, "1"), "OPENCODE_MODELS_PATH": str(home / _CATALOGUE)},
             files={
                 _CATALOGUE: "{}",
-                f"{settings}/opencode.json": _plain(_settings(assignment, entry, url, name)),
+                f"{settings}/opencode.json": _REPLACED.sub(r"\\u007b", configured),
                 f"{settings}/package.json": json.dumps(known),
                 f"{settings}/package-lock.json": json.dumps({"packages": {"": known}}),
                 f"{settings}/node_modules/.keep": "",
             },
-            stdin=(words_of(assignment) if self._words is None else self._words).encode(errors="replace"),
+            stdin=(words_of(assignment) if self._further is None else self._further).encode(errors="replace"),
         )
 
     def read(self, line: Mapping[str, Any]) -> Ended | None:
@@ -93,19 +86,8 @@ class OpenCode:
             case _:
                 return None
 
-    def broke(self, manner: str) -> GuildError | None:
-        return None
-
     def names(self, server: str, tool: str) -> str:
-        return f"{_normal(server)}_{_normal(tool)}"
-
-    def again(self, words: str) -> Anew:
-        self._words = words
-        return ANEW
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+        return f"{normal_name(server)}_{normal_name(tool)}"
 
 
 def _said(error: Any) -> str:
@@ -122,11 +104,19 @@ def _settings(assignment: Assignment, entry: Entry, url: str, model: str) -> dic
     options = {"baseURL": f"{url}/llm/{path}/v1", "apiKey": entry.token, "timeout": False}
     limit = {"context": _CONTEXT, "output": _OUTPUT}
     described = {"name": model, "tool_call": True, "reasoning": False, "attachment": False, "limit": limit}
+    allowed = {f"{normal_name(server)}_*": "allow" for server in entry.servers}
+    server = {
+        "type": "remote",
+        "enabled": True,
+        "oauth": False,
+        "headers": {"Authorization": f"Bearer {entry.token}"},
+        "timeout": _FOR_EVER,
+    }
     agent = {
         "mode": "primary",
         "prompt": assignment.system_prompt,
         "model": f"{_US}/{model}",
-        "permission": {"*": "deny", _UNKNOWN: "allow", **{f"{_normal(server)}_*": "allow" for server in entry.servers}},
+        "permission": {"*": "deny", _UNKNOWN: "allow", **allowed},
     }
     return {
         "model": f"{_US}/{model}",
@@ -135,7 +125,7 @@ def _settings(assignment: Assignment, entry: Entry, url: str, model: str) -> dic
         "agent": {_US: agent},
         "enabled_providers": [_US],
         "provider": {_US: {"npm": package, "name": _US, "options": options, "models": {model: described}}},
-        "mcp": {_normal(server): _server(f"{url}/mcp/{server}/", entry.token) for server in entry.servers},
+        "mcp": {normal_name(name): {**server, "url": f"{url}/mcp/{name}/"} for name in entry.servers},
         "share": "disabled",
         "autoupdate": False,
         "snapshot": False,
@@ -144,20 +134,4 @@ def _settings(assignment: Assignment, entry: Entry, url: str, model: str) -> dic
         "plugin": [],
         "instructions": [],
         "compaction": {"auto": False, "prune": False},
-    }
-
-
-def _plain(settings: Mapping[str, Any]) -> str:
-    """As JSON, without anything in it that it would replace: it looks for `{env:...}` and `{file:...}` in the text."""
-    return re.sub(r"\{(?=env:|file:)", r"\\u007b", json.dumps(settings))
-
-
-def _server(url: str, token: str) -> dict[str, Any]:
-    return {
-        "type": "remote",
-        "url": url,
-        "enabled": True,
-        "oauth": False,
-        "headers": {"Authorization": f"Bearer {token}"},
-        "timeout": _FOR_EVER,
     }

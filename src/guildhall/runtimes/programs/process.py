@@ -17,13 +17,14 @@ import os
 import shutil
 import signal
 import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import RuntimeFailed
-from guildhall.sandbox.jail import Confined, Confinement, Doorway, doorway, spawn
+from guildhall.sandbox.jail import Confined, Confinement, doorway, spawn
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
@@ -56,10 +57,9 @@ class Launch:
 class Program:
     """A program, from its start to its end."""
 
-    def __init__(self, confined: Confined, door: socket.socket, home: Path, close: Callable[[], None]) -> None:
+    def __init__(self, confined: Confined, door: socket.socket, close: Callable[[], None]) -> None:
         self._confined = confined
         self.door = door  # where it comes to: it is whose who serves it
-        self.home = home
         self._close = close
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._errors = asyncio.create_task(self._read_errors())
@@ -151,30 +151,25 @@ async def start(installed: Installed, home: Path, launch: Callable[[str], Launch
         opened.callback(door.close)
         how = launch(door.url)
         await asyncio.to_thread(_write, home, how.files)
-        confined = await _spawned(installed, how, home, door, network=network)
+        confinement = Confinement(
+            view=View(cwd=home / "work", folders=(Folder(path=home, writable=True),)),
+            network=network,
+            env={"PATH": installed.search, **how.env},
+            read_only=installed.sees,
+            home=home,
+        )
+        argv, stdin = [str(installed.path), *how.argv], DEVNULL if how.stdin is None else PIPE
+        confined = await spawn(argv, confinement, door=door, stdin=stdin, stdout=PIPE, stderr=PIPE)
         try:
             listening = await door.opened()
         except BaseException:
             await confined.kill()
             raise
-        program = Program(confined, listening, home, opened.pop_all().close)
+        program = Program(confined, listening, opened.pop_all().close)
     program.tell(how.stdin or b"")
     if not how.listens and confined.process.stdin is not None:
         confined.process.stdin.close()
     return program
-
-
-async def _spawned(installed: Installed, how: Launch, home: Path, door: Doorway, *, network: bool) -> Confined:
-    confinement = Confinement(
-        view=View(cwd=home / "work", folders=(Folder(path=home, writable=True),)),
-        network=network,
-        env={"PATH": installed.search, **how.env},
-        read_only=installed.sees,
-        home=home,
-    )
-    pipe = asyncio.subprocess.PIPE
-    stdin = asyncio.subprocess.DEVNULL if how.stdin is None else pipe
-    return await spawn([str(installed.path), *how.argv], confinement, door=door, stdin=stdin, stdout=pipe, stderr=pipe)
 
 
 def _write(home: Path, files: Mapping[str, str | bytes]) -> None:
@@ -232,7 +227,7 @@ def _home() -> Generator[Path]:
 def _sweep(folder: Path) -> None:
     for left in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            held = os.open(left, _ENTER)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while somebody uses it
                 if os.fstat(held).st_uid == os.geteuid():
@@ -257,10 +252,5 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _ended(code: int) -> str:
-    if code <= 128:
-        return f"ended by itself (exit code {code})"
-    try:
-        name = signal.Signals(code - 128).name
-    except ValueError:
-        return f"ended by itself (exit code {code})"
-    return f"was ended by {name}"
+    names = {number + 128: number.name for number in signal.Signals}
+    return f"was ended by {names[code]}" if code in names else f"ended by itself (exit code {code})"

@@ -10,20 +10,19 @@ Does not know command lines or formats: the drivers (`claude`, `codex`, `opencod
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from enum import Enum
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
-from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed
+from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed, RuntimeUnusable
 from guildhall.runtimes.model import Assignment, Doors, Entry, Guest, OpenDoors, Outcome
-from guildhall.runtimes.output_check import OUTPUT_TOOL, OutputJudge, text_of
 from guildhall.runtimes.programs import process
-from guildhall.runtimes.pydantic import asked
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, OutputJudge, asked, text_of
 from guildhall.tools.model import Text, ToolResult
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from socket import socket
 
+    from guildhall.rpc.listener import Listener
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.discovery import Installed, Programs
     from guildhall.runtimes.programs.process import Launch, Program
@@ -50,48 +50,36 @@ class Ended:
     text: str | None = None  # its last words, where its model is not asked at the model door
 
 
-class Anew(Enum):
-    """A program takes a further message only when it is started once more, in the same home."""
+class Driver:
+    """Drives one run of a program. The base of all drivers: it starts the program anew for each further message."""
 
-    ANEW = "anew"
-
-
-ANEW = Anew.ANEW
-
-
-class Driver(Protocol):
-    """What is particular to one process."""
-
-    row: Row
+    row: ClassVar[Row]
+    _session = ""  # the program's id of the conversation
+    _further: str | None = None  # the further message, when the program is started again
 
     def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
-        """How it is started, to come to the doors at this address. `model`: its name; empty: any will do.
+        """Return how to start the program, with the doors at `url`. An empty `model` accepts any.
 
-        Asked once more when it is started anew for a further message.
+        Called again when the program is started again, in the same home, for a further message.
         """
-        ...
+        raise NotImplementedError
 
     def read(self, line: Mapping[str, Any]) -> Ended | None:
-        """What a line that it has said means for the run, if anything."""
-        ...
+        """Return what a line of the program means for the run, if anything."""
+        raise NotImplementedError
 
     def names(self, server: str, tool: str) -> str:
-        """How it names a tool of a server to its model."""
-        ...
+        """Return the name that the program gives its model for a tool of a server."""
+        raise NotImplementedError
 
-    def again(self, words: str) -> bytes | Anew:
-        """A further message of the user, for its input, or for when it is started anew."""
-        ...
+    def again(self, words: str) -> bytes | None:
+        """Return the input for a further message of the user, or None if the program must be started again."""
+        self._further = words
+        return None
 
     def broke(self, manner: str) -> GuildError | None:
-        """What it means that the program ended like this before it was done; None: it crashed."""
-        ...
-
-
-class Listening(Protocol):
-    """The doors, served on a socket."""
-
-    async def close(self, patience: float) -> None: ...
+        """Return the error for a program that ended before it was done, or None if it crashed."""
+        return None
 
 
 class CliRuntime:
@@ -101,7 +89,7 @@ class CliRuntime:
         self,
         driver: Callable[[], Driver],
         programs: Programs,
-        listen: Callable[[socket], Awaitable[Listening]],
+        listen: Callable[[socket], Awaitable[Listener]],
         *,
         quiet: float = _QUIET,
     ) -> None:
@@ -248,7 +236,7 @@ class _Talk:
                 raise said.error
             if said.text is not None:
                 self._heard(ModelResponse(parts=[TextPart(said.text)]))
-            if await self._ended(started) is ANEW:
+            if await self._ended(started):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_FAREWELL):  # what was said has to be in its home by then
                         async for _ in lines:
@@ -259,22 +247,22 @@ class _Talk:
     def _broke(self, manner: str) -> GuildError:
         return self._driver.broke(manner) or RuntimeCrashed(f"{self._driver.row.title} {manner}")
 
-    async def _ended(self, started: Program) -> Anew | None:
-        """It says that it is done: its last answer is the output, or it is told what is wrong with it.
+    async def _ended(self, started: Program) -> bool:
+        """Take the last answer as the output, or tell the program what is wrong with it.
 
-        In a conversation it is told what the person says next.
+        In a conversation, tell it what the user says next. Return True if it must be started again for that.
         """
         if self._last is None:
             raise RuntimeFailed(f"{self._driver.row.title} said that it was done, and had asked nothing")
         if self._found is not None:
             self._done(self._found)
-            return None
+            return False
         problem, output = self._judge.read(self._last, [])
         if self._converses and (problem is None or self._judge.gives_up()):
             return self._tell(started, await self._said())
         if problem is None:
             self._done(Outcome(output=f"{self._cut}{output}" if self._schema is None else output, messages=()))
-            return None
+            return False
         self._missed(problem)
         return self._tell(started, problem)
 
@@ -288,13 +276,12 @@ class _Talk:
             self._listening = False
             self._active = time.monotonic()
 
-    def _tell(self, started: Program, words: str) -> Anew | None:
+    def _tell(self, started: Program, words: str) -> bool:
         self._last, self._cut = None, ""
         further = self._driver.again(words)
-        if further is ANEW:
-            return ANEW
-        started.tell(further)
-        return None
+        if further is not None:
+            started.tell(further)
+        return further is None
 
     async def _watch(self, started: Program, entry: Entry) -> None:
         """Ends when the program does nothing any more."""
@@ -326,6 +313,11 @@ def words_of(assignment: Assignment) -> str:
     return "\n\n".join(text for item in items if isinstance(text := getattr(item, "content", item), str))
 
 
+def normal_name(name: str) -> str:
+    """Return a name with only the characters that programs accept in the names of servers and tools."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+
+
 def refuse_unseen(row: Row, assignment: Assignment, takes: Collection[str] = ()) -> None:
     """Says no to what the program could not show to its model."""
     unseen = [one.label for one in assignment.attachments if not one.is_text and one.media_type not in takes]
@@ -334,3 +326,18 @@ def refuse_unseen(row: Row, assignment: Assignment, takes: Collection[str] = ())
             f"runtime {row.name}: {row.title} cannot hand this over to its model: {', '.join(unseen)}",
             hint="Attach text, or let a worker with `runtime: pydantic` or `runtime: claude` look at it.",
         )
+
+
+def driver_of(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
+    """Return what creates the driver of a run."""
+    from guildhall.runtimes.programs import claude, codex, cursor, opencode
+
+    drivers: dict[str, Callable[[], Driver]] = {
+        "claude": claude.Claude,
+        "codex": codex.Codex,
+        "opencode": opencode.OpenCode,
+        "cursor": lambda: cursor.Cursor(environ),
+    }
+    if runtime not in drivers:
+        raise RuntimeUnusable(f"runtime {runtime} cannot be provided by this version")
+    return drivers[runtime]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
-    from guildhall.policy.risk import Risk
+    from guildhall.policy.rules import Risk
     from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import Listed, Worker
 
