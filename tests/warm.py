@@ -44,7 +44,6 @@ _NEEDED = (
     "guildhall.hall.services.trust",
     "guildhall.hall.services.embedded",
     "guildhall.hall.library",
-    "guildhall.hall.testrun.hall",
     "guildhall.hall.server.process",
     "guildhall.hall.member",
     "guildhall.hall.testrun.runner",

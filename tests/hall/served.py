@@ -12,6 +12,7 @@ from guildhall.hall.client.discovery import find
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.server.process import Log, Process
+from tests.hall.conformance import ConformingProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -33,9 +34,9 @@ class Served:
 
 @asynccontextmanager
 async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
-    """A hall that serves until the block ends."""
+    """Serve a hall until the block ends. Its responses must be as the OpenAPI document describes them."""
     hall = Hall(home, environ={}, process=True)
-    process = Process(hall, Log({}), idle=idle)
+    process = ConformingProcess(hall, Log({}), idle=idle)
     ready = asyncio.Event()
     serving = asyncio.create_task(process.serve(ready.set))
     try:
@@ -46,6 +47,7 @@ async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
     finally:
         process.leave()
         await serving
+    assert not process.differences, "\n".join(process.differences)
 
 
 @dataclass(frozen=True)

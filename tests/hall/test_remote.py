@@ -327,9 +327,9 @@ def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, f
         request = {"request": encode(RunRequest(worker="scribe", input="go")), "frame": encode(frame)}
         cut = remote._stream("runs.run", request)  # as a kill would
         run = (await anext(cut)).run
-        before = hall.process.clients
+        before = hall.process._listener.clients
         await cut.aclose()
-        await until(lambda: hall.process.clients < before)
+        await until(lambda: hall.process._listener.clients < before)
         assert hall.hall.runs.alive(run)
         await remote.runs.park(run)
 

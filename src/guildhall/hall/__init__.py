@@ -6,3 +6,21 @@ Does not contain domain logic: an operation of more than a few lines belongs to 
 
 Flow of a call: `client` -> `server` (in another process) -> `services` -> `composition` -> the packages below.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.hall.client.interface import HallClient as HallClient
+    from guildhall.hall.client.remote import RemoteHall as RemoteHall
+    from guildhall.hall.composition.hall import Hall as Hall
+    from guildhall.hall.library import RunResult as RunResult
+    from guildhall.hall.library import Worker as Worker
+    from guildhall.hall.member import Member as Member
+    from guildhall.hall.services.embedded import EmbeddedHall as EmbeddedHall
+    from guildhall.hall.services.embedded import open_hall as open_hall
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

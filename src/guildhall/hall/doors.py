@@ -5,9 +5,8 @@
     POST /llm/openai/v1/chat/completions, /llm/openai/v1/responses
     GET  /llm/anthropic/v1/models, /llm/openai/v1/models
 
-The MCP endpoint implements the few messages that a client of tools needs (ADR 014). It keeps no session: the token of
-each request selects the run. The client's call id identifies a call, so that a repeated request is a single call.
-A call continues if its client disconnects, and ends with its run.
+The MCP endpoint keeps no session (ADR 014). The client's call id identifies a call, so that a repeated request is a
+single call. A call continues if its client disconnects, and ends with its run.
 Does not decide if a call is allowed: `tools.gate` and `models.door` do. Does not parse model requests:
 `models.passthrough` and `models.dialects` do.
 
@@ -30,7 +29,7 @@ from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.models.passthrough.session import Passing, Reply, failure
 from guildhall.rpc.endpoint import send_reply
-from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body
+from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body, send_json
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from guildhall.rpc.listener import Listener
 from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 
-# What programs that execute runs are told of every tool: they make only such calls side by side, and cut long results
-# otherwise. What may be called is for the gate to say.
+# For programs that execute runs: they call only such tools in parallel, and truncate long results otherwise. The gate
+# decides which calls are allowed.
 _TO_GUESTS = {"annotations": {"readOnlyHint": True}, "_meta": {"anthropic/maxResultSizeChars": 500_000}}
 MOST_CALLS = 256  # of one run at a time
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
@@ -167,7 +166,8 @@ class LlmEndpoint:
         try:
             reply, last = await self._reply(scope, path, receive), False
         except HttpError as error:
-            reply, last = failure(self._meant(path), error.status, error.message), True
+            dialect = self._asked.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
+            reply, last = failure(dialect, error.status, error.message), True
             await _drained(receive)
         await _send(send, reply, last=last)
 
@@ -192,17 +192,14 @@ class LlmEndpoint:
             raise HttpError(401, "this takes the token of a run that is going on, in the place of a key")
         return passing
 
-    def _meant(self, path: str) -> Dialect:
-        return self._asked.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
-
 
 def key_of(headers: Headers) -> str | None:
-    """What a client shows in the place of a key."""
+    """Return the token that a client sends in place of an API key."""
     return headers.get("x-api-key") or headers.bearer
 
 
 async def _drained(receive: Receive) -> None:
-    """Lets a client finish who is not heard, or it would not read why. One that sends without end is cut off."""
+    """Read the rest of a rejected request, up to a limit: most clients send all before they read the answer."""
     size = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_SECONDS):
@@ -214,7 +211,7 @@ async def _drained(receive: Receive) -> None:
 
 
 async def _send(send: Send, reply: Reply, *, last: bool) -> None:
-    """The answer as it comes. It is not read to its end where nobody listens any more: the call goes on without."""
+    """Send an answer piece by piece. The call continues if the client disconnects."""
     head = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in reply.headers.items()]
     head += [(b"connection", b"close")] if last else []
     await send({"type": "http.response.start", "status": reply.status, "headers": head})
@@ -225,7 +222,7 @@ async def _send(send: Send, reply: Reply, *, last: bool) -> None:
 
 
 class Reception:
-    """Serves the doors. `door` finds those that a token opens now."""
+    """Serves the doors. `door` returns the live run that a token opens."""
 
     def __init__(self, door: Callable[[str], RunDoor | None]) -> None:
         self.apps: Mapping[str, App] = {
@@ -234,7 +231,7 @@ class Reception:
         }
 
     async def listen(self, listening: socket.socket) -> Listener:
-        """Serves the doors, and nothing else, on a socket that listens already."""
+        """Serve the doors on a listening socket."""
         listener = Listener(listening=listening)
         await listener.listen(self)
         return listener
@@ -244,8 +241,5 @@ class Reception:
             if scope["path"].startswith(prefix):
                 await app(scope, receive, send)
                 return
-        await send_reply(send, _not_found())
-
-
-async def _not_found() -> tuple[int, Any]:
-    raise HttpError(404, "this address has the doors of a run and nothing else")
+        error = RpcError(INTERNAL_ERROR, "this address has the doors of a run and nothing else")
+        await send_json(send, 404, error.as_response(None))

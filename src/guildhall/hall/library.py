@@ -16,7 +16,7 @@ import asyncio
 import inspect
 import json
 import os
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
@@ -35,14 +35,14 @@ from guildhall.runs.model import Answer, RunRequest, Usage
 from guildhall.runs.purpose import PLAIN, CallPurpose
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 
     from guildhall.hall.client.interface import HallClient
-    from guildhall.hall.client.model import Shown
+    from guildhall.hall.composition.hall import Hall
     from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.tools.model import Toolbox
 
-    # Is shown an ask as JSON; says yes, no, session (or another of its choices), or an Answer with a note.
+    # Gets an ask as JSON; returns yes, no, session (or another of its choices), or an Answer with a note.
     Said = str | bool | Answer
     Approver = Callable[[Mapping[str, Any]], Said | Awaitable[Said]]
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What came of a run."""
+    """The outcome of a run."""
 
     run: str
     status: str
@@ -67,7 +67,7 @@ class RunResult:
         return self.status == "completed"
 
     def output_as(self, kind: type[T]) -> T:
-        """The output as a typed object: a pydantic model, a dataclass, a TypedDict, or any type that JSON can fill."""
+        """Return the output as a typed object: a pydantic model, a dataclass, a TypedDict, or any JSON type."""
         from pydantic import TypeAdapter, ValidationError
 
         if not self.completed:
@@ -102,7 +102,7 @@ class Worker:
         home: Path | str | None = None,
         toolboxes: Sequence[Toolbox] = (),
     ) -> Worker:
-        """The worker of a name or of a file; an error at once if there is none, or if its file is wrong.
+        """Return the worker with a name or a file. Raise if it does not exist or its file is invalid.
 
         `toolboxes` are Python objects for the toolboxes that the worker names. Their handlers run in this process.
         """
@@ -112,41 +112,32 @@ class Worker:
 
     @staticmethod
     def create(spec: Mapping[str, Any], *, cwd: Path | str | None = None, home: Path | str | None = None) -> Worker:
-        """A new worker: name, instructions, and if wanted description, model and output_schema.
+        """Create a worker from name and instructions, and optionally description, model and output_schema.
 
         It has the rights that `worker_creation` in the settings gives, and is saved as a draft below
-        `workers/generated/`. One that is there is not overwritten.
+        `workers/generated/`. An existing worker is not overwritten.
         """
-        from guildhall.hall.composition.hall import Hall
         from guildhall.workers.create import draft, spec_of
 
         new = Worker(name="", **_place(cwd, home))
         frame = new._frame(interactive=False)
-        hall = Hall(new.home, environ=os.environ, readonly=True)
-        try:
+        with _read_only(new.home) as hall:
             taken = [listed.name for listed in hall.workers.listed(frame)]
             made = draft(spec_of(spec), hall.settings(frame).worker_creation, frame, taken=taken, by="a program")
-        finally:
-            hall.release()
         made.save()
         return replace(new, name=made.worker.name)
 
     def definition(self) -> Mapping[str, Any]:
-        """What its file says now."""
-        from guildhall.hall.composition.hall import Hall
-
-        hall = Hall(self.home, environ=os.environ, readonly=True)
-        try:
+        """Return the current content of the worker's file."""
+        with _read_only(self.home) as hall:
             return hall.workers.find(self.name, self._frame(interactive=False)).as_dict()
-        finally:
-            hall.release()
 
     def run(self, input: str, **options: Any) -> RunResult:
-        """Runs the worker to the end of a stretch. Options as for `arun`."""
+        """Run the worker until it ends or waits. Options as for `stream`."""
         return _synchronously(self.arun(input, **options))
 
     async def arun(self, input: str, *, approver: Approver | None = None, **options: Any) -> RunResult:
-        """The same, awaited. `approver` answers what the run asks; without one, a run that asks ends waiting."""
+        """Run the worker until it ends or waits. Without an `approver`, a run that asks waits."""
         run = ""
         async with aclosing(self.stream(input, approver=approver, **options)) as events:
             async for event in events:
@@ -168,9 +159,9 @@ class Worker:
         mode: Mode = "ask",
         call: CallPurpose | None = None,
     ) -> AsyncGenerator[Event]:
-        """Runs the worker and gives its events as they come. Leaving the loop early parks the run.
+        """Run the worker and yield its events. Closing the stream early parks the run.
 
-        `attachments` are files, as `guild run --attach` takes them.
+        `approver` answers asks. `attachments` are files, as for `guild run --attach`.
         """
         if mode not in get_args(Mode):
             raise UsageError(f"there is no mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
@@ -193,7 +184,7 @@ class Worker:
                 yield event
 
     def delegate_to(self, worker: str | Worker, input: str | Mapping[str, Any], **options: Any) -> RunResult:
-        """Has the worker call another one, without asking its own model. Options as for `adelegate_to`."""
+        """Let the worker call another one without asking its own model. Options as for `adelegate_to`."""
         return _synchronously(self.adelegate_to(worker, input, **options))
 
     async def adelegate_to(
@@ -205,14 +196,14 @@ class Worker:
         attachments: Sequence[str | Path] = (),
         **options: Any,
     ) -> RunResult:
-        """The same, awaited. It is a call like one of its model's: by its allow-list, its rules, from its sandboxes."""
+        """Let the worker call another one. Its allow-list, rules and sandboxes apply, as to its model's calls."""
         name = worker.name if isinstance(worker, Worker) else worker
         call = CallPurpose(worker_name=name, input_data=input, attachments=_names(attachments))
         text = input if isinstance(input, str) else json.dumps(input, ensure_ascii=False)
         return await self.arun(text, approver=approver, call=call, **options)
 
     def resume(self, run: str, **options: Any) -> RunResult:
-        """Goes on with a run that waits, was parked, lost, or stopped at a limit. Options as for `aresume`."""
+        """Resume a run that waits, was parked or lost, or stopped at a limit. Options as for `aresume`."""
         return _synchronously(self.aresume(run, **options))
 
     async def aresume(
@@ -224,7 +215,7 @@ class Worker:
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> RunResult:
-        """The same, awaited."""
+        """Resume a run that waits, was parked or lost, or stopped at a limit."""
         frame = self._frame(approver is not None)
         async with (
             _opened(self) as hall,
@@ -237,7 +228,7 @@ class Worker:
         return await self.result(run)
 
     def answer(self, ask: str, choice: str, note: str | None = None) -> None:
-        """Answers an ask of a run that waits; `resume` then goes on."""
+        """Answer an ask of a run that waits. Call `resume` afterwards."""
 
         async def tell() -> None:
             async with _opened(self) as hall:
@@ -246,7 +237,7 @@ class Worker:
         _synchronously(tell())
 
     async def result(self, run: str) -> RunResult:
-        """How a run stands."""
+        """Return the state of a run."""
         from guildhall.hall.services.embedded import open_hall
 
         hall = await open_hall(self.home, os.environ, readonly=True)
@@ -254,10 +245,11 @@ class Worker:
             shown = await hall.runs.get(run)
         finally:
             await hall.close()
+        is_call = shown.run.kind == "call" and shown.run.status == "completed"
         return RunResult(
             run=run,
             status=shown.run.status,
-            output=_output(shown),
+            output=shown.below[0].output if is_call else shown.run.output,
             error=shown.run.error,
             messages=shown.messages,
             usage=shown.usage,
@@ -266,7 +258,7 @@ class Worker:
         )
 
     def _given(self) -> tuple[Any, ...]:
-        """Its toolboxes, where it has some: then the hall is in this process, and can take them."""
+        """Return the argument for toolboxes, if there are any. Only a hall in this process accepts them."""
         return (self.toolboxes,) if self.toolboxes else ()
 
     def _frame(self, interactive: bool) -> Frame:
@@ -276,16 +268,27 @@ class Worker:
         return Frame.here(self.cwd, os.environ, caller="library", **more)
 
 
+@contextmanager
+def _read_only(home: Home) -> Generator[Hall]:
+    from guildhall.hall.composition.hall import Hall
+
+    hall = Hall(home, environ=os.environ, readonly=True)
+    try:
+        yield hall
+    finally:
+        hall.release()
+
+
 def _place(cwd: Path | str | None, home: Path | str | None) -> Any:
-    """Where a worker is looked for, and where its runs are on record."""
+    """Return the arguments `cwd` and `home` of a worker."""
     here = Path(cwd).absolute() if cwd else Path.cwd()
     return {"cwd": here, "home": Home.at(Path(home).absolute()) if home else Home.locate(dict(os.environ))}
 
 
 class _opened:  # noqa: N801 - used like a function
-    """A hall for the length of a block: the home's own process where it is running, else one inside this process.
+    """Connects to the home's hall process if it runs, else opens a hall inside this process.
 
-    Blocks that overlap in one event loop share one: a home has only one.
+    Blocks that overlap in an event loop share a hall, because a home has only one.
     """
 
     _shared: ClassVar[dict[tuple[Path, int], tuple[EmbeddedHall | RemoteHall, int]]] = {}
@@ -337,13 +340,6 @@ def _names(attachments: Sequence[str | Path]) -> tuple[str, ...]:
     if isinstance(attachments, str | Path):
         raise UsageError("attachments is one name", hint="Give a list of them.")
     return tuple(map(str, attachments))
-
-
-def _output(shown: Shown) -> Any:
-    """What came out: of a run that only called another one, what came out of that one."""
-    if shown.run.kind == "call" and shown.run.status == "completed":
-        return shown.below[0].output
-    return shown.run.output
 
 
 async def _answering(

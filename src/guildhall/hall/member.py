@@ -28,21 +28,31 @@ import secrets
 import signal
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from guildhall.core.errors import GuildError, HallInUse, ToolUnavailable
-from guildhall.hall.server.process import Log, log_to_stderr
+from guildhall.core.errors import GuildError, HallInUse, InvalidFile, ToolUnavailable
+from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
+from guildhall.hall.composition.environment import MemberFolder
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.server.process import Log, Process, log_to_stderr
+from guildhall.hall.server.worker_methods import HallJobs, Operations
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.manifest import Manifest, read_manifest
-from guildhall.members.model import SECRET_VARIABLE, WORKER
+from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER
 from guildhall.rpc.endpoint import PATH, Endpoint, Offer
 from guildhall.rpc.listener import Listener
 from guildhall.tools.definition import tool
+from guildhall.workers.loader import WORKER_SUFFIXES
+from guildhall.workers.model import WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
+    from guildhall.core.frame import Frame
     from guildhall.tools.model import Handler, Tool
 
 _RUNNING = "It is running already. If `guild member show` says that the hall runs it, `guild hall stop` ends it."
@@ -54,7 +64,7 @@ class Member:
     """A member, by the folder that its program lies in."""
 
     def __init__(self, file: str | Path) -> None:
-        """`file`: the program, beside which its manifest lies: `Member(__file__)`."""
+        """`file`: the program, which is beside its manifest: `Member(__file__)`."""
         self.root = Path(file).resolve().parent
         self._tools: dict[str, Tool] = {}
 
@@ -69,7 +79,7 @@ class Member:
     def tool(self, /, *, name: str | None = None) -> Callable[[Handler], Handler]: ...
 
     def tool(self, function: Handler | None = None, /, *, name: str | None = None) -> Any:
-        """Offers a typed function as a tool: `@member.tool`. It stays the function that it is."""
+        """Offer a typed function as a tool: `@member.tool`. Return the function unchanged."""
 
         def offer(function: Handler) -> Handler:
             made = tool(name=name)(function)
@@ -81,7 +91,7 @@ class Member:
         return offer if function is None else offer(function)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
-        """The program: `server.py --port N`. Leaves on SIGTERM; what runs then goes on at the next start."""
+        """Run the program `server.py --port N` until SIGTERM. The next start resumes interrupted runs."""
         parser = argparse.ArgumentParser(prog=self.root.name)
         parser.add_argument("--port", type=int, default=0, help="where to serve on this machine; 0: any free port")
         port = parser.parse_args(arguments).port
@@ -93,7 +103,7 @@ class Member:
             sys.exit(f"{self.root.name}: {error}")
 
     async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: Log) -> None:
-        """Until somebody ends the process."""
+        """Serve until SIGTERM or SIGINT."""
         leave = asyncio.Event()
         shown = "" if secret else secrets.token_urlsafe(32)  # for a person who starts it by hand
         async with self.serving(port, secret or shown, environ, log=log) as url:
@@ -110,7 +120,7 @@ class Member:
     async def serving(
         self, port: int, secret: str, environ: Mapping[str, str], *, log: Log | None = None
     ) -> AsyncGenerator[str]:
-        """Serves for the length of a block; gives the address."""
+        """Serve within the block. Yield the address."""
         name, tools = self.manifest.name, tuple(self._tools.values())
         offer = Offer(name=name, version=self.manifest.version or "0", tools=tools)
         if WORKER in self.manifest.capabilities:
@@ -124,17 +134,15 @@ class Member:
     async def _with_hall(
         self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: Log
     ) -> AsyncGenerator[str]:
-        """A member that takes work is a small hall."""
-        from guildhall.hall.member_hall import MemberHallProcess, open_member_hall
-
+        """Serve the tools and the worker from a hall."""
         try:
-            member = open_member_hall(self.root, self.manifest.name, environ)
+            hall, worker = open_member_hall(self.root, self.manifest.name, environ)
         except HallInUse as error:
             raise HallInUse(error.message, where=error.where, hint=_RUNNING) from None
         try:
-            process = MemberHallProcess(member, log, port=port)
+            process = MemberHallProcess(hall, self.root, worker, log, port=port)
         except BaseException:
-            member.hall.release()
+            hall.release()
             raise
         url = process.offer(offer, secret)
         ready = asyncio.Event()
@@ -152,10 +160,70 @@ class Member:
 
 @asynccontextmanager
 async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
-    """A member with tools alone needs no hall."""
+    """Serve the tools without a hall."""
     listener = Listener(port=port)
     await listener.listen(Endpoint.of_one(offer, secret))
     try:
         yield f"http://127.0.0.1:{listener.port}{PATH}"
     finally:
         await listener.close(_FAREWELL)
+
+
+def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple[Hall, str]:
+    """Open the hall of the member in a folder. Return it with the name of the member's worker.
+
+    Raise if the file of the worker is invalid. The settings are those of the user who started the member, unless the
+    member has its own.
+    """
+    worker = worker_in(root, name)
+    user = environ.get(HOME_VARIABLE)
+    folder = MemberFolder(root, user_home=Home(Path(user)) if user else None)
+    hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, process=True, member=folder)
+    try:
+        hall.workers.find(worker, hall.environment.frame_at(root, root))
+    except BaseException:
+        hall.release()
+        raise
+    return hall, worker
+
+
+class MemberHallProcess(Process):
+    """The process of a member: a hall that never exits when idle, and serves the member's own address."""
+
+    def __init__(self, hall: Hall, root: Path, worker: str, log: Log, *, port: int) -> None:
+        super().__init__(hall, log, idle=None, port=port)
+
+        def frame() -> Frame:
+            return replace(hall.environment.frame_at(root, root), caller="member")
+
+        self._operations = Operations(HallJobs(EmbeddedHall(hall, stays=True), worker, frame))
+
+    def offer(self, offer: Offer, secret: str) -> str:
+        """Serve these tools and the worker. Return the address."""
+        endpoint = Endpoint.of_one(replace(offer, worker=self._operate), secret)
+        for path in (PATH, f"{PATH}/"):
+            self.face.place(path, endpoint)
+        return f"{self.url}{PATH}"
+
+    async def _operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Execute `worker/*`, once the runs of an earlier process are resumed."""
+        await self.recovered()
+        if self._hall.main.peek_runs() is None:  # importing takes a second; others are answered meanwhile
+            await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")
+        return await self._operations(method, params)
+
+
+def worker_in(root: Path, name: str) -> str:
+    """Return the worker of a member: the one with the member's name, else the only one in the folder."""
+    files = [path for path in sorted((root / WORKERS).glob("*")) if path.suffix in WORKER_SUFFIXES and path.is_file()]
+    names = [path.stem for path in files]
+    if name in names:
+        return name
+    if len(names) == 1:
+        return names[0]
+    where = str(root / MANIFEST)
+    if not names:
+        hint = f"Write {WORKERS}/{name}.yaml, or take `worker` out of the capabilities."
+        raise InvalidFile("the member takes work, and there is no worker in its folder", where=where, hint=hint)
+    hint = f"Name one of them like the member: {WORKERS}/{name}.yaml."
+    raise InvalidFile(f"the member takes work, and which worker does it? {', '.join(names)}", where=where, hint=hint)

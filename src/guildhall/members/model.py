@@ -6,7 +6,7 @@ Does not have I/O: `manifest.py` reads members, and `process.py` changes their s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from guildhall.core.errors import NotFound
 from guildhall.core.paths import MEMBERS
@@ -73,6 +73,14 @@ class Member:
             "capabilities": list(self.capabilities),
             "error": self.error,
         }
+
+
+class MemberStatus(TypedDict):
+    """The state of a member that the hall has started."""
+
+    member: str
+    state: State
+    jobs: int  # that are running
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,14 +15,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.members.activity import FILE, Work
 from guildhall.members.jobs import MemberJobs, takes_no_work
 from guildhall.members.manifest import Roster, wanted
-from guildhall.members.model import FOLDER, AtWork, Member, MemberShown
+from guildhall.members.model import FOLDER, AtWork, Member, MemberShown, MemberStatus
 from guildhall.members.process import MemberProcess, Pace, log_of
 from guildhall.members.tools import bridge, guidance, server_of
 from guildhall.runs.assembly.callees import NOBODY, Outsiders
@@ -205,8 +205,8 @@ class Members:
         """The jobs of members that go on, as far as is known."""
         return self._work.seen()
 
-    def standing(self) -> list[dict[str, Any]]:
-        """The members that were started and not stopped: how each one stands, and how many jobs of it go on."""
+    def statuses(self) -> list[MemberStatus]:
+        """Return the states of the members that were started and not stopped."""
         return [
             {"member": kept.process.member.name, "state": kept.process.state, "jobs": self._work.count(folder)}
             for folder, kept in self._kept.items()

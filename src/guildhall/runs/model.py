@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import ErrorInfo, LimitReached, UsageError
@@ -293,6 +293,25 @@ class Run:
             "created_at": self.created_at,
             "ended_at": self.ended_at,
         }
+
+
+class ConversationCall(TypedDict):
+    """A tool call of the model, as the conversation of a run shows it."""
+
+    id: str
+    tool: str
+    arguments: Any
+
+
+class ConversationMessage(TypedDict):
+    """A message to the model or of the model, as the conversation of a run shows it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Any  # text, except for results of tools that are JSON
+    calls: NotRequired[list[ConversationCall]]  # of an assistant
+    id: NotRequired[str]  # of a tool: the id of the call
+    tool: NotRequired[str]
+    is_error: NotRequired[bool]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotFound, Refused
 from guildhall.core.text import did_you_mean
-from guildhall.sandbox.path_walk import MAX_DEPTH, Borders, Entry, Trail, identity, place_of, told
+from guildhall.sandbox.path_walk import MAX_DEPTH, Borders, Entry, Trail, identity, is_below, place_of, told
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -70,15 +70,14 @@ class Rooted:
         """The place that a path means: absolute, or from the folder that the run works in."""
         _must_be_sound(path)
         full = path if path.startswith("/") else f"{os.path.abspath(self.view.cwd)}/{path}"  # noqa: PTH100
-        plain = os.path.normpath(full)
-        plain = "/" + plain.lstrip("/")
+        plain = "/" + os.path.normpath(full).lstrip("/")
         folder = self._folder_of(plain)
         if folder is None:
             raise Refused(f"outside the folders of this run: {path}", hint=self._folders_hint())
         root = place_of(folder)
         # As written where that stays in the folder, so that `link/..` means what it means to everyone else.
         written = tuple(full[len(root) :].split("/"))
-        parts = written if _below(full, root) and _stays(written) else tuple(plain[len(root) :].split("/"))
+        parts = written if is_below(full, root) and _stays(written) else tuple(plain[len(root) :].split("/"))
         return Spot(folder=folder, parts=parts, shown=path)
 
     def starts(self, path: str | None) -> list[Spot]:
@@ -107,7 +106,7 @@ class Rooted:
         """The path of a spot as the other tools take it: from the working folder if it is below it."""
         full = os.path.normpath(f"{place_of(spot.folder)}/{'/'.join(spot.parts)}")
         here = os.path.abspath(self.view.cwd)  # noqa: PTH100
-        return full[len(here) :].lstrip("/") or "." if _below(full, here) else full
+        return full[len(here) :].lstrip("/") or "." if is_below(full, here) else full
 
     def read(self, spot: Spot, *, text: bool = False, most: int | None = None) -> Contents:
         """The file's bytes; `text` says that it is read as text, which a folder may permit for some suffixes only.
@@ -180,7 +179,7 @@ class Rooted:
 
     def _folder_of(self, path: str) -> Folder | None:
         """The innermost folder around a path; a named one before an unnamed one."""
-        holding = [folder for folder in self.view.folders if _below(path, place_of(folder))]
+        holding = [folder for folder in self.view.folders if is_below(path, place_of(folder))]
         return max(holding, key=lambda folder: (len(place_of(folder)), folder.name is not None), default=None)
 
     def _folders_hint(self) -> str:
@@ -295,10 +294,6 @@ def _title(folder: Folder) -> str:
 def _last(spot: Spot) -> str:
     named = [part for part in spot.parts if part not in ("", ".")]
     return named[-1] if named else ""
-
-
-def _below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root if root.endswith("/") else f"{root}/")
 
 
 def _stays(parts: tuple[str, ...]) -> bool:

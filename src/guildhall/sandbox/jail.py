@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.sandbox import mounts
-from guildhall.sandbox import seccomp as jail_seccomp
+from guildhall.sandbox import mounts, seccomp
 from guildhall.sandbox.loopback import Doorway
 from guildhall.sandbox.mounts import Access, Confinement, Place, Plan, planned
 from guildhall.sandbox.view import View
@@ -44,7 +43,7 @@ _NAMESPACES = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-dro
 
 @functools.cache
 def _sized(program: str) -> bool:
-    """Whether this bubblewrap can limit the size of a tmpfs."""
+    """Return True if this bubblewrap can limit the size of a tmpfs."""
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -53,11 +52,10 @@ def _sized(program: str) -> bool:
     return found is not None and (int(found[1]), int(found[2])) >= _SIZED_SINCE
 
 
-def arguments(confinement: Confinement, plan: Plan, path: str, seccomp: int | None) -> list[str]:
-    """The command line that goes before the program's own. `seccomp` is a file descriptor with the filter.
+def arguments(confinement: Confinement, plan: Plan, path: str, filter_fd: int | None) -> list[str]:
+    """Return the command line of bubblewrap, without the program's own. `filter_fd`: a descriptor with the filter.
 
-    The environment is not on it, because everybody on the machine can read a command line: bubblewrap is started
-    with exactly the variables that the program gets.
+    It does not contain the environment, because every user of the machine can read a command line.
     """
     program = shutil.which(_PROGRAM, path=path) or _PROGRAM
     scratch = ["--size", str(confinement.scratch_bytes)] if _sized(program) else []
@@ -78,8 +76,8 @@ def arguments(confinement: Confinement, plan: Plan, path: str, seccomp: int | No
             covered += ["--remount-ro", str(place.path)]  # once what is shown below it has its place there
         else:
             argv += ["--ro-bind", "/dev/null", str(place.path)]
-    if seccomp is not None:
-        argv += ["--seccomp", str(seccomp)]
+    if filter_fd is not None:
+        argv += ["--seccomp", str(filter_fd)]
     # What was made to hold the places is not a place: a write that would be lost is an error instead.
     return [*argv, *covered, "--remount-ro", "/", "--chdir", str(plan.cwd), "--"]
 
@@ -95,16 +93,11 @@ Rule = tuple[str, str]  # a real path, and read or write
 
 
 def supported() -> bool:
-    """Whether this kernel has a Landlock that is good enough, and its system calls are known."""
-    if not sys.platform.startswith("linux") or jail_seccomp.compiled(jail_seccomp.Filter(families=frozenset())) is None:
+    """Return True if this kernel has a recent Landlock and its system calls are known."""
+    if not sys.platform.startswith("linux") or seccomp.compiled(seccomp.Filter(families=frozenset())) is None:
         return False
     version = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
     return version >= _OLDEST
-
-
-def launcher_arguments(spec: int) -> list[str]:
-    """The command line of the launcher. `spec` is a file descriptor with what `specification` gives."""
-    return [os.path.realpath(sys.executable), "-I", "-S", str(LAUNCHER), str(spec)]
 
 
 def specification(
@@ -117,9 +110,9 @@ def specification(
     loopback: bool = False,
     port: int | None = None,
 ) -> bytes:
-    """All that the launcher needs to know. `loopback`: in a network of its own it may reach itself.
+    """Return the specification for the launcher. `loopback`: the program may reach itself in a network of its own.
 
-    `port`: of the network it may reach this port, and no more, as far as the kernel can hold that.
+    `port`: the only port that it may reach, as far as the kernel can enforce that.
     """
     places = [place for place in plan.places if place.access != "hidden" and not place.is_pin]
     if namespaces:
@@ -129,9 +122,9 @@ def specification(
     rules += [(f"/dev/{name}", "write") for name in _DEVICES]
     rules += [("/proc", "read"), (str(scratch), "write")]
     # Without a network of its own nothing can be open to it, not even loopback: that is the whole machine's.
-    families = jail_seccomp.families(network=confinement.network, loopback=loopback)
-    filter_ = jail_seccomp.compiled(jail_seccomp.Filter(families=families, modes=namespaces, datagrams=port is None))
-    cwd = plan.cwd if any(_holds(place, plan.cwd) for place in places) else scratch
+    families = seccomp.families(network=confinement.network, loopback=loopback)
+    filter_ = seccomp.compiled(seccomp.Filter(families=families, modes=namespaces, datagrams=port is None))
+    cwd = plan.cwd if any(place.holds(plan.cwd) for place in places) else scratch
     spec: dict[str, Any] = {
         "parent": os.getpid(),
         "namespaces": namespaces,
@@ -148,12 +141,8 @@ def specification(
     return json.dumps(spec).encode()
 
 
-def _holds(place: Place, path: Path) -> bool:
-    return place.path == path or place.path in path.parents
-
-
 def _mounts(plan: Plan) -> list[tuple[str, Access]]:
-    """The places that need a mount: everything starts read-only, so those that are not and what lies below them."""
+    """Return the places that need a mount. All others are read-only from the start."""
     others = [place for place in plan.places if place.access != "read"]
     return [
         (str(place.source), place.access)
@@ -167,7 +156,7 @@ def _is_inside(place: Place, other: Place) -> bool:
 
 
 def _given(place: Place, plan: Plan) -> Iterable[Rule]:
-    """The rules that give a place, and nothing that a place below it takes back."""
+    """Return the rules for a place, without the places below it that have less access."""
     inner = [other for other in plan.places if _is_inside(other, place) and _RANK[other.access] < _RANK[place.access]]
     return _around(place.source, place.access, [other for other in inner if not other.is_pin])
 
@@ -201,7 +190,7 @@ _LIMITED = (
 
 
 def available(path: str | None = None) -> Kind | None:
-    """The strongest kind of confinement that works on this machine, by the programs on `path`; None: none does."""
+    """Return the strongest kind of confinement that works with the programs on `path`, or None."""
     return _available(path or os.environ.get("PATH", _PATH))
 
 
@@ -215,7 +204,7 @@ def _available(path: str) -> Kind | None:
 
 
 def _works(kind: Kind, path: str) -> bool:
-    """Tried, not guessed: containers and distributions forbid namespaces in many ways."""
+    """Try a kind of confinement: containers and distributions forbid namespaces in many ways."""
     confinement = Confinement(view=View(cwd=Path("/")))
     with contextlib.ExitStack() as opened:
         prepared = _prepared(["/bin/sh", "-c", ":"], confinement, kind, path, opened)
@@ -259,8 +248,8 @@ def _prepared(
         plan = plan.without(opened.enter_context(mounts.held(plan.missing)))
     program = _limited(argv, confinement)
     if kind == "bubblewrap":
-        families = jail_seccomp.families(network=confinement.network, loopback=True)
-        code = jail_seccomp.compiled(jail_seccomp.Filter(families=families))
+        families = seccomp.families(network=confinement.network, loopback=True)
+        code = seccomp.compiled(seccomp.Filter(families=families))
         filter_ = None if code is None else _held(code, opened)
         prefix = arguments(confinement, plan, path, filter_)
         env = _environment(confinement, "/tmp")
@@ -276,11 +265,12 @@ def _prepared(
         scratch=Path(os.path.realpath(scratch)),
     )
     held = _held(spec, opened)
-    return _Prepared(argv=launcher_arguments(held), env=_environment(confinement, scratch), fds=(held,))
+    launcher = [os.path.realpath(sys.executable), "-I", "-S", str(LAUNCHER), str(held)]
+    return _Prepared(argv=launcher, env=_environment(confinement, scratch), fds=(held,))
 
 
 def _held(data: bytes, opened: contextlib.ExitStack) -> int:
-    """The data as a file descriptor that a child can read."""
+    """Return a file descriptor with the data that a child can read."""
     held = os.memfd_create("guild", 0)
     opened.callback(os.close, held)
     os.write(held, data)
@@ -289,7 +279,7 @@ def _held(data: bytes, opened: contextlib.ExitStack) -> int:
 
 
 def _limited(argv: Sequence[str], confinement: Confinement) -> list[str]:
-    """The command line with limits set before it; `-d` counts memory that is really asked for, not address space."""
+    """Return a command line that sets limits first; `-d` counts allocated memory, not address space."""
     limits = _LIMITED.format(
         file_blocks=confinement.file_bytes // 512,
         data_kilobytes=confinement.memory_bytes // 1024,
@@ -299,7 +289,7 @@ def _limited(argv: Sequence[str], confinement: Confinement) -> list[str]:
 
 
 def _running_tasks() -> int:
-    """How many threads the machine runs now. Where a user's are counted together, the limit must not be below that."""
+    """Return the number of threads of the machine. A limit per user must not be below it."""
     try:
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):
@@ -307,7 +297,7 @@ def _running_tasks() -> int:
 
 
 def _environment(confinement: Confinement, scratch: str) -> dict[str, str]:
-    """What the program gets. LD_* would also act on what confines it, and GIT_* sends git to other repositories."""
+    """Return the program's variables. LD_* would act on its jail too, and GIT_* leads git to other repositories."""
     kept = {name: value for name, value in confinement.env.items() if not name.startswith(("LD_", "GIT_"))}
     # Git stops at a configuration that it may not read, and the system's may be one.
     home = scratch if confinement.home is None else str(confinement.home)
@@ -323,20 +313,21 @@ class Confined:
     _opened: contextlib.ExitStack = field(repr=False)
 
     async def wait(self) -> int:
-        """The exit code; 128 and more: the number of the signal that ended it."""
+        """Wait for the exit code: 128 plus the number of the signal that ended the program."""
         code = await self.process.wait()
         await asyncio.to_thread(self._opened.close)
         return code if code >= 0 else 128 - code
 
     async def kill(self) -> None:
-        """Ends the program and everything that it started. Goes on to the end even if the caller is cancelled."""
+        """End the program and all processes that it started, even if the caller is cancelled."""
         await asyncio.shield(self._killed())
 
     async def _killed(self) -> None:
         # The keeper of the other kinds has to be asked: it is what ends the rest.
         first = signal.SIGKILL if self.kind == "bubblewrap" else signal.SIGTERM
         for number in (first, signal.SIGKILL):
-            self._send(number)
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
             try:
                 async with asyncio.timeout(_END_SECONDS):
                     await self.wait()
@@ -344,13 +335,9 @@ class Confined:
             except TimeoutError:
                 continue
 
-    def _send(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-
 
 async def _to_the_end(work: Coroutine[Any, Any, _Prepared]) -> _Prepared:
-    """The result of work that must not be left half done: what it opens is closed by the caller."""
+    """Finish the work even if the caller is cancelled: the caller closes what it opens."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
@@ -360,10 +347,7 @@ async def _to_the_end(work: Coroutine[Any, Any, _Prepared]) -> _Prepared:
 
 
 async def doorway(kind: Kind | None = None, *, path: str | None = None, network: bool = False) -> Doorway:
-    """A way for a confined program to come to us. Whoever asks for it closes it.
-
-    `network`: the program is to have the machine's network, so it has none of its own.
-    """
+    """Return a door for a confined program, which the caller closes. `network`: it has the machine's network."""
     chosen = await _chosen(kind, path or os.environ.get("PATH", _PATH))
     return Doorway(inside=chosen != "landlock" and not network)
 
@@ -388,8 +372,10 @@ async def spawn(
     stderr: int = asyncio.subprocess.STDOUT,
     pass_fds: Sequence[int] = (),
 ) -> Confined:
-    """Starts a program confined, without input unless `stdin` says otherwise. `kind` asks for one kind of confinement
-    instead of the strongest. With a `door`, made for the same kind, it can come to us, and to nobody else."""
+    """Start a confined program. `kind`: the kind of confinement, by default the strongest.
+
+    With a `door`, made for the same kind, the program reaches this process and nothing else.
+    """
     path = path or os.environ.get("PATH", _PATH)
     chosen = await _chosen(kind, path)
     with contextlib.ExitStack() as opened:

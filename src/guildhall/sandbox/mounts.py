@@ -74,6 +74,10 @@ class Place:
     def depth(self) -> int:
         return len(self.path.parts)
 
+    def holds(self, path: Path) -> bool:
+        """Return True if the path is the place or below it."""
+        return self.path == path or self.path in path.parents
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -85,18 +89,19 @@ class Plan:
     missing: tuple[Path, ...] = ()  # sources of places that are to stay empty: they are not there, or hold a name only
 
     def without(self, sources: Collection[Path]) -> Plan:
-        """The plan less the places of these sources."""
+        """Return the plan without the places of these sources."""
         return replace(self, places=tuple(place for place in self.places if place.source not in sources))
 
 
 def planned(confinement: Confinement) -> Plan:
-    """The plan for a confinement, as the disk is now."""
+    """Return the plan for a confinement, as the disk is now."""
     links, system = _system()
-    covers = _Covers.of(confinement.view)
-    folders = _folders(confinement.view, covers)
+    view = confinement.view
+    covers = _Covers(hidden=tuple(map(_real, view.hidden)), shown=tuple(map(_real, view.shown)))
+    folders = _folders(view, covers)
     kept = [_seen(path) for path in (*program_paths(), *confinement.read_only) if _readable(path)]
     repositories = [place for folder in folders for place in _repositories(folder, folders, covers)]
-    deciding = _kept(folders, confinement.view.kept)
+    deciding = _kept(folders, view.kept)
     chosen: dict[Path, Place] = {}
     for place in (*system, *deciding, *folders, *repositories, *kept):
         twice = place in folders and any(other.path == place.path and other.access == "write" for other in folders)
@@ -110,24 +115,20 @@ def planned(confinement: Confinement) -> Plan:
         for place in visible
         if place in deciding and (not place.source.exists() or stands_in(place.source))
     )
-    cwd = _cwd(confinement.view.cwd, folders)
-    return Plan(places=tuple(places), links=tuple(links), cwd=cwd, missing=tuple(missing))
+    return Plan(places=tuple(places), links=tuple(links), cwd=_cwd(view.cwd, folders), missing=tuple(missing))
 
 
 def program_paths() -> tuple[Path, ...]:
-    """Where this Python, its packages and Guildhall itself are: read-only wherever they lie, so that no run can change
-    the program that confines it."""
+    """Return the folders of Python, its packages and Guildhall, which no run may change."""
     named = (Path(sys.base_prefix), Path(sys.prefix), *map(Path, import_paths()))
     return tuple(dict.fromkeys((*named, *map(_real, named))))
 
 
 def import_paths() -> list[str]:
-    """What a confined Python started without its site module needs on its path to import Guildhall and packages."""
-    return [str(path) for path in (Path(__file__).parents[2], *_package_folders())]
-
-
-def _package_folders() -> list[Path]:
-    return [path for path in map(Path, sys.path) if path.name in {"site-packages", "dist-packages"} and path.is_dir()]
+    """Return the path on which a Python without its site module can import Guildhall and the packages."""
+    names = {"site-packages", "dist-packages"}
+    packages = [path for path in map(Path, sys.path) if path.name in names and path.is_dir()]
+    return [str(path) for path in (Path(__file__).parents[2], *packages)]
 
 
 def _system() -> tuple[list[tuple[Path, str]], list[Place]]:
@@ -160,15 +161,11 @@ def _below(path: Path, roots: tuple[Path, ...]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Covers:
-    """What is hidden, and what is shown although it lies below that."""
+    """The hidden paths, and the shown paths below them."""
 
     hidden: tuple[Path, ...]
     shown: tuple[Path, ...]
     shared: set[Path] = field(default_factory=set[Path])  # git directories of what is shown
-
-    @staticmethod
-    def of(view: View) -> _Covers:
-        return _Covers(hidden=tuple(map(_real, view.hidden)), shown=tuple(map(_real, view.shown)))
 
     def hides(self, path: Path) -> bool:
         around = [one for one in (*self.hidden, *self.shown) if _below(path, (one,))]
@@ -191,7 +188,7 @@ def _folders(view: View, covers: _Covers) -> list[Place]:
 
 
 def _kept(folders: list[Place], kept: tuple[Path, ...]) -> list[Place]:
-    """What is kept below writable folders, read-only, whether it is there or not."""
+    """Return the kept paths below writable folders as read-only places, whether they exist or not."""
     found: list[Place] = []
     open_first = sorted(folders, key=lambda folder: folder.access != "write")  # of two at one place it counts
     for source in sorted(kept, key=lambda path: len(path.parts)):
@@ -207,7 +204,7 @@ def _kept(folders: list[Place], kept: tuple[Path, ...]) -> list[Place]:
 
 
 def _masks(place: Place, hidden: tuple[Path, ...]) -> list[Place]:
-    """Hidden paths below a place, there where the program would see them."""
+    """Return the hidden paths below a place, where the program would see them."""
     return [
         Place(path=place.path / path.relative_to(place.source), source=path, access="hidden")
         for path in hidden
@@ -216,10 +213,9 @@ def _masks(place: Place, hidden: tuple[Path, ...]) -> list[Place]:
 
 
 def _pins(visible: list[Place], kept: list[Place]) -> list[Place]:
-    """The folders between a writable place and something kept or hidden below it.
+    """Return the folders between a writable place and a kept or hidden path below it.
 
-    Without them the program could rename such a folder, and the next program would look for the hidden path in vain
-    and see all of it under the new name.
+    Otherwise a program could rename such a folder, and the next program would see the hidden path under the new name.
     """
     pins: dict[Path, Place] = {}
     taken = {place.path for place in (*visible, *kept)}
@@ -237,21 +233,19 @@ def _pins(visible: list[Place], kept: list[Place]) -> list[Place]:
 
 
 def _access_of(path: Path, places: list[Place]) -> Access:
-    holders = [place for place in places if place.path == path or place.path in path.parents]
-    return max(holders, key=lambda place: place.depth).access
+    return max((place for place in places if place.holds(path)), key=lambda place: place.depth).access
 
 
 def _cwd(wanted: Path, folders: list[Place]) -> Path:
     wanted = wanted.absolute()
-    seen = any(place.path == wanted or place.path in wanted.parents for place in folders)
-    return wanted if seen and wanted.is_dir() else Path("/tmp")
+    return wanted if wanted.is_dir() and any(place.holds(wanted) for place in folders) else Path("/tmp")
 
 
 # Git: what a repository keeps about itself can make git run programs, so no confined program changes it.
 
 
 def _repositories(folder: Place, folders: list[Place], covers: _Covers) -> list[Place]:
-    """The git directories of a folder, read-only; for a linked worktree also the one that it shares."""
+    """Return the git directories of a folder, read-only, and the shared one of a linked worktree."""
     found: list[Place] = []
     for marker in _git_markers(folder):
         if marker.is_symlink():
@@ -267,7 +261,7 @@ def _repositories(folder: Place, folders: list[Place], covers: _Covers) -> list[
 
 
 def _git_markers(folder: Place) -> list[Path]:
-    """Every `.git` of a folder, down to a few levels."""
+    """Return every `.git` of a folder, down to a few levels."""
     if folder.access != "write":
         return [marker] if (marker := folder.source / ".git").exists() else []
     markers: list[Path] = []
@@ -283,10 +277,10 @@ def _git_markers(folder: Place) -> list[Path]:
 
 
 def _shared_git_directory(marker: Path, folders: list[Place]) -> Path | None:
-    """The common git directory that a linked worktree's `.git` file names.
+    """Return the common git directory that a linked worktree's `.git` file names, or None if it cannot be trusted.
 
-    The file lies where the run may write, so its word counts only if the directory that it names says the same of it,
-    lies where git puts such directories, and is out of the run's reach.
+    The run may write the file. So the directory must name the file too, be where git puts such directories, and be out
+    of the run's reach.
     """
     try:
         named = marker.read_text("utf-8")[:4096].strip().removeprefix("gitdir:").strip()
@@ -308,7 +302,7 @@ _OUT_OF_REACH = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @contextmanager
 def held(paths: Iterable[Path]) -> Generator[frozenset[Path]]:
-    """Sees to it that something is at each of the paths, for the length of the block. Gives those where nothing can."""
+    """Create and lock placeholders at missing paths within the block. Yield the paths that cannot be created."""
     opened: dict[Path, int] = {}
     lost: set[Path] = set()
     try:
@@ -328,7 +322,7 @@ def held(paths: Iterable[Path]) -> Generator[frozenset[Path]]:
 
 
 def _hold(path: Path) -> int:
-    """The thing at the path, made if need be, open and locked against being taken away."""
+    """Open the file or folder at the path, create it if necessary, and lock it against removal."""
     for _ in range(_TRIES):
         with suppress(FileExistsError):
             _make(path)
@@ -344,7 +338,7 @@ def _hold(path: Path) -> int:
 
 
 def _make(path: Path) -> None:
-    """Made with the bit in one step: nobody ever sees it without."""
+    """Create a placeholder with the sticky bit in a single step, so that it never exists without."""
     if path.suffix:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_ISVTX | 0o644))
     else:

@@ -52,13 +52,11 @@ class Borders:
             for text in (os.path.abspath(path), os.path.realpath(path))  # noqa: PTH100
         )
         self._kept_paths = frozenset(_alike(os.path.abspath(path)) for path in view.kept)  # noqa: PTH100
-        self._hidden: frozenset[Identity] = frozenset()
-        self._kept: frozenset[Identity] = frozenset()
         self._roots = _roots(view)
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks again at what is hidden or kept: it may have come into being since."""
+        """Read the identities of hidden and kept paths again: they may have been created since."""
         self._hidden = _identities(self._view.hidden)
         self._kept = _identities(self._view.kept)
 
@@ -68,7 +66,7 @@ class Borders:
     def lets_through(self, path: str, place: str) -> bool:
         """Whether the way to a folder at `place` may lead through this hidden path: what is shown lies below it."""
         return any(
-            _at_or_below(place, shown) and shown != path and _at_or_below(shown, path)
+            is_below(place, shown) and shown != path and is_below(shown, path)
             for shown in (os.path.abspath(one) for one in self._view.shown)  # noqa: PTH100
         )
 
@@ -108,7 +106,8 @@ def _roots(view: View) -> dict[str | Identity, Folder]:
     return roots
 
 
-def _at_or_below(path: str, root: str) -> bool:
+def is_below(path: str, root: str) -> bool:
+    """Return True if the path is the root or below it."""
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
@@ -163,8 +162,7 @@ class Trail:
     def __init__(self, folder: Folder, borders: Borders, shown: str) -> None:
         self._borders = borders
         self._shown = shown
-        place = place_of(folder)
-        self._levels = [Level(_open_root(folder, borders), place, folder)]
+        self._levels = [Level(_open_root(folder, borders), place_of(folder), folder)]
 
     @property
     def here(self) -> Level:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """A folder that a run may see. With a name it is a sandbox of the worker's; None: the folder it works in."""
+    """A folder that a run may see: a sandbox of the worker, or without a name the working folder."""
 
     path: Path
     name: str | None = None
@@ -27,11 +27,10 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """All that a run can see of the disk. What lies below a hidden path is not there, whatever folder holds it; but a
-    folder at or below a `shown` one, which lies further down, is.
+    """The part of the disk that a run can see.
 
-    What is kept is read and never changed through a folder above it, nor made where it is not there. A folder that is
-    itself a kept path, or lies below one, was named on purpose and has its own rules.
+    Paths below a hidden path do not exist for the run, except for folders at or below a `shown` path further down.
+    A kept path is not changed or created through a folder above it. A folder at or below a kept path has its own rules.
     """
 
     cwd: Path

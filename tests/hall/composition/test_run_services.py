@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.run_services import RunServices
-from guildhall.hall.composition.workflow_databases import WorkflowDatabase
+from guildhall.hall.composition.run_services import RunServices, WorkflowDatabase
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_hall_that_only_reads_builds_no_service(home: Home):
     try:
         assert hall.history.recent(10, called=False) == []
         parts = (Hall.jobs, Hall.members, Hall.memory, Hall.memory_compactor, Hall.workflow_databases)
-        assert [part.of(hall).peek() for part in parts] == [None] * len(parts)
+        assert [peek(hall, part) for part in parts] == [None] * len(parts)
         assert hall.main.peek_runs() is None
     finally:
         hall.release()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.composition.projects import make_manager_tools
 from guildhall.projects.commissions import records
 from guildhall.tools.definition import KeyedHandler, TypedHandler, invoke
 from tests.projects.commissions.workshop import call, say, submit, write
@@ -170,7 +169,7 @@ def test_a_question_of_a_worker_that_goes_on_ends_no_waiting(workshop: Workshop)
 
 def tools(shop: Workshop, run: str = "r-manager") -> dict[str, Tool]:
     worker = shop.hall.workers.find("manager", shop.frame)
-    return {tool.name: tool for tool in make_manager_tools(shop.services, worker, shop.frame, run, "run")}
+    return {tool.name: tool for tool in shop.services.manager_tools(worker, shop.frame, run, "run")}
 
 
 async def called(tool: Tool, key: str, **arguments: Any) -> ToolResult:
@@ -366,7 +365,7 @@ def test_outside_of_a_project_it_has_to_name_one(workshop: Workshop, tmp_path: A
 
     async def work(shop: Workshop) -> None:
         worker = shop.hall.workers.find("manager", elsewhere)
-        every = {tool.name: tool for tool in make_manager_tools(shop.services, worker, elsewhere, "r-x", "run")}
+        every = {tool.name: tool for tool in shop.services.manager_tools(worker, elsewhere, "r-x", "run")}
         said = await called(every["list_workers"], "t1")
         assert said.is_error
         assert "Name one of: shop." in said.text

@@ -94,8 +94,14 @@ def _meant(annotation: Any, names: _Names) -> Any:
 
 @cache
 def fields_of(kind: type) -> dict[str, tuple[Any, bool]]:
-    """The fields of a dataclass: their types, and whether each must be there."""
+    """Return the fields of a dataclass or a TypedDict: the type of each, and whether it is required."""
     found: dict[str, tuple[Any, bool]] = {}
+    if typing.is_typeddict(kind):
+        for name, annotation in kind.__annotations__.items():
+            meant = _meant(annotation.__forward_arg__, _names(annotation.__forward_module__))
+            is_optional = get_origin(meant) is typing.NotRequired
+            found[name] = (get_args(meant)[0] if is_optional else meant, not is_optional)
+        return found
     homes = {name: cls.__module__ for cls in reversed(kind.__mro__) for name in vars(cls).get("__annotations__", ())}
     for field in fields(kind):
         needed = field.default is MISSING and field.default_factory is MISSING

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.model import Check, Checked, Document, Shown, Tested, Trusting, Voted, Welcome
+    from guildhall.hall.client.model import (
+        Check,
+        Checked,
+        Document,
+        HallStatus,
+        Shown,
+        Tested,
+        Trusting,
+        Voted,
+        Welcome,
+    )
     from guildhall.jobs.model import Dispatch, Job, JobResult, JobShown, Page
     from guildhall.members.model import AtWork, MemberShown
     from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
@@ -600,7 +610,7 @@ class HallInfo(Protocol):
         """
         ...
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> HallStatus:
         """Return process id, version, address, state, and the number of runs, members and clients of the hall."""
         ...
 

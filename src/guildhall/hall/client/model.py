@@ -6,15 +6,16 @@ Does not contain the types of runs, jobs or projects: the `model` module of each
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
-from guildhall.runs.model import Ask, Run, Usage
+from guildhall.runs.model import Ask, ConversationMessage, Run, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.errors import GuildError
+    from guildhall.members.model import MemberStatus
     from guildhall.room.model import Proposal, Vote
     from guildhall.runs.plan.model import Executes, Plan
     from guildhall.workers.model import Worker
@@ -27,6 +28,34 @@ class Welcome:
 
     env: tuple[str, ...]  # names of the environment variables that a frame may carry
     problem: GuildError | None = None  # the settings cannot be read; `env` is empty then
+
+
+class Health(TypedDict):
+    """The response of `/healthz`."""
+
+    boot: str  # changes each time a hall starts
+    version: str
+    state: Literal["serving", "leaving"]
+
+
+class ProcessStatus(TypedDict):
+    """The status of the process of a hall. An embedded hall has no address, clients or idle time."""
+
+    pid: int
+    state: Literal["embedded", "recovering", "serving", "leaving"]
+    url: NotRequired[str]
+    since: NotRequired[str]
+    clients: NotRequired[int]
+    idle: NotRequired[float | None]  # seconds without runs and clients after which the hall exits
+
+
+class HallStatus(ProcessStatus):
+    """The status of a hall."""
+
+    boot: str
+    version: str
+    runs: int  # that are live
+    members: list[MemberStatus]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +101,7 @@ class Shown:
     run: Run
     below: Sequence[Run]  # those that it has called, and those that these have called
     asks: Sequence[Ask]  # of all of them
-    messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
+    messages: Sequence[ConversationMessage]
     attachments: Sequence[Mapping[str, Any]] = ()  # name, media_type, bytes, digest
     runtime: str = "pydantic"  # what executes it between its doors
 

@@ -12,12 +12,18 @@ import types
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from guildhall import __version__
-from guildhall.core.errors import GuildError
+from guildhall.core.errors import ErrorInfo, GuildError
+from guildhall.core.events import EVENT_DATA, Event
 from guildhall.hall.client.codec import fields_of, verb
 from guildhall.hall.client.interface import SERVICES, VERBS
+from guildhall.hall.client.model import Health
+from guildhall.runs.record.entries import PAYLOADS, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     None: {"type": "null"},
@@ -28,29 +34,28 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     float: {"type": "number"},
     Path: {"type": "string", "minLength": 1, "description": "A path of the machine of the hall."},
     bytes: {"type": "string", "contentEncoding": "base64"},
+    Any: {},
+    object: {},
 }
+_REF = "#/components/schemas/{model}"
 _ERRORS = {
-    "400": "The request is invalid.",
-    "401": "The token is missing or invalid.",
-    "403": "The hall refuses: the code is not trusted, the worker is locked, or the token is that of a run.",
-    "404": "There is no such thing.",
-    "409": "The state of the thing does not permit the verb.",
-    "413": "The request is too large.",
-    "422": "A file that the verb needs is invalid.",
-    "503": "The hall is leaving.",
-    "default": "Another error.",
+    400: "The request is invalid.",
+    401: "The token is missing or invalid.",
+    403: "The hall refuses: the code is not trusted, the worker is locked, or the token is that of a run.",
+    404: "There is no such thing.",
+    405: "The method is not allowed.",
+    408: "The body of the request did not arrive in time.",
+    409: "The state of the thing does not permit the verb.",
+    413: "The request is too large.",
+    421: "The Host header does not name this machine.",
+    422: "A file that the verb needs is invalid.",
+    429: "A limit is reached.",
+    500: "An internal error of the hall.",
+    502: "A model, a member or another server failed.",
+    503: "The hall is leaving, or something that the verb needs is not available.",
+    504: "Something took too long.",
 }
-_ERROR = {
-    "type": "object",
-    "description": "An error. Programs decide by `code`.",
-    "properties": {
-        "code": {"type": "string"},
-        "message": {"type": "string"},
-        "hint": {"type": ["string", "null"], "description": "What to do about it."},
-        "where": {"type": ["string", "null"], "description": "The file or field with the error."},
-    },
-    "required": ["code", "message"],
-}
+_TAGGED: dict[Any, tuple[str, Mapping[Any, Any]]] = {Event: ("type", EVENT_DATA), Entry: ("kind", PAYLOADS)}
 
 
 @cache
@@ -68,12 +73,37 @@ def openapi_document() -> dict[str, Any]:
         "servers": [{"url": "http://127.0.0.1:7420"}],
         "security": [{"token": []}],
         "tags": [{"name": name, "description": inspect.getdoc(kind)} for name, kind in SERVICES.items()],
-        "paths": paths,
+        "paths": {**_fixed_paths(schemas), **paths},
         "components": {
-            "schemas": {"Error": _ERROR, **schemas.components},
+            "responses": {
+                f"Error{status}": _response(text, _object({"error": schemas.of(ErrorInfo)}, ["error"]))
+                for status, text in _ERRORS.items()
+            },
+            "schemas": schemas.components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _fixed_paths(schemas: _Schemas) -> dict[str, Any]:
+    """Return the paths that are not verbs."""
+    health = {
+        "operationId": "health",
+        "tags": ["hall"],
+        "summary": "Return whether the hall is serving. No token is needed.",
+        "security": [],
+        "responses": {"200": _response("The state.", schemas.of(Health)), **_errors(403, 421)},
+    }
+    document = {
+        "operationId": "openapi",
+        "tags": ["hall"],
+        "summary": "Return this document.",
+        "responses": {
+            "200": _response("The document.", {"type": "object", "required": ["openapi", "info", "paths"]}),
+            **_errors(401, 403, 405, 421),
+        },
+    }
+    return {"/healthz": {"get": health}, "/api/openapi.json": {"get": document}}
 
 
 def _operation(name: str, schemas: _Schemas) -> dict[str, Any]:
@@ -84,24 +114,29 @@ def _operation(name: str, schemas: _Schemas) -> dict[str, Any]:
     if known.streams:
         lines = [
             _object({"item": result}, ["item"]),
-            _object({"error": {"$ref": "#/components/schemas/Error"}}, ["error"]),
+            _object({"error": schemas.of(ErrorInfo)}, ["error"]),
             _object({"end": {"const": True}}, ["end"]),
         ]
         media = {"application/x-ndjson": {"schema": {"description": "One line.", "anyOf": lines}}}
-        success = "One JSON object for each line: items, then an error or the end."
+        success = {"description": "One JSON object for each line: items, then an error or the end.", "content": media}
     else:
-        media = {"application/json": {"schema": _object({"result": result}, ["result"])}}
-        success = "The result."
-    failed = {"application/json": {"schema": _object({"error": {"$ref": "#/components/schemas/Error"}}, ["error"])}}
-    errors = {status: {"description": text, "content": failed} for status, text in _ERRORS.items()}
+        success = _response("The result.", _object({"result": result}, ["result"]))
     return {
         "operationId": name,
         "tags": [name.partition(".")[0]],
         "summary": " ".join(summary.split()),
         **({"description": rest} if rest else {}),
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {"200": {"description": success, "content": media}, **errors},
+        "responses": {"200": success, **_errors(*_ERRORS)},
     }
+
+
+def _errors(*statuses: int) -> dict[str, Any]:
+    return {str(status): {"$ref": f"#/components/responses/Error{status}"} for status in statuses}
+
+
+def _response(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -109,7 +144,7 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 class _Schemas:
-    """The JSON schemas of types. Dataclasses become components."""
+    """The JSON schemas of types. Classes become components."""
 
     def __init__(self) -> None:
         self.components: dict[str, Any] = {}
@@ -126,13 +161,10 @@ class _Schemas:
             return {"enum": list(arguments)}
         if origin is not None and not is_dataclass(origin):
             return self._collection(origin, arguments)
-        if inspect.isclass(kind) and issubclass(kind, GuildError):
-            return {"$ref": "#/components/schemas/Error"}
-        if is_dataclass(kind) and not hasattr(kind, "from_wire"):
-            return {"$ref": f"#/components/schemas/{self._component(cast('type', kind))}"}
-        if kind is Any or kind is object:
-            return {}
-        return {"type": "object"}  # a TypedDict, a model of pydantic, or a class with `from_wire`
+        named: Any = origin or kind
+        if hasattr(named, "model_json_schema"):
+            return self._model(named)
+        return {"$ref": _REF.format(model=self._component(ErrorInfo if issubclass(named, GuildError) else named))}
 
     def _collection(self, origin: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
         if origin in (dict, collections.abc.Mapping):
@@ -144,16 +176,34 @@ class _Schemas:
         return {"type": "array", "items": self.of(arguments[0])}
 
     def _component(self, kind: type) -> str:
+        """Add the schema of a class, unless it is there, and return its name."""
         if kind not in self._names:
             name = kind.__name__
             if name in self.components:
                 name = f"{kind.__module__.split('.')[1].capitalize()}{name}"
             self._names[kind] = name
             self.components[name] = {}  # a type may contain itself
-            found = fields_of(kind)
-            schema = _object(
-                {field: self.of(one) for field, (one, _) in found.items()},
-                [field for field, (_, required) in found.items() if required],
-            )
-            self.components[name] = {"description": inspect.getdoc(kind) or "", **schema}
+            self.components[name] = {"description": inspect.getdoc(kind) or "", **self._fields(kind)}
         return self._names[kind]
+
+    def _fields(self, kind: type) -> dict[str, Any]:
+        """Return the schema of a dataclass or a TypedDict. A tagged class has one for each value of its tag."""
+        tag, variants = _TAGGED.get(kind, ("", {}))
+        found = fields_of(kind)
+        required = [field for field, (_, needed) in found.items() if needed]
+        if not variants:
+            return _object({field: self.of(one) for field, (one, _) in found.items()}, required)
+        common = {field: self.of(one) for field, (one, _) in found.items() if field not in (tag, "data")}
+        every = [
+            _object({tag: {"const": value}, **common, "data": self.of(data)}, sorted({*required, tag, "data"}))
+            for value, data in variants.items()
+        ]
+        return {"oneOf": every}
+
+    def _model(self, kind: Any) -> dict[str, Any]:
+        """Add the schemas of a pydantic model and of its parts, and return the reference to it."""
+        schema = kind.model_json_schema(by_alias=bool(kind.model_config.get("serialize_by_alias")), ref_template=_REF)
+        for name, part in {**schema.pop("$defs", {}), kind.__name__: schema}.items():
+            if self.components.setdefault(name, part) != part:
+                raise RuntimeError(f"two types of the API have the name {name}")
+        return {"$ref": _REF.format(model=kind.__name__)}

@@ -1,7 +1,6 @@
 """A database of a hall: takes its lock, opens its store, and gives access to its runs and asks.
 
-Opening a database for writing marks the runs of a dead hall as lost. Any number of halls may read a database.
-The module also contains the locks of a home and of a database outside of the home.
+Opening a database for writing marks the runs of a dead hall as lost.
 Does not run anything on a database: `run_services` does.
 
 Invariant: only the holder of the lock writes to a database, and a lock has at most a single holder.
@@ -80,23 +79,17 @@ class Database:
         try:
             held = lock()
         except HallUnavailable:
-            if not self._wait_until_created(clock):
-                raise
+            until = clock.monotonic() + _CREATION_TIMEOUT_S
+            while not is_created(self._path, self._choose_another):
+                if clock.monotonic() >= until:
+                    raise
+                time.sleep(0.02)
             return
         with held:
             prepare(self._path, self._choose_another)
             store = Store(self._path)
             self._mark_lost(store)
             store.close()
-
-    def _wait_until_created(self, clock: Clock) -> bool:
-        """Return True when the database exists, or False if it does not after a while."""
-        until = clock.monotonic() + _CREATION_TIMEOUT_S
-        while not is_created(self._path, self._choose_another):
-            if clock.monotonic() >= until:
-                return False
-            time.sleep(0.02)
-        return True
 
     def _mark_lost(self, store: Store) -> None:
         """Mark the runs of a hall that died as lost."""
@@ -113,7 +106,7 @@ LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a m
 
 
 def lock_home(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[str, Any] | None = None) -> IO[Any]:
-    """The home's lock, held until it is closed or the process ends. `patience`: how long one that is held is tried."""
+    """Take the lock of a home, until the file is closed or the process ends. `patience`: seconds to wait for it."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = home.lock.open("a+")
     if not _taken(handle, clock, patience):
@@ -131,7 +124,7 @@ def lock_home(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[
 
 
 def lock_database(path: Path, clock: Clock, *, patience: float = 0.0) -> IO[Any]:
-    """The lock of a database outside of the home, which other homes may name too. Nothing is written into it."""
+    """Take the lock of a database outside of the home, which other homes may name too."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +154,7 @@ def _taken(handle: IO[Any], clock: Clock, patience: float) -> bool:
 
 
 def _holder(text: str) -> tuple[str, str]:
-    """Who holds the lock, and what to do about it."""
+    """Return who holds the lock, and what the user can do about it."""
     wait = "Wait for it to end"
     try:
         told = json.loads(text)

@@ -1,19 +1,18 @@
 """Environment of a hall: holds home, variables, clock and settings, and the run policy of tests and members.
 
-`RunPolicy` contains the replacements for parts of production, such as the scripted models of `guild test`.
 Does not start or close anything. Does not parse settings: `core.config` does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from guildhall.core.config import Settings, load_settings
 from guildhall.core.frame import Frame
 from guildhall.core.ids import new_id
 from guildhall.core.redaction import Secrets
-from guildhall.hall.composition.lazy import lazy
 from guildhall.models.credentials import travelling
 from guildhall.runs.model import HALL
 
@@ -53,14 +52,14 @@ class Environment:
     policy: RunPolicy
     boot: str = field(default_factory=lambda: new_id("b"))  # identifies this hall as the owner of the runs it executes
 
-    @lazy
+    @cached_property
     def projects(self) -> Projects:
         """The projects that config.yaml registers."""
         from guildhall.projects.registry import Projects
 
         return Projects(self.home)
 
-    @lazy
+    @cached_property
     def secrets(self) -> Secrets:
         """Secrets that must not get into a repository: those of the hall, and of the callers who asked for work."""
         return Secrets(self.environ)
@@ -88,6 +87,11 @@ class Environment:
 
 
 T = TypeVar("T")
+
+
+def peek(instance: object, attribute: cached_property[T]) -> T | None:
+    """Return the value of a cached property, or None if it was not built: shutdown ignores unused parts."""
+    return vars(instance).get(attribute.attrname or "")
 
 
 def _unchanged(value: T) -> T:

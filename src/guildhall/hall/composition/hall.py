@@ -1,30 +1,21 @@
 """Composition root: `Hall` creates the parts of a hall and passes each part the objects that it needs.
 
-    Environment         home, variables, clock, settings, run policy
-    Database            the home's own: store, lock, asks, history
-    RuntimeRegistry     the runtimes that execute runs
-    WorkerServices      workers and the things that they declare
-    RunServices         runs, workflows, rooms of a database: `main` is the home's own
-    WorkflowDatabases   the databases that workflows name, each with RunServices
-    ProjectServices     projects, commissions, meetings
-
-A part that needs imports or files is built on first use (`lazy`), so that creating a `Hall` is cheap.
+A part that needs imports or files is built on first use (`cached_property`), so that creating a `Hall` is cheap.
 Does not implement the interface: `hall.services` does. Does not serve HTTP: `hall.server` does.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import Event, EventBus
 from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_home
-from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy
-from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy, peek
 from guildhall.hall.composition.projects import ProjectServices
-from guildhall.hall.composition.run_services import RunServices
+from guildhall.hall.composition.run_services import RunServices, WorkflowDatabases
 from guildhall.hall.composition.runtimes import RuntimeRegistry
 from guildhall.hall.composition.workers import WorkerServices
 from guildhall.runs.record.records import find_run
@@ -33,23 +24,17 @@ from guildhall.store.schema import SET_HOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.hall.composition.workflow_databases import WorkflowDatabases
     from guildhall.jobs.service import Jobs
     from guildhall.members.service import Members
     from guildhall.memory.service import Memory
-    from guildhall.models.model import Source
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.hooks import Seating
-    from guildhall.runs.model import Ask
     from guildhall.runs.purpose import RunKind
-    from guildhall.tools.model import Tool
-    from guildhall.workers.model import Worker
     from guildhall.workflow.service import Workflows
 
 
@@ -97,14 +82,13 @@ class Hall:
         self.settings = environment.settings
         self.bus = EventBus()
         self.keeps_alive: list[Callable[[], bool]] = []  # each returns True if the process must not exit when idle
-        holder = {"boot": environment.boot, "hall": process}
         self.database = Database(
             home.database,
             environment,
-            lock=partial(lock_home, home, environment.clock, told=holder),
+            lock=partial(lock_home, home, environment.clock, told={"boot": environment.boot, "hall": process}),
             patience=patience,
             choose_another=SET_HOME,
-            ask_closed=self._ask_closed,
+            ask_closed=lambda ask: self.main.ask_closed(ask),
         )
         self.store = self.database.store
         self.history = self.database.history
@@ -114,11 +98,11 @@ class Hall:
             environment,
             self.database,
             self.runtimes,
-            members=Hall.members.of(self),
-            memory=Hall.memory.of(self),
-            compactor=Hall.memory_compactor.of(self),
-            project_tools=self._project_tools,
-            recorded_source=self._recorded_source,
+            members=lambda: self.members,
+            memory=lambda: self.memory,
+            compactor=lambda: self.memory_compactor,
+            project_tools=lambda worker, frame, run, context: self.project_services.tools(worker, frame, run, context),
+            recorded_source=lambda run: self.where(run).recordings.source(run),
         )
         self.main = RunServices(
             environment,
@@ -128,18 +112,14 @@ class Hall:
             runtimes=self.runtimes,
             owner_of=self.owner_of,
         )
-        self.project_services = ProjectServices(
-            environment, self.database, bus=self.bus, workers=self.workers, main=self.main
-        )
+        self.project_services = ProjectServices(self.main)
 
     # databases
 
-    @lazy
+    @cached_property
     def workflow_databases(self) -> WorkflowDatabases:
         """The databases that workflows name."""
-        from guildhall.hall.composition.workflow_databases import WorkflowDatabases
-
-        return WorkflowDatabases(self.main, self.runtimes)
+        return WorkflowDatabases(self.main)
 
     def where(self, run: str) -> RunServices:
         """Return the services of the database that has a run. Return `main` if no database has it."""
@@ -148,12 +128,6 @@ class Hall:
     def databases(self) -> Sequence[RunServices]:
         """Return the services of all databases, `main` first."""
         return (self.main, *self.workflow_databases.every())
-
-    def _ask_closed(self, ask: Ask) -> None:
-        self.main.ask_closed(ask)
-
-    def _recorded_source(self, run: str) -> Source:
-        return self.where(run).recordings.source(run)
 
     # services
 
@@ -182,7 +156,7 @@ class Hall:
         """The meetings of all projects."""
         return self.project_services.meetings
 
-    @lazy
+    @cached_property
     def jobs(self) -> Jobs:
         """The jobs that were dispatched here. The first access reads their directories."""
         from guildhall.jobs.service import Jobs
@@ -193,28 +167,28 @@ class Hall:
             clock=self.clock,
             history=self.history,
             asks=self.asks,
-            runs=RunServices.runs.of(self.main),
+            runs=lambda: self.main.runs,
             alive=self.main.is_alive,
             find=self.workers.find_for_work,
             output_schema=self.workers.output_schema,
             readonly=self.environment.readonly,
         )
 
-    @lazy
+    @cached_property
     def members(self) -> Members:
         """The guild members that can be reached from here. A member is started when it is needed."""
         from guildhall.members.service import Members
 
         return Members(home=self.home, clock=self.clock, trust=self.workers.supply.trust)
 
-    @lazy
+    @cached_property
     def memory(self) -> Memory:
         """The memory of workers, projects and the user."""
         from guildhall.memory.service import Memory
 
         return Memory(self.home, self.store, self.clock)
 
-    @lazy
+    @cached_property
     def memory_compactor(self) -> MemoryCompactor:
         """Compacts memory that is over its limit, in the background."""
         from guildhall.runs.execution.memory_compaction import MemoryCompactor
@@ -227,9 +201,6 @@ class Hall:
             bus=self.bus,
             clock=self.clock,
         )
-
-    def _project_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
-        return self.project_services.tools(worker, frame, run, context)
 
     # owners of runs
 
@@ -249,13 +220,13 @@ class Hall:
 
     def is_busy(self) -> bool:
         """Return True if runs are executed, background work is going on, or something else needs this process."""
-        members, compactor = Hall.members.of(self).peek(), Hall.memory_compactor.of(self).peek()
+        members, compactor = peek(self, Hall.members), peek(self, Hall.memory_compactor)
         in_background = (members is not None and members.busy) or (compactor is not None and compactor.is_busy)
         return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keeps_alive)
 
     async def settle(self, timeout_s: float | None = None) -> list[Event]:
         """Wait for background work. Return its events that no stream has delivered."""
-        compactor = Hall.memory_compactor.of(self).peek()
+        compactor = peek(self, Hall.memory_compactor)
         if compactor is None:
             return []
         return await (compactor.wait() if timeout_s is None else compactor.wait(timeout_s))
@@ -267,7 +238,7 @@ class Hall:
         await self.settle(_SETTLE_TIMEOUT_S)
 
     def _stop_wakeups(self) -> None:
-        if (jobs := Hall.jobs.of(self).peek()) is not None:
+        if (jobs := peek(self, Hall.jobs)) is not None:
             jobs.close()
         self.project_services.close()
 
@@ -276,13 +247,13 @@ class Hall:
         self._stop_wakeups()
         await self.settle()
         await self.workflow_databases.park_all("user")
-        if (members := Hall.members.of(self).peek()) is not None:
+        if (members := peek(self, Hall.members)) is not None:
             await members.close()
         await self.runtimes.close()
         self.release()
 
     def release(self) -> None:
         """Close the databases and release their locks. Nothing may run."""
-        if (databases := Hall.workflow_databases.of(self).peek()) is not None:
+        if (databases := peek(self, Hall.workflow_databases)) is not None:
             databases.close()
         self.database.close()

@@ -1,7 +1,5 @@
 """Project services of a hall: connect registration, git, commissions, meetings and the manager's tools.
 
-The module creates the commission and meeting services of all projects. It also decides which project tools a worker
-gets without declaring them.
 Does not contain the rules of commissions, meetings or branches: `guildhall.projects` does.
 
 Invariant: a hall that may write ties a project's name to its repository before it uses that repository.
@@ -10,38 +8,32 @@ Invariant: a hall that may write ties a project's name to its repository before 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
-from guildhall.hall.composition.environment import Environment
-from guildhall.hall.composition.lazy import lazy
-from guildhall.hall.composition.run_services import RunServices
+from guildhall.hall.composition.environment import peek
+from guildhall.projects.commissions.model import Commission, parse_checkout_name
 from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectShown
+from guildhall.projects.records import Redactions, living
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
-from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.database import Database
-    from guildhall.hall.composition.workers import WorkerServices
-    from guildhall.projects.commissions.model import Commission
+    from guildhall.hall.composition.run_services import RunServices
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.repository import Git
     from guildhall.projects.git.worktrees import Worktrees
     from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.service import Meetings
-    from guildhall.projects.records import Redactions
     from guildhall.projects.registry import Projects
     from guildhall.projects.workspace import UsableModels
     from guildhall.tools.model import Tool
@@ -54,14 +46,11 @@ _log = logging.getLogger("guildhall.hall")
 class ProjectServices:
     """The projects of a home, with their commissions and meetings."""
 
-    def __init__(
-        self, environment: Environment, database: Database, *, bus: EventBus, workers: WorkerServices, main: RunServices
-    ) -> None:
+    def __init__(self, main: RunServices) -> None:
         """`main`: the services of the home's own database, where the runs of projects are."""
-        self.environment = environment
-        self.database = database
-        self.workers = workers
-        self._bus = bus
+        self.environment = main.environment
+        self.workers = main.workers
+        self.history = main.history
         self._main = main
         self._gits: dict[tuple[str, Path], Git] = {}
 
@@ -81,18 +70,16 @@ class ProjectServices:
             self._gits[key] = Git(project.path, self.environment.home.desks / project.name)
         return self._gits[key]
 
-    @lazy
+    @cached_property
     def identities(self) -> Identities:
         from guildhall.projects.identity import Identities
 
-        return Identities(self.environment.home, self.database.store)
+        return Identities(self.environment.home, self._main.store)
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
-        """Registers a repository, with what is on record of it and of no other that had its name.
-
-        One that is registered and was moved keeps its name and its settings.
-        """
-        moved = self._moved_to(path)
+        """Register a repository. A moved repository keeps its name, its settings and its records."""
+        gone = [one for one in self.projects.sound() if not one.path.exists()] if path.is_dir() else []
+        moved = next((one for one in gone if self.identities.is_at(one.name, path)), None)
         if moved is not None and name not in (None, moved.name):
             hint = "Leave `--name` out: then it is registered here, with all that is on record of it."
             raise Conflict(f"this is the project {moved.name!r}, which was at {moved.path}", where=str(path), hint=hint)
@@ -101,13 +88,8 @@ class ProjectServices:
         self._claim(project)
         return project
 
-    def _moved_to(self, path: Path) -> Project | None:
-        """The project whose own folder is gone, and whose repository lies here."""
-        gone = [one for one in self.projects.sound() if not one.path.exists()] if path.is_dir() else []
-        return next((one for one in gone if self.identities.is_at(one.name, path)), None)
-
     def remove_project(self, name: str) -> ProjectShown:
-        """Takes a project out of the register; what is on record of it stays the repository's, not the name's."""
+        """Remove a project from the register. Its records stay with the repository, not with the name."""
         removed = self.projects.remove(name)
         self._forget_git(name)
         if is_name(name):  # what config.yaml has may be anything
@@ -115,7 +97,7 @@ class ProjectServices:
         return removed
 
     def check_project(self, name: str) -> list[Problem]:
-        """What is wrong with a project: with its entry and its repository, then with how its branches stand."""
+        """Return the problems of a project's entry, repository and branches."""
         found = self.projects.check(name)
         if any(problem.blocks for problem in found):
             return found
@@ -130,7 +112,7 @@ class ProjectServices:
             del self._gits[key]
 
     def _claim(self, project: Project) -> None:
-        """Nothing is done for a project before it is sure which repository its name stands for."""
+        """Tie the project's name to its repository."""
         if self.environment.readonly or not project.path.is_dir():  # where its folder is gone, git says so
             return
         try:
@@ -145,65 +127,62 @@ class ProjectServices:
 
         return Branches(project, self.git(project), self.redact)
 
-    @lazy
+    @cached_property
     def redact(self) -> Redactions:
-        """Texts as they may come into a repository, also where an earlier hall knew a secret that this one does not."""
-        from guildhall.projects.records import Redactions
-
-        return Redactions(self.database.store, self.environment.secrets, readonly=self.environment.readonly)
+        """Redacts texts for a repository, also secrets that only an earlier hall knew."""
+        return Redactions(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
 
     def _find_worker(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. The caller's secrets are redacted from now on."""
         self.environment.secrets.learn({**frame.env, **frame.keys})
         return self.workers.find_for_work(name, frame)
 
-    @lazy
+    @cached_property
     def usable_models(self) -> UsableModels:
-        """What is known about models without asking one."""
+        """Checks models without calling them."""
         from guildhall.projects.workspace import UsableModels
 
         return UsableModels(
             settings=self.environment.settings, source=self.workers.source, priced=self.workers.has_price
         )
 
-    @lazy
+    @cached_property
     def worktrees(self) -> Worktrees:
         from guildhall.projects.git.worktrees import Worktrees
 
         return Worktrees(self.environment.home, self.git)
 
-    @lazy
+    @cached_property
     def meetings(self) -> Meetings:
-        """The conversations of people with workers, in projects."""
-        from guildhall.hall.composition.workers import check_trust_again
+        """The meetings of all projects."""
         from guildhall.projects.meetings.context import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
         return Meetings(
             MeetingContext(
                 home=self.environment.home,
-                store=self.database.store,
+                store=self._main.store,
                 clock=self.environment.clock,
-                history=self.database.history,
-                projects=Environment.projects.of(self.environment),
+                history=self.history,
+                projects=lambda: self.environment.projects,
                 branches=self.branches,
                 worktrees=self.worktrees,
-                runs=RunServices.runs.of(self._main),
+                runs=lambda: self._main.runs,
                 is_alive=self._main.is_alive,
-                bus=self._bus,
+                bus=self._main.bus,
                 redact=self.redact,
                 find_worker=self._find_worker,
                 models=self.usable_models,
-                check_trust=partial(check_trust_again, self.workers, self.database.history),
+                check_trust=lambda run, frame: self.workers.check_trust_again(self.history.get(run), frame),
                 frame_at=lambda place: self.environment.frame_at(place, place),
             )
         )
 
     def restore_worktrees(self) -> None:
-        """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""
+        """Create the checkouts again that were removed by hand while no hall ran, and log them."""
         try:
             projects = self.projects.sound()
-        except GuildError as error:  # config.yaml cannot be read at all: what is wrong there keeps nobody from going on
+        except GuildError as error:  # an unreadable config.yaml must not stop recovery
             _log.warning("the worktrees: %s", error)
             return
         for project in projects:
@@ -216,19 +195,14 @@ class ProjectServices:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 
     def unfinished(self, project: str) -> tuple[str, ...]:
-        """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""
-        from guildhall.projects.commissions.model import parse_checkout_name
-        from guildhall.projects.records import living
-
-        on_record = self.database.store.read(lambda connection: living(connection, project))
+        """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
+        on_record = self._main.store.read(lambda connection: living(connection, project))
         others = [parse_checkout_name(place) or place for place in self.worktrees.activities(project)]
         return tuple(dict.fromkeys((*on_record, *others)))
 
     def check_removable(self, name: str) -> None:
-        """Raises where a project cannot be taken out of the register: something there has not ended, or still lies."""
-        from guildhall.projects.records import living
-
-        if on_record := self.database.store.read(lambda connection: living(connection, name)):
+        """Raise Conflict if a project has unfinished work or checkouts."""
+        if on_record := self._main.store.read(lambda connection: living(connection, name)):
             more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(
                 f"the project {name} has work that has not ended: {', '.join(on_record[:10])}{more}",
@@ -243,41 +217,35 @@ class ProjectServices:
                 "the way of one that stays; move it elsewhere.",
             )
 
-    @lazy
+    @cached_property
     def commissions(self) -> Commissions:
         """The commissions of all projects."""
         from guildhall.projects.commissions.context import CommissionContext
         from guildhall.projects.commissions.service import Commissions
 
+        home = self.environment.home.path
         return Commissions(
             CommissionContext(
-                store=self.database.store,
+                store=self._main.store,
                 clock=self.environment.clock,
-                history=self.database.history,
-                asks=self.database.asks,
+                history=self.history,
+                asks=self._main.asks,
                 redact=self.redact,
-                projects=Environment.projects.of(self.environment),
+                projects=lambda: self.environment.projects,
                 branches=self.branches,
                 worktrees=self.worktrees,
-                runs=RunServices.runs.of(self._main),
+                runs=lambda: self._main.runs,
                 is_alive=self._main.is_alive,
                 find_worker=self._find_worker,
                 models=self.usable_models,
                 output_schema=self.workers.output_schema,
                 frame_at=self.environment.hall_frame,
-                max_running=self._max_commissions,
+                max_running=lambda: self.environment.settings(self.environment.hall_frame(home)).commissions.max,
                 request_meeting=self._request_conflict_meeting,
-                decline_meeting=self._decline_conflict_meeting,
+                decline_meeting=lambda run: self.meetings.call_off(run, "the conflict is resolved"),
                 readonly=self.environment.readonly,
             )
         )
-
-    def _max_commissions(self) -> int:
-        home = self.environment.home.path
-        return self.environment.settings(self.environment.hall_frame(home)).commissions.max
-
-    def _decline_conflict_meeting(self, run: str) -> Awaitable[None]:
-        return self.meetings.call_off(run, "the conflict is resolved")
 
     async def _request_conflict_meeting(self, commission: Commission) -> None:
         """Request a meeting about a merge conflict, with the worker whose work it is."""
@@ -294,10 +262,39 @@ class ProjectServices:
         """
         project = self.projects.at(frame.root)
         artifacts = self._artifact_tools(project, worker.name, frame) if project is not None else ()
-        if worker.scope != "shipped":
-            return artifacts
+        return (*artifacts, *self.manager_tools(worker, frame, run, context))
 
-        return (*artifacts, *make_manager_tools(self, worker, frame, run, context))
+    def manager_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
+        """Return the manager's tools if this is the manager and it works for a user, else nothing."""
+        if not is_manager(worker) or context not in CONTEXTS:
+            return ()
+        return manager_tools(
+            ManagerContext(
+                run=run,
+                frame=frame,
+                projects=self.projects,
+                commissions=lambda: self.commissions,
+                meetings=lambda: self.meetings,
+                workers=self._workers_for_manager,
+                review=self._open_pull_request,
+                began=lambda key: self._started_at(run, key),
+            )
+        )
+
+    def _workers_for_manager(self, frame: Frame) -> Sequence[Worker]:
+        """Return the workers that the manager can give work to: not itself, and no worker that only the hall runs."""
+        found = self.workers.active(frame)
+        return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
+
+    def _open_pull_request(self, project: Project, title: str, body: str) -> Review:
+        outward, clock = Outward(project.path, self.environment.environ), self.environment.clock
+        git, branches = self.git(project), self.branches(project)
+        return PullRequests(project, git=git, branches=branches, outward=outward, clock=clock).open(title, body)
+
+    def _started_at(self, run: str, key: str) -> str | None:
+        """Return when a tool call of a run first started, or None if it did not."""
+        journal = self.history.journal(run)
+        return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)
 
     def _artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""
@@ -310,52 +307,5 @@ class ProjectServices:
     def close(self) -> None:
         """Stop waking commissions and meetings that wait. Do nothing if neither was used."""
         for part in (ProjectServices.commissions, ProjectServices.meetings):
-            if (built := part.of(self).peek()) is not None:
+            if (built := peek(self, part)) is not None:
                 built.close()
-
-
-def make_manager_tools(
-    services: ProjectServices, worker: Worker, frame: Frame, run: str, context: str
-) -> tuple[Tool, ...]:
-    """Return the manager's tools if this is the manager and it works for a user, else nothing."""
-    if not is_manager(worker) or context not in CONTEXTS:
-        return ()
-    return manager_tools(
-        ManagerContext(
-            run=run,
-            frame=frame,
-            projects=services.projects,
-            commissions=lambda: services.commissions,
-            meetings=lambda: services.meetings,
-            workers=partial(_workers, services),
-            review=partial(_open_pull_request, services),
-            began=partial(_started_at, services, run),
-        )
-    )
-
-
-def add_manager_rules(worker: Worker, asks_before: Sequence[str]) -> Worker:
-    """Return the manager with the tools that need approval by the settings. Return any other worker unchanged."""
-    if not asks_before or not is_manager(worker):
-        return worker
-    rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
-    return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
-
-
-def _workers(services: ProjectServices, frame: Frame) -> Sequence[Worker]:
-    """Return the workers that the manager can give work to: not itself, and no worker that only the hall runs."""
-    found = services.workers.active(frame)
-    return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
-
-
-def _open_pull_request(services: ProjectServices, project: Project, title: str, body: str) -> Review:
-    environment = services.environment
-    outward = Outward(project.path, environment.environ)
-    git, branches = services.git(project), services.branches(project)
-    return PullRequests(project, git=git, branches=branches, outward=outward, clock=environment.clock).open(title, body)
-
-
-def _started_at(services: ProjectServices, run: str, key: str) -> str | None:
-    """Return when a tool call of a run started, the first time if it was repeated. Return None if it did not."""
-    journal = services.database.history.journal(run)
-    return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)

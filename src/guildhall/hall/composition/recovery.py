@@ -1,8 +1,7 @@
 """Recovery: resumes the runs that an earlier hall lost or parked at its shutdown.
 
-Runs that a user parked stay parked. A run that was lost three times without progress fails (`MOST_CRASHES`). A user may
-still resume it. A quiet workflow is exempt from this limit.
-Trust is checked again before a run is resumed.
+Runs that a user parked stay parked. A run that was lost `MOST_CRASHES` times without progress fails, unless it is a
+quiet workflow. A user may still resume it.
 Does not mark runs as lost: `database` does when it is opened.
 """
 
@@ -23,7 +22,6 @@ from guildhall.workflow import records as workflow_records
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.composition.run_services import RunServices
     from guildhall.runs.model import Run
@@ -33,7 +31,7 @@ _log = logging.getLogger("guildhall.hall")
 
 
 class Recovery:
-    """Lets the runs of an earlier hall go on."""
+    """Resumes the runs of an earlier hall."""
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
@@ -42,7 +40,7 @@ class Recovery:
         self.under_way = bool(self._left)
 
     async def go_on(self) -> None:
-        """Returns when each of them goes on, has failed for good, or waits for a person."""
+        """Return when each run is resumed, has failed for good, or waits for the user."""
         try:
             await asyncio.to_thread(self._hall.project_services.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # puts its directories right, which may be many
@@ -59,19 +57,17 @@ class Recovery:
 
 
 def _was_quiet(part: RunServices, run: Run) -> bool:
-    """A workflow in which nobody was at anything has brought down nothing."""
+    """Return True for a workflow in which no agent worked: it did not cause the crash."""
     found = part.store.read(lambda connection: workflow_records.find(connection, run.id))
     return found is not None and found.status == "quiet"
 
 
 async def go_on(part: RunServices, run: Run) -> None:
-    """Lets a run that has stopped go on by itself; nobody follows it."""
-    from guildhall.hall.composition.workers import check_trust_again
-
+    """Resume a stopped run that nobody follows."""
     try:
         await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")  # it takes a second, the first time
-        frame = _frame(part, run)
-        check_trust_again(part.workers, part.history, run.id, frame)
+        # Where the run was, with the variables of the terminal that started this hall.
+        frame = replace(part.environment.frame_at(run.frame.cwd, run.frame.root), caller=run.frame.caller)
         part.launch(await part.prepare_again(run.id, frame))
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
@@ -80,12 +76,6 @@ async def go_on(part: RunServices, run: Run) -> None:
             await owner.could_not_go_on(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
-
-
-def _frame(part: RunServices, run: Run) -> Frame:
-    """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
-    then = run.frame
-    return replace(part.environment.frame_at(then.cwd, then.root), caller=then.caller)
 
 
 async def _give_up(part: RunServices, run: Run) -> None:

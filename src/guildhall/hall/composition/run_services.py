@@ -1,22 +1,32 @@
 """Run services of a database: execute runs and workflows, with their rooms, recordings and forks.
 
-The home's own database and each database of a workflow have these services.
+The home's own database has these services, and so has each database that a workflow names in `context.config.db`
+(ADR 018). The home's own database lists the others.
 Does not contain jobs, commissions, meetings or projects: these exist once in a hall, in the home's own database.
 """
 
 from __future__ import annotations
 
+import asyncio
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import local_zone
-from guildhall.hall.composition.lazy import lazy
+from guildhall.core.clock import local_zone, stamp
+from guildhall.core.errors import Conflict, GuildError, NotFound
+from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_database
+from guildhall.hall.composition.environment import peek
+from guildhall.runs.purpose import CallPurpose, RunKind
+from guildhall.workflow import records
+from guildhall.workflow.target import OVER, Instance, Start, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from guildhall.core.events import EventBus
+    from sqlalchemy import Connection
+
+    from guildhall.core.events import Event, EventBus
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.database import Database
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.composition.runtimes import RuntimeRegistry
     from guildhall.hall.composition.workers import WorkerServices
@@ -25,19 +35,18 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.hooks import Seating
-    from guildhall.runs.model import Ask
-    from guildhall.runs.purpose import RunKind
+    from guildhall.runs.model import Ask, ParkCause, RunRequest
     from guildhall.runs.replay.fork import Forks
     from guildhall.runs.replay.recordings import Recordings
     from guildhall.tools.model import Toolbox
+    from guildhall.workflow.model import Workflow
     from guildhall.workflow.service import Workflows
 
     # Returns the service that owns the runs of a kind: jobs, commissions or meetings. None: no service does.
     OwnerOf = Callable[[RunKind], Seating | None]
 
-
-def no_owner(kind: RunKind) -> None:
-    """Return None: no run of this database belongs to a job, a commission or a meeting."""
+MAX_BUFFERED_EVENTS = 1_000  # for a client that reads slowly, if the hall stays
+_CHOOSE_ANOTHER = "Name another file in `context.config.db`."
 
 
 class RunServices:
@@ -60,10 +69,10 @@ class RunServices:
         self.store = database.store
         self.history = database.history
         self.asks = database.asks
-        self._database = database
-        self._runtimes = runtimes
+        self.close = database.close  # the runs must be parked
+        self.runtimes = runtimes
 
-    @lazy
+    @cached_property
     def runs(self) -> Runs:
         """Prepares, executes, parks and cancels runs."""
         from guildhall.runs.execution.runs import Runs
@@ -78,11 +87,11 @@ class RunServices:
             assembler=self.workers.assembler,
             planner=self.workers.planner,
             source_of=self.workers.source,
-            runtime_of=self._runtimes.for_run,
-            tokens=self._runtimes.tokens,
+            runtime_of=self.runtimes.for_run,
+            tokens=self.runtimes.tokens,
         )
 
-    @lazy
+    @cached_property
     def recordings(self) -> Recordings:
         """Replays recorded runs, and serves their recorded model answers."""
         from guildhall.jobs import service as jobs
@@ -95,11 +104,11 @@ class RunServices:
             history=self.history,
             assembler=self.workers.assembler,
             seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
-            runtime_of=self._runtimes.for_replay,
-            tokens=self._runtimes.tokens,
+            runtime_of=self.runtimes.for_replay,
+            tokens=self.runtimes.tokens,
         )
 
-    @lazy
+    @cached_property
     def forks(self) -> Forks:
         """Starts new runs from a point of a recorded run."""
         from guildhall.runs.replay.fork import Forks
@@ -112,7 +121,7 @@ class RunServices:
             budget_of=lambda frame: self.environment.settings(frame).budget,
         )
 
-    @lazy
+    @cached_property
     def rooms(self) -> Rooms:
         """The rooms in which the agents of workflows work."""
         from guildhall.room.model import RoomListener
@@ -124,7 +133,7 @@ class RunServices:
         )
         return Rooms(self.store, self.environment.clock, listener)
 
-    @lazy
+    @cached_property
     def workflows(self) -> Workflows:
         """Starts, resumes and stops workflows."""
         from guildhall.workflow.service import Workflows
@@ -144,7 +153,7 @@ class RunServices:
 
     def peek_runs(self) -> Runs | None:
         """Return the runs, or None if no run was started or asked for."""
-        return RunServices.runs.of(self).peek()
+        return peek(self, RunServices.runs)
 
     def is_alive(self, run: str) -> bool:
         """Return True if a run is being executed."""
@@ -153,13 +162,24 @@ class RunServices:
 
     def ask_closed(self, ask: Ask) -> None:
         """Tell the workflows that an ask was answered or has expired."""
-        if (workflows := RunServices.workflows.of(self).peek()) is not None:
+        if (workflows := peek(self, RunServices.workflows)) is not None:
             workflows.answered(ask)
+
+    async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:
+        """Create a run of a worker. Raise NotTrusted if a worker that it may call by name is not trusted."""
+        if not isinstance(request.purpose, CallPurpose):
+            worker = self.workers.find(request.worker, frame)
+            self.workers.check_trust(worker, frame, [toolbox.name for toolbox in given])
+        return await self.runs.preparation.prepare(request, frame, given)
 
     async def prepare_again(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
-        """Prepare a stopped run for being resumed: a worker's, a workflow's, or one that a service owns."""
+        """Prepare a stopped run for being resumed: a worker's, a workflow's, or one that a service owns.
+
+        Raise NotTrusted if its worker, as its file is now, may call a worker that is not trusted.
+        """
+        self.workers.check_trust_again(self.history.get(run), frame, [toolbox.name for toolbox in given])
         await self.runs.gone(run)
         kind = self.history.get(run).kind
         if kind == "workflow":
@@ -175,6 +195,170 @@ class RunServices:
         else:
             self.runs.launch(prepared)
 
+    async def stream(self, prepared: Prepared, *, stays: bool) -> AsyncGenerator[Event]:
+        """Launch a prepared run and yield its events. Closing the stream early parks the run unless the hall stays."""
+        with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if stays else None) as events:
+            self.launch(prepared)
+            try:
+                async for event in events:
+                    yield event
+                    if event.type == "run_ended" and event.run == prepared.run:
+                        break
+            finally:
+                if not stays:
+                    await self.runs.park(prepared.run)
+                elif prepared.frame.interactive:
+                    self.runs.hold(prepared.run, -1)
+
+
+class WorkflowDatabase(RunServices):
+    """A database that a workflow names, with what runs on it. No job, commission, meeting or project is in it."""
+
+    def __init__(self, main: RunServices, path: Path) -> None:
+        """Open the database at a path, and create it if it does not exist."""
+        database = Database(
+            path,
+            main.environment,
+            lock=partial(lock_database, path, main.environment.clock),
+            patience=LOCK_PATIENCE,
+            choose_another=_CHOOSE_ANOTHER,
+            ask_closed=self.ask_closed,
+        )
+        super().__init__(
+            main.environment,
+            database,
+            bus=main.bus,
+            workers=main.workers,
+            runtimes=main.runtimes,
+            owner_of=lambda kind: None,
+        )
+        self._path = path
+        self._identity = _identity(path)
+
+    def is_usable(self) -> bool:
+        """Return True if the file is still the one that was opened, or runs are executed on it."""
+        runs = self.peek_runs()
+        return _identity(self._path) == self._identity or (runs is not None and runs.count > 0)
+
+
+class WorkflowDatabases:
+    """The known databases of workflows. Each is opened when something is looked for that may be in it."""
+
+    def __init__(self, main: RunServices) -> None:
+        self._main = main
+        self._known = [Path(path) for path in main.store.read(records.databases_known)]
+        self._open: dict[Path, WorkflowDatabase] = {}
+        self._opening = asyncio.Lock()
+
+    def every(self) -> list[WorkflowDatabase]:
+        """Return all databases that can be opened. `guild doctor` reports the others."""
+        found = (self._try(path) for path in self._known)
+        return [database for database in found if isinstance(database, WorkflowDatabase)]
+
+    def problems(self) -> list[GuildError]:
+        """Return why databases cannot be opened."""
+        found = (self._try(path) for path in self._known)
+        return [error for error in found if isinstance(error, GuildError)]
+
+    def _try(self, path: Path) -> WorkflowDatabase | GuildError:
+        try:
+            return self._at(path)
+        except GuildError as error:
+            return error
+
+    def _at(self, path: Path) -> WorkflowDatabase:
+        self._close_if_replaced(path)
+        if path not in self._open:
+            if not path.exists():
+                hint = "Put it back, and what is on record there is known again."
+                raise NotFound("the database of a workflow is gone", where=str(path), hint=hint)
+            self._open[path] = WorkflowDatabase(self._main, path)
+        return self._open[path]
+
+    def _close_if_replaced(self, path: Path) -> None:
+        """Close a database whose file was removed or replaced."""
+        if path in self._open and not self._open[path].is_usable():
+            self._open.pop(path).close()
+
+    async def add(self, path: Path) -> WorkflowDatabase:
+        """Return the database at a path. Create it and add it to the known ones if necessary."""
+        async with self._opening:
+            if path not in self._known:
+                at = stamp(self._main.environment.clock.now())
+                await self._main.store.write(lambda connection: records.add_database(connection, str(path), at))
+                self._known.append(path)
+            self._close_if_replaced(path)
+            if path not in self._open:  # creating a database takes time
+                self._open[path] = await asyncio.to_thread(WorkflowDatabase, self._main, path)
+            return self._open[path]
+
+    # all that are open, and the home's own
+
+    @property
+    def live_runs(self) -> int:
+        """The number of runs that are executed now, without the runs that they have called."""
+        return sum(runs.count for runs in self._built_runs())
+
+    async def park_all(self, cause: ParkCause) -> None:
+        """Park the runs of all databases."""
+        for runs in self._built_runs():
+            await runs.park_all(cause)
+
+    def _built_runs(self) -> list[Runs]:
+        built = (database.peek_runs() for database in (self._main, *self._open.values()))
+        return [runs for runs in built if runs is not None]
+
     def close(self) -> None:
-        """Close the database. Park the runs first."""
-        self._database.close()
+        """Close the databases that are open. The home's own stays open."""
+        for database in self._open.values():
+            database.close()
+
+    # finding
+
+    def where(self, found: Callable[[Connection], bool]) -> RunServices:
+        """Return the services of the database that contains something, or the home's own if none does."""
+        if not self._known or self._main.store.read(found):
+            return self._main
+        return next((database for database in self.every() if database.store.read(found)), self._main)
+
+    def of_team(self, target: Target) -> RunServices:
+        """Return the services of the database in which a workflow was last started under a tag."""
+        if not self._known:
+            return self._main
+        began = {one: _newest(one, target.workflow, target.tag) for one in (self._main, *self.every())}
+        known = {one: instance.created_at for one, instance in began.items() if instance is not None}
+        return max(known, key=lambda one: known[one], default=self._main)
+
+    async def for_workflow(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
+        """Return the services of the database in which to start a workflow: the one it names, or the home's own."""
+        from guildhall.workflow.start import check_places, values_of
+
+        environment = self._main.environment
+        there = workflow.frame(frame)
+        chosen: RunServices = self._main
+        if workflow.definition.context.config.db is not None and environment.policy.may_use_workflow_databases:
+            allowed = environment.settings(there).env
+            values = values_of(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
+            check_places(workflow, values, environment.home, there)
+            if (path := workflow.database(values)) is not None:
+                chosen = await self.add(path.resolve())
+        for other in (self._main, *self.every()) if self._known else ():
+            instance = _newest(other, workflow.name, start.tag)
+            if other is not chosen and instance is not None and instance.status not in OVER:
+                raise Conflict(
+                    f"{instance.target} is {instance.status} (run {instance.id}), with its record in another database",
+                    hint=f"Stop it with `guild stop {instance.target}`, or use --tag.",
+                )
+        return chosen
+
+
+def _newest(services: RunServices, name: str, tag: str) -> Instance | None:
+    return services.store.read(lambda connection: records.newest(connection, name, tag))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,16 +1,16 @@
 """Runtime registry of a hall: selects the runtime of a run, and owns the fork server, the doors and the tokens.
 
-A runtime is a forked process, a program of another vendor, or the pydantic runtime in this process.
 Nothing is imported or started before a run needs it.
 Does not implement runtimes: `guildhall.runtimes` does.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from guildhall.core.config import load_settings
-from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.environment import peek
 from guildhall.models.credentials import joined
 
 if TYPE_CHECKING:
@@ -34,35 +34,35 @@ class RuntimeRegistry:
         self._environment = environment
         self._children = children
 
-    @lazy
+    @cached_property
     def tokens(self) -> Tokens:
         """The tokens that open the doors of live runs."""
         from guildhall.runs.execution.tokens import Tokens
 
         return Tokens()
 
-    @lazy
+    @cached_property
     def boxes(self) -> Boxes:
         """Descriptions of toolboxes, as their code gives them."""
         from guildhall.runs.assembly.activation import Boxes
 
         return Boxes()
 
-    @lazy
+    @cached_property
     def reception(self) -> Reception:
         """The ASGI app that serves the tool and model doors of all live runs."""
         from guildhall.hall.doors import Reception
 
         return Reception(self.tokens.door)
 
-    @lazy
+    @cached_property
     def programs(self) -> Programs:
         """The programs of other vendors that are installed here and can execute runs."""
         from guildhall.runtimes.discovery import Programs, Versions
 
         return Programs(self._environment.environ, Versions(self._environment.home.programs))
 
-    @lazy
+    @cached_property
     def nursery(self) -> Nursery | None:
         """The server that forks the processes of runs, or None if runs are executed in this process."""
         if not self._children:
@@ -71,7 +71,7 @@ class RuntimeRegistry:
 
         return Nursery() if available() else None
 
-    @lazy
+    @cached_property
     def _child_runtime(self) -> Runtime:
         from guildhall.runtimes.forked.runtime import ChildRuntime
 
@@ -107,14 +107,11 @@ class RuntimeRegistry:
             self.programs.seen_by(frame.keys).demand(row)
 
     def warm(self) -> None:
-        """Start the fork server in the background, so that the first run need not wait for it.
-
-        Call it in the thread that has the hall's event loop.
-        """
+        """Start the fork server in the background. Call it in the thread that has the hall's event loop."""
         if self.nursery is not None:
             self.nursery.start()
 
     async def close(self) -> None:
         """Stop the fork server if it was started."""
-        if (nursery := RuntimeRegistry.nursery.of(self).peek()) is not None:
+        if (nursery := peek(self, RuntimeRegistry.nursery)) is not None:
             await nursery.close()

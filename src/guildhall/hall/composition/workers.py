@@ -1,6 +1,5 @@
-"""Worker services of a hall: find workers, check trust, and resolve the things that workers declare.
+"""Worker services of a hall: find workers, check trust, and resolve the code, members, models and tools of workers.
 
-A worker declares code, members, models and tools.
 Trust is checked for a worker and for all workers that it may call by name. Untrusted workers that it may call only by
 `*` are left out.
 Does not read worker files: `guildhall.workers` does. Does not start runs: `run_services` does.
@@ -10,21 +9,24 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.hall.composition.lazy import Lazy, lazy
-from guildhall.models.credentials import joined
-from guildhall.runs.assembly.callees import Outsiders, reached
+from guildhall.models import catalog
+from guildhall.models.credentials import joined, login_of
+from guildhall.projects.manager.tools import is_manager
+from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
+from guildhall.workers.definition import ToolRule
 from guildhall.workers.lifecycle import usable, wish
 from guildhall.workers.registry import Registry
 from guildhall.workers.trust import Pin, how_to_trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.frame import Frame
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
+    from guildhall.runs.model import Run
     from guildhall.runs.plan.planner import Planner
-    from guildhall.runs.record.history import History
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
@@ -56,9 +58,9 @@ class WorkerServices:
         database: Database,
         runtimes: RuntimeRegistry,
         *,
-        members: Lazy[Members],
-        memory: Lazy[Memory],
-        compactor: Lazy[MemoryCompactor],
+        members: Callable[[], Members],
+        memory: Callable[[], Memory],
+        compactor: Callable[[], MemoryCompactor],
         project_tools: ProjectTools,
         recorded_source: Callable[[str], Source],
     ) -> None:
@@ -85,26 +87,23 @@ class WorkerServices:
 
         A worker that asks to be locked is pinned when it is first seen. The manager gets the rules of the settings.
         """
-        worker = self._pinned(self.registry(frame).find(name, frame.cwd))
-        self._environment.policy.check_worker(worker, frame)
-        if worker.scope != "shipped":
-            return worker
-        from guildhall.hall.composition.projects import add_manager_rules
-
-        return add_manager_rules(worker, self._environment.settings(frame).manager.asks_before)
-
-    def _pinned(self, worker: Worker) -> Worker:
+        worker = self.registry(frame).find(name, frame.cwd)
         pin = wish(worker, stamp(self._environment.clock.now()))
-        if pin is None or self._environment.readonly:
+        if pin is not None and not self._environment.readonly:
+            lock = self._store.submit(lambda connection: records.pin_wish(connection, pin)).result()
+            worker = replace(worker, lock=lock)
+        self._environment.policy.check_worker(worker, frame)
+        asks_before = self._environment.settings(frame).manager.asks_before if is_manager(worker) else ()
+        if not asks_before:
             return worker
-        return replace(worker, lock=self._store.submit(lambda connection: records.pin_wish(connection, pin)).result())
+        rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
+        return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
 
     def find_for_work(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
-
         worker = self.find(name, frame)
         usable(worker, "name")
-        check_trust(self, worker, frame)
+        self.check_trust(worker, frame)
         return worker
 
     def active(self, frame: Frame) -> list[Worker]:
@@ -127,11 +126,9 @@ class WorkerServices:
         top = folder.resolve()
         return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
 
-    @lazy
+    @cached_property
     def supply(self) -> Supply:
         """Resolves what a worker declares: code, keys, schemas, members."""
-        from guildhall.runs.assembly.preflight import Supply
-
         member = self._environment.member
         return Supply(
             home=self._environment.home,
@@ -139,19 +136,16 @@ class WorkerServices:
             settings=self._environment.settings,
             pins=self.pins,
             locked=lambda: self._store.read(records.all_locks),
-            outsiders=self._member_tools,
+            outsiders=lambda worker, frame: self._members().outsiders(worker, frame),
             own=member.root if member is not None else None,
             program=self._runtimes.check_program,
         )
-
-    def _member_tools(self, worker: Worker, frame: Frame) -> Outsiders:
-        return self._members().outsiders(worker, frame)
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the JSON schema of a worker's result, or None if it may be any text."""
         return await self.supply.output_schema(worker, frame)
 
-    @lazy
+    @cached_property
     def planner(self) -> Planner:
         """Computes what a worker could do. It starts nothing that could do anything."""
         from guildhall.runs.assembly.memory import RunMemory
@@ -168,7 +162,7 @@ class WorkerServices:
             priced=self.has_price,
         )
 
-    @lazy
+    @cached_property
     def assembler(self) -> Assembler:
         """Assembles runs from what their workers declare."""
         from guildhall.runs.assembly.assembler import Assembler
@@ -208,75 +202,59 @@ class WorkerServices:
         """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
         if (source_of := self._environment.policy.source_of) is not None:
             return source_of(model, frame, login)
-        from guildhall.models.catalog import source_for
-        from guildhall.models.credentials import login_of
-
         environ = joined(self._environment.environ, frame.keys)
         found = login_of(environ) if login else None
-        return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
+        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
         """Return True if the price of a model is known, or None if that cannot be decided."""
-        from guildhall.models.catalog import has_price
+        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
 
-        return has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
+    def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
+        """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
 
+        The error then lists the untrusted code of the worker itself too. `given`: toolboxes of the caller's process.
+        """
+        below = [error for one in self._callees(worker, frame) for error in self._untrusted(one, frame, given)]
+        if below:
+            errors = (*self._untrusted(worker, frame, given), *below)
+            refuse([_called(error, worker, frame) for error in errors], worker.place)
 
-def check_trust(workers: WorkerServices, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
-    """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
-
-    The error then lists the untrusted code of the worker itself too. `given`: toolboxes of the caller's own process.
-    """
-    below = [error for one in _callees(workers, worker, frame) for error in _untrusted(workers, one, frame, given)]
-    if below:
-        refuse(
-            [_called(error, worker, frame) for error in (*_untrusted(workers, worker, frame, given), *below)],
-            worker.place,
-        )
-
-
-def check_trust_again(
-    workers: WorkerServices, history: History, run: str, frame: Frame, given: Collection[str] = ()
-) -> None:
-    """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
-    found = history.get(run)
-    if found.parent is not None or found.status in ("completed", "cancelled"):
-        return
-    frame = replace(frame, cwd=found.frame.cwd, root=found.frame.root)
-    try:
-        worker = workers.find(found.request.worker, frame)
-    except GuildError:
-        return
-    check_trust(workers, worker, frame, given)
-
-
-def untrusted_callees(workers: WorkerServices, worker: Worker, frame: Frame) -> list[str]:
-    """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
-    named = {one.identity for one in _callees(workers, worker, frame)}
-    everyone = _callees(workers, worker, frame, active=workers.active(worker.frame(frame)))
-    others = [one for one in everyone if one.identity not in named]
-    return [one.name for one in others if any(_untrusted(workers, one, frame, ()))]
-
-
-def _callees(workers: WorkerServices, worker: Worker, frame: Frame, active: Iterable[Worker] = ()) -> list[Worker]:
-    """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
-    near, star = worker.frame(frame), list(active)
-    found = reached(worker, lambda name: workers.find(name, near), lambda: star)
-    return [one.worker for one in found if one.worker and one.problem is None]
-
-
-def _untrusted(workers: WorkerServices, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
-    trust, found = workers.supply.trust(), list[NotTrusted]()
-    for code in workers.supply.code_of(worker, frame, given)[0]:
+    def check_trust_again(self, run: Run, frame: Frame, given: Collection[str] = ()) -> None:
+        """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
+        if run.parent is not None or run.status in ("completed", "cancelled"):
+            return
+        frame = replace(frame, cwd=run.frame.cwd, root=run.frame.root)
         try:
-            trust.demand(code, worker, frame)
-        except NotTrusted as error:
-            found.append(error)
-    return found
+            worker = self.find(run.request.worker, frame)
+        except GuildError:
+            return
+        self.check_trust(worker, frame, given)
+
+    def untrusted_callees(self, worker: Worker, frame: Frame) -> list[str]:
+        """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
+        named = {one.identity for one in self._callees(worker, frame)}
+        everyone = self._callees(worker, frame, active=self.active(worker.frame(frame)))
+        return [one.name for one in everyone if one.identity not in named and self._untrusted(one, frame, ())]
+
+    def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
+        """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
+        near = worker.frame(frame)
+        found = reached(worker, lambda name: self.find(name, near), lambda: active)
+        return [one.worker for one in found if one.worker and one.problem is None]
+
+    def _untrusted(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
+        trust, found = self.supply.trust(), list[NotTrusted]()
+        for code in self.supply.code_of(worker, frame, given)[0]:
+            try:
+                trust.demand(code, worker, frame)
+            except NotTrusted as error:
+                found.append(error)
+        return found
 
 
 def _called(error: NotTrusted, caller: Worker, frame: Frame) -> NotTrusted:
-    """The error with the file that it is about in its text, and the command that shows all of the caller's code."""
+    """Return the error with its file in the text and the command that shows all of the caller's code."""
     about = "" if error.where == caller.place else f"{error.where}, which it may call: "
     hint = f"Look at it, then: {how_to_trust(caller, frame)}"
     return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)

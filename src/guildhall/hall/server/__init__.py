@@ -2,3 +2,17 @@
 
 Does not implement operations: `hall.services` does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.hall.server.api import Api as Api
+    from guildhall.hall.server.process import Process as Process
+    from guildhall.hall.server.worker_methods import HallJobs as HallJobs
+    from guildhall.hall.server.worker_methods import Operations as Operations
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -27,13 +27,14 @@ from guildhall.rpc.jsonrpc import RpcError, parse_json
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
+    from guildhall.hall.client.model import Health
     from guildhall.rpc.http import App, Message, Receive, Send
 
 LARGEST = 20_000_000  # bytes of a request
 _READ_WITHIN = 600.0  # seconds that a stream waits for a reader who has stopped reading
 
 _ROUTES = {f"/api/{name.replace('.', '/')}": name for name in VERBS}
-# Verbs that are answered while the hall recovers the runs of an earlier hall, and while it is leaving.
+# Verbs that are answered while the hall recovers runs, and while it is leaving.
 _READ_ONLY = frozenset(
     {
         "hall.status",
@@ -51,6 +52,7 @@ _READ_ONLY = frozenset(
 _WHILE_LEAVING = _READ_ONLY | {"runs.park"}
 _WHILE_RECOVERING = _READ_ONLY | {"hall.hello"}
 
+_END = object()  # of a stream
 _log = logging.getLogger("guildhall.hall")
 
 
@@ -64,7 +66,7 @@ class _Rejected(HttpError):
 
 @dataclass(frozen=True, kw_only=True)
 class House:
-    """What the face needs to know of the process behind it."""
+    """The process behind the API."""
 
     boot: str
     token: str = field(repr=False)  # the person's
@@ -85,11 +87,11 @@ class Api:
         self._places: dict[str, App] = {}
 
     def mount(self, prefix: str, app: App) -> None:
-        """Has an ASGI application answer below a path. It judges by itself who may come in there."""
+        """Serve an ASGI application below a path. It checks tokens itself."""
         self._mounts[prefix] = app
 
     def place(self, path: str, app: App) -> None:
-        """The same at one path."""
+        """Serve an ASGI application at a path. It checks tokens itself."""
         self._places[path] = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -117,7 +119,8 @@ class Api:
         check_local(headers)
         if path == "/healthz":
             state = "leaving" if self._house.leaving() else "serving"
-            await send_json(send, 200, {"boot": self._house.boot, "version": __version__, "state": state})
+            health: Health = {"boot": self._house.boot, "version": __version__, "state": state}
+            await send_json(send, 200, health)
             return
         self._demand_person(headers)
         if path == "/api/openapi.json":
@@ -126,7 +129,7 @@ class Api:
         if (name := _ROUTES.get(path)) is None:
             raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(path[:60], _ROUTES)))
         if scope["method"] != "POST":
-            raise _Rejected(405, UsageError("verbs are asked for with POST"))
+            raise _Rejected(405, UsageError("verbs are asked for with POST"), (b"allow", b"POST"))
         await self._verb(name, await _body(receive, headers, self._body_within), receive, send)
 
     def _demand_person(self, headers: Headers) -> None:
@@ -142,7 +145,7 @@ class Api:
         from guildhall.hall.client.openapi import openapi_document
 
         if method != "GET":
-            raise _Rejected(405, UsageError("the OpenAPI document is read with GET"))
+            raise _Rejected(405, UsageError("the OpenAPI document is read with GET"), (b"allow", b"GET"))
         await send_json(send, 200, await asyncio.to_thread(openapi_document))
 
     # the verbs
@@ -177,9 +180,9 @@ class Api:
         return arguments
 
     async def _stream(self, items: AsyncGenerator[Any], receive: Receive, send: Send) -> None:
-        """One line for each item. What goes wrong before the first one is an answer like any other."""
+        """Send a line for each item. An error before the first item is an ordinary answer."""
         async with aclosing(items):
-            first = [encode(item) async for item in _just_one(items)]
+            first = [encode(item)] if (item := await anext(items, _END)) is not _END else []
             headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             telling = asyncio.create_task(_tell(first, items, send))
@@ -198,11 +201,6 @@ def _check_frame(frame: Frame) -> None:
         raise UsageError("frame: cwd and root are absolute paths")
     if frame.worktree is not None:
         raise UsageError("frame: a worktree is the hall's to give")
-
-
-async def _just_one(items: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
-    with suppress(StopAsyncIteration):
-        yield await anext(items)
 
 
 async def _tell(first: list[Any], items: AsyncGenerator[Any], send: Send) -> None:
@@ -236,7 +234,7 @@ def _broken(error: Exception) -> GuildError:
 
 
 async def _left(receive: Receive) -> None:
-    """Returns when the client has gone away."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -2,9 +2,8 @@
 
     recovering -> serving -> leaving -> gone
 
-The process holds the home's lock and writes its address and token to `hall.json`. It resumes the runs of an earlier
-hall. When it leaves, it parks all runs. It reports success or an error on the file descriptor and closes that.
-Standard error is the log. Secrets are redacted in the log.
+The process writes its address and token to `hall.json`. It reports success or an error on the file descriptor and
+closes that. Standard error is the log. Secrets are redacted in the log.
 Does not define routes: `api` does. Does not start the process: `hall.client.discovery` does.
 """
 
@@ -29,10 +28,11 @@ from guildhall.core.paths import Home
 from guildhall.core.redaction import Secrets
 from guildhall.hall.client.discovery import Address, process_of
 from guildhall.hall.composition.database import LOCK_PATIENCE
+from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.hall.server.api import Api, House
-from guildhall.hall.server.worker_methods import PREFIX, ServedWorkers
+from guildhall.hall.server.worker_methods import PREFIX, workers_endpoint
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.hall.services.workers import log_invalid
 from guildhall.rpc.listener import Listener
@@ -40,23 +40,23 @@ from guildhall.rpc.listener import Listener
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from guildhall.hall.client.model import ProcessStatus
+
 
 class Log(logging.Formatter):
-    """Lines for the log, without secrets: the environment's, and those that requests bring."""
+    """Formats log lines and redacts the secrets of the environment and of requests."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
         self._secrets = Secrets(environ)
-
-    def learn(self, variables: Mapping[str, str]) -> None:
-        self._secrets.learn(variables)
+        self.learn = self._secrets.learn
 
     def format(self, record: logging.LogRecord) -> str:
         return self._secrets(super().format(record))
 
 
 def log_to_stderr(environ: Mapping[str, str]) -> Log:
-    """From now on this process writes its log to standard error, without the secrets of its environment."""
+    """Write the log of this process to standard error, without the secrets of its environment."""
     log = Log(environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log)
@@ -76,7 +76,7 @@ class Process:
     """One hall, served."""
 
     def __init__(self, hall: Hall, log: Log, *, idle: float | None, port: int | None = None) -> None:
-        """`idle`: how many seconds it stays when nothing lives in it; None: until it is told to leave."""
+        """`idle`: seconds to stay without runs and clients, or None to stay until `leave` is called."""
         self._hall = hall
         self._log = log
         self._listener = Listener(port=port)
@@ -100,11 +100,11 @@ class Process:
         return self._address.url
 
     async def recovered(self) -> None:
-        """Returns when what an earlier hall has left behind goes on."""
+        """Return when the runs of an earlier hall are resumed."""
         await self._recovered.wait()
 
     async def serve(self, ready: Callable[[], None]) -> None:
-        """From the first request to the last; says when it is `ready` for one."""
+        """Serve until `leave` is called. Call `ready` when requests are accepted."""
         await self._listener.listen(self.face)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -124,20 +124,12 @@ class Process:
                     _log.error("something broke", exc_info=came)
             await self._depart()
 
-    @property
-    def clients(self) -> int:
-        return self._listener.clients
-
-    @property
-    def recovering(self) -> bool:
-        return self._recovery.under_way
-
     def leave(self) -> None:
-        """New work is refused from now on; what runs is parked, and `serve` returns."""
+        """Refuse new work, park all runs, and let `serve` return."""
         self._leave.set()
 
     def _face(self) -> Api:
-        client = EmbeddedHall(self._hall, stays=True, status=self._standing)
+        client = EmbeddedHall(self._hall, stays=True, status=self._status)
         api = Api(
             House(
                 boot=self._hall.boot,
@@ -151,8 +143,8 @@ class Process:
         )
         for prefix, app in self._hall.runtimes.reception.apps.items():
             api.mount(prefix, app)
-        workers = ServedWorkers(self._hall, client, leaving=self._leave.is_set, recovered=self._recovered)
-        api.mount(PREFIX, workers.endpoint(self._address.token))
+        token, leaving = self._address.token, self._leave.is_set
+        api.mount(PREFIX, workers_endpoint(self._hall, client, token, leaving=leaving, recovered=self._recovered))
         return api
 
     async def _recover(self) -> None:
@@ -165,25 +157,20 @@ class Process:
             _log.info("the member %s was at work and is started again", name)
 
     async def _watch(self) -> None:
-        """Leaves when nothing has lived here for a while."""
+        """Leave when the hall was idle for a while."""
         idle = 0
         while idle < _LOOKS:
             await asyncio.sleep((self._idle or _OFTEN) / _LOOKS)
-            idle = 0 if self._idle is None or self._busy() else idle + 1
-            self._log_compactions()
+            stays = self._idle is None or self._listener.clients > 0 or self._recovery.under_way or self._hall.is_busy()
+            idle = 0 if stays else idle + 1
+            compactor = peek(self._hall, Hall.memory_compactor)
+            for event in compactor.take_unreported() if compactor is not None else ():
+                _log.info("%s: %s", event.run, event.data["text"])
         _log.info("nothing lives here any more")
         self.leave()
 
-    def _log_compactions(self) -> None:
-        compactor = Hall.memory_compactor.of(self._hall).peek()
-        for event in compactor.take_unreported() if compactor is not None else ():
-            _log.info("%s: %s", event.run, event.data["text"])
-
-    def _busy(self) -> bool:
-        return self._listener.clients > 0 or self._recovery.under_way or self._hall.is_busy()
-
     async def _depart(self) -> None:
-        """Parks what runs, lets those who follow read that, and is gone."""
+        """Park all runs, let clients read the end of their streams, and close the hall."""
         self._listener.refuse()
         await self._hall.drain()
         with suppress(FileNotFoundError):
@@ -193,7 +180,7 @@ class Process:
         await self._hall.close()
         _log.info("process %d has left", os.getpid())
 
-    def _standing(self) -> dict[str, Any]:
+    def _status(self) -> ProcessStatus:
         return {
             "pid": self._address.pid,
             "url": self._address.url,
@@ -205,7 +192,7 @@ class Process:
 
 
 def tell(ready: int, told: Mapping[str, Any]) -> None:
-    """Says to whoever has started this process how it went; they may be gone."""
+    """Report the outcome of the start to the parent process, which may have exited."""
     with suppress(OSError):
         os.write(ready, json.dumps(told).encode())
     with suppress(OSError):
@@ -213,7 +200,7 @@ def tell(ready: int, told: Mapping[str, Any]) -> None:
 
 
 def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
-    """Serves; the exit code."""
+    """Serve a home. Return the exit code."""
     log = log_to_stderr(environ)
     try:
         idle = load_settings(home, home.path).hall.idle  # of the user's own; a project says nothing about it

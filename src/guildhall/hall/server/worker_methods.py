@@ -83,7 +83,7 @@ class HallJobs:
 
 
 class Operations:
-    """`worker/*` of one worker."""
+    """The methods `worker/*` of a worker."""
 
     def __init__(self, jobs: WorkerJobs) -> None:
         self._jobs = jobs
@@ -149,19 +149,15 @@ def _job_id(params: Mapping[str, Any], *more: str) -> str:
 
 
 def refusal(error: GuildError) -> RpcError:
-    """An error of the hall as the wire has it: a wrong parameter, or a state that does not permit it."""
-    if isinstance(error, NotFinished):
-        return RpcError(SERVER_ERROR, _said(error), {"jobId": error.job, "status": error.status})
-    if isinstance(error, UsageError | UnknownJob | NotDeletable):
-        return RpcError(INVALID_PARAMS, _said(error))
-    return RpcError(SERVER_ERROR, _said(error), error.as_dict())
-
-
-def _said(error: GuildError) -> str:
-    """What was wrong and what to do, in a line."""
+    """Return an error of the hall in the wire format: an invalid parameter, or a state that forbids the operation."""
     where = f"{error.where}: " if error.where else ""
     hint = f". {error.hint}" if error.hint else ""
-    return " ".join(f"{where}{error.message}{hint}".split())
+    message = " ".join(f"{where}{error.message}{hint}".split())
+    if isinstance(error, NotFinished):
+        return RpcError(SERVER_ERROR, message, {"jobId": error.job, "status": error.status})
+    if isinstance(error, UsageError | UnknownJob | NotDeletable):
+        return RpcError(INVALID_PARAMS, message)
+    return RpcError(SERVER_ERROR, message, error.as_dict())
 
 
 def _only(params: Mapping[str, Any], *known: str) -> None:
@@ -179,7 +175,7 @@ def _needed(params: Mapping[str, Any], name: str, kind: type[T]) -> T:
 
 
 def _given(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
-    """A parameter; null is as if it were not there."""
+    """Return a parameter, or None if it is missing or null."""
     value = params.get(name)
     if value is None:
         return None
@@ -193,50 +189,43 @@ _OF_A_PROJECT = "A worker of a project is at /workers/NAME/mcp?project= and the 
 _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
 
 
-class ServedWorkers:
-    """Finds what a request goes to."""
+def workers_endpoint(
+    hall: Hall, client: EmbeddedHall, token: str, *, leaving: Callable[[], bool], recovered: asyncio.Event
+) -> Endpoint:
+    """Return the endpoint of all workers of a hall. `recovered`: set when the runs of an earlier hall are resumed."""
 
-    def __init__(
-        self, hall: Hall, client: EmbeddedHall, *, leaving: Callable[[], bool], recovered: asyncio.Event
-    ) -> None:
-        self._hall = hall
-        self._client = client
-        self._leaving = leaving
-        self._recovered = recovered
-
-    def endpoint(self, token: str) -> Endpoint:
-        return Endpoint(admits=lambda shown: is_token(shown, token), find=self.find)
-
-    def find(self, scope: Message) -> Offer | None:
+    def find(scope: Message) -> Offer | None:
         path = _PATH.fullmatch(scope["path"])
         if path is None:
             return None
-        if self._leaving():
+        if leaving():
             raise HttpError(503, "the hall is leaving: the same again finds a new one")
         project = _project(scope.get("query_string", b""))
         try:
-            frame = self._frame(project)
-            worker = self._hall.workers.find(path[1], frame)
+            frame = _frame(hall, project)
+            worker = hall.workers.find(path[1], frame)
         except GuildError as error:
             where = "" if project else f" {_OF_A_PROJECT}"
             return Offer(name=path[1], version=__version__, missing=f"{refusal(error).message}{where}")
-        operations = Operations(HallJobs(self._client, path[1], lambda: frame, name=worker.name))
+        operations = Operations(HallJobs(client, path[1], lambda: frame, name=worker.name))
 
         async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-            await self._recovered.wait()
+            await recovered.wait()
             return await operations(method, params)
 
         return Offer(name=worker.name, version=__version__, worker=operate)
 
-    def _frame(self, project: Path | None) -> Frame:
-        cwd = project or self._hall.home.path
-        here = Frame(cwd=cwd, root=project_root(cwd))
-        allowed = frozenset(self._hall.settings(here).env)
-        return Frame.here(cwd, self._hall.environ, allowed=allowed, caller="member")
+    return Endpoint(admits=lambda shown: is_token(shown, token), find=find)
+
+
+def _frame(hall: Hall, project: Path | None) -> Frame:
+    cwd = project or hall.home.path
+    allowed = frozenset(hall.settings(Frame(cwd=cwd, root=project_root(cwd))).env)
+    return Frame.here(cwd, hall.environ, allowed=allowed, caller="member")
 
 
 def _project(query: bytes) -> Path | None:
-    """The folder that a request names."""
+    """Return the folder that a request names, or None if it names none."""
     try:
         named = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError:

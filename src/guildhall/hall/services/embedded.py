@@ -23,10 +23,10 @@ from guildhall.hall.services.workflows import RoomService, WorkflowService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
+    from guildhall.hall.client.model import ProcessStatus
 
 
 async def open_hall(
@@ -48,16 +48,13 @@ class EmbeddedHall(HallClient):
     A hall that `stays` keeps runs going when their streams are closed, and buffers a limited number of events for them.
     """
 
-    def __init__(
-        self, hall: Hall, *, stays: bool = False, status: Callable[[], Mapping[str, Any]] | None = None
-    ) -> None:
+    def __init__(self, hall: Hall, *, stays: bool = False, status: Callable[[], ProcessStatus] | None = None) -> None:
         """Offer the services of `hall`. `status` returns the state of the process that serves it."""
         self._hall = hall
-        runs = RunService(hall, stays=stays)
-        self.runs = runs
+        self.runs = RunService(hall, stays=stays)
         self.asks = AskService(hall, stays=stays)
         self.workers = WorkerService(hall)
-        self.workflows = WorkflowService(hall, runs, stays=stays)
+        self.workflows = WorkflowService(hall, stays=stays)
         self.rooms = RoomService(hall)
         self.jobs = JobService(hall, self.asks.answer)
         self.members = MemberService(hall)

@@ -10,29 +10,31 @@ import os
 import shutil
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall import __version__
 from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.hall.client.interface import HallInfo
-from guildhall.hall.client.model import Check, Checked, Welcome
+from guildhall.hall.client.model import Check, Checked, HallStatus, ProcessStatus, Welcome
+from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.models.catalog import detected_keys
 from guildhall.models.credentials import joined
+from guildhall.runs.assembly.preflight import doubts
 from guildhall.runtimes.catalog import ROWS
 from guildhall.sandbox.jail import available
 from guildhall.workers.package_store import Packages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from guildhall.workers.model import Listed, Worker
 
 
 class InfoService(HallInfo):
-    def __init__(self, hall: Hall, status: Callable[[], Mapping[str, Any]] | None) -> None:
+    def __init__(self, hall: Hall, status: Callable[[], ProcessStatus] | None) -> None:
         """`status` returns the state of the process that serves the hall. An embedded hall has none."""
         self._hall = hall
         self._status = status
@@ -43,42 +45,41 @@ class InfoService(HallInfo):
         except GuildError as error:
             return Welcome(env=(), problem=error)
 
-    async def status(self) -> dict[str, Any]:
-        members = Hall.members.of(self._hall).peek()
-        running = {
+    async def status(self) -> HallStatus:
+        members = peek(self._hall, Hall.members)
+        process: ProcessStatus = {"pid": os.getpid(), "state": "embedded"} if self._status is None else self._status()
+        return {
+            **process,
             "boot": self._hall.boot,
             "version": __version__,
             "runs": self._hall.workflow_databases.live_runs,
-            "members": members.standing() if members is not None else [],
+            "members": members.statuses() if members is not None else [],
         }
-        own = self._status() if self._status is not None else {"pid": os.getpid(), "state": "embedded"}
-        return {**own, **running}
 
     async def doctor(self, frame: Frame) -> Sequence[Check]:
         return await checks(self._hall, frame)
 
 
 async def checks(hall: Hall, frame: Frame) -> list[Check]:
-    """Everything that `guild doctor` says."""
-    settings, keys, workers = _settings(hall, frame), _keys(hall, frame), _workers(hall, frame)
+    """Return the lines of `guild doctor`."""
+    settings, workers = _settings(hall, frame), _workers(hall, frame)
+    version = ".".join(map(str, sys.version_info[:3]))
     return [
-        _python(),
+        Check(name="python", ok=sys.version_info >= (3, 11), detail=version),
         _home(hall),
         settings,
-        keys,
+        _keys(hall, frame),
         _shell(),
         _git(),
         *await _runtimes(hall, frame),
         workers,
         *_packages(hall),
         *_members(hall, frame),
-        *_databases(hall),
+        *(
+            Check(name="database", ok=False, detail=f"{error.where}: {error.message}", hint=error.hint)
+            for error in hall.workflow_databases.problems()
+        ),
     ]
-
-
-def _python() -> Check:
-    version = ".".join(map(str, sys.version_info[:3]))
-    return Check(name="python", ok=sys.version_info >= (3, 11), detail=version)
 
 
 def _home(hall: Hall) -> Check:
@@ -89,15 +90,6 @@ def _home(hall: Hall) -> Check:
         detail=str(hall.home.path),
         hint=None if private else f"Others can read {hall.home.database}: chmod 600 it.",
     )
-
-
-def _databases(hall: Hall) -> list[Check]:
-    """Those of workflows that keep their state apart and cannot be used now."""
-    problems = hall.workflow_databases.problems()
-    return [
-        Check(name="database", ok=False, detail=f"{error.where}: {error.message}", hint=error.hint)
-        for error in problems
-    ]
 
 
 def _settings(hall: Hall, frame: Frame) -> Check:
@@ -129,7 +121,7 @@ def _shell() -> Check:
 
 
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
-    """One line for each runtime that is a program. One that is not installed is nobody's fault."""
+    """Return a line for each runtime that is a program. A program may be missing."""
     found: list[Check] = []
     programs = hall.runtimes.programs.seen_by(frame.keys)
     for row in ROWS.values():
@@ -137,12 +129,11 @@ async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
             continue
         try:
             installed = await programs.find(row)
-            told = f"{row.line}; {installed.version} at {installed.path}"
-            found.append(Check(name=row.name, ok=True, detail=told, hint=None))
+            found.append(Check(name=row.name, ok=True, detail=f"{row.line}; {installed.version} at {installed.path}"))
         except RuntimeMissing as error:
-            named = programs.where(row) is not None  # by its variable, and wrongly
-            told = error.message if named else "not installed"
-            found.append(Check(name=row.name, ok=not named, detail=told, hint=error.hint))
+            named = programs.where(row) is not None  # its variable names a wrong path
+            detail = error.message if named else "not installed"
+            found.append(Check(name=row.name, ok=not named, detail=detail, hint=error.hint))
         except GuildError as error:
             found.append(Check(name=row.name, ok=False, detail=error.message, hint=error.hint))
     return found
@@ -156,36 +147,34 @@ def _git() -> Check:
 def _workers(hall: Hall, frame: Frame) -> Check:
     listed = hall.workers.listed(frame)
     wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
-    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
-    hint = "guild worker validate says why." if wrong else None
-    return Check(name="workers", ok=not wrong, detail=detail, hint=hint)
+    return _count("workers", len(listed), wrong, "guild worker validate says why.")
 
 
 def _packages(hall: Hall) -> list[Check]:
-    """One line for all packages; none where there are none."""
     listed = Packages(hall.home).listed()
     wrong = [package.name for package in listed if package.error is not None]
-    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
-    hint = "guild package ls says why." if wrong else None
-    return [Check(name="packages", ok=not wrong, detail=detail, hint=hint)] if listed else []
+    return [_count("packages", len(listed), wrong, "guild package ls says why.")] if listed else []
 
 
 def _members(hall: Hall, frame: Frame) -> list[Check]:
-    """One line for all members; none where there are none."""
     shown = [hall.members.shown(member) for member in hall.members.roster(frame).listed()]
     if not shown:
         return []
     wrong = [one.member.name for one in shown if one.member.error is not None]
     strange = [one.member.name for one in shown if one.member.error is None and not one.trusted]
-    parts = [f"{len(shown) - len(wrong) - len(strange)} usable"]
-    parts += [f"{len(strange)} not trusted: {', '.join(strange)}"] if strange else []
+    found = _count("members", len(shown), wrong, "guild member ls says why.", untrusted=strange)
+    return [replace(found, hint="Look at them, then: guild trust") if strange and not wrong else found]
+
+
+def _count(name: str, total: int, wrong: Sequence[str], hint: str, untrusted: Sequence[str] = ()) -> Check:
+    parts = [f"{total - len(wrong) - len(untrusted)} usable"]
+    parts += [f"{len(untrusted)} not trusted: {', '.join(untrusted)}"] if untrusted else []
     parts += [f"{len(wrong)} with errors: {', '.join(wrong)}"] if wrong else []
-    hint = "guild member ls says why." if wrong else "Look at them, then: guild trust" if strange else None
-    return [Check(name="members", ok=not wrong, detail=", ".join(parts), hint=hint)]
+    return Check(name=name, ok=not wrong, detail=", ".join(parts), hint=hint if wrong else None)
 
 
 def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
-    """Whether a worker of this project cannot run. What one from elsewhere needs may be in another project."""
+    """Return True if a worker of this project cannot run. Other workers may depend on another project."""
     if listed.scope != "project":
         return False
     try:
@@ -195,33 +184,26 @@ def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
 
 
 def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
-    """A worker, held against what can be given here."""
-    from guildhall.runs.assembly.preflight import doubts
-
+    """Return a worker with the declarations that cannot be met here."""
     return Checked(worker=worker, problems=hall.workers.supply.lacking(worker, frame), doubts=doubts(worker))
 
 
-def _has_usable_schema(hall: Hall, worker: Worker, frame: Frame) -> bool:
-    """Return False if `Supply.lacking` has reported a problem with the output schema."""
-    try:
-        hall.workers.supply.check_schema(worker, frame)
-    except GuildError:
-        return False
-    return True
-
-
 async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
-    """The same with what code that may run says about itself: its tools, the schema of a model; and with the plan."""
-    found = checked(hall, worker, frame)
+    """Return a worker with all of its problems and its plan. Execute trusted code to read its tools and its schema."""
+    found, supply = checked(hall, worker, frame), hall.workers.supply
     try:
         plan = await hall.workers.planner.plan(worker, frame)
-        if _has_usable_schema(hall, worker, frame):
-            await hall.workers.supply.output_schema(worker, frame)
+        try:
+            supply.check_schema(worker, frame)
+        except GuildError:  # it is among the problems already
+            pass
+        else:
+            await supply.output_schema(worker, frame)
     except GuildError as error:
         return replace(found, problems=[*found.problems, error])
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]
     errors = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
     # `missing` is among the problems already; a broken schema was raised above
-    doubts = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
-    doubts += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
-    return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *doubts])
+    risks = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
+    risks += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
+    return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *risks])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.hall.client.interface import Jobs
-from guildhall.jobs.model import Detail, Dispatch, Job, JobOperations, JobResult, JobShown, Page, open_question
+from guildhall.jobs.model import Dispatch, Job, JobOperations, JobResult, JobShown, Page, open_question
 from guildhall.members.model import Member, of_member
 from guildhall.runs.model import Answer, Ask
 from guildhall.workers.registry import FILES
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
-    from guildhall.jobs import service as jobs
 
 
 class JobService(Jobs):
@@ -49,81 +48,42 @@ class JobService(Jobs):
         member: str | None = None,
         frame: Frame | None = None,
     ) -> Page:
-        jobs = self._own_jobs(worker) if member is None else self._member_jobs(member, frame)
-        return await jobs.page(filter=filter, limit=limit, cursor=cursor)
+        if member is not None:
+            return await self._member_jobs(member, frame).page(filter=filter, limit=limit, cursor=cursor)
+        return self._hall.jobs.page(filter=filter, limit=limit, cursor=cursor, worker=worker)
 
     async def get(self, id: str, frame: Frame | None = None) -> JobShown:
-        jobs, id = self._route(id, frame)
-        return await jobs.status(id)
+        if (named := of_member(id)) is not None:
+            return await self._member_jobs(named[0], frame).status(named[1])
+        return self._hall.jobs.status(id)
 
     async def result(self, id: str, frame: Frame | None = None) -> JobResult:
-        jobs, id = self._route(id, frame)
-        return await jobs.result(id)
+        if (named := of_member(id)) is not None:
+            return await self._member_jobs(named[0], frame).result(named[1])
+        return self._hall.jobs.result(id)
 
     async def cancel(self, id: str, frame: Frame | None = None) -> Job:
-        jobs, id = self._route(id, frame)
-        return await jobs.cancel(id)
+        if (named := of_member(id)) is not None:
+            return await self._member_jobs(named[0], frame).cancel(named[1])
+        return await self._hall.jobs.cancel(id)
 
     async def delete(self, id: str, *, force: bool = False, frame: Frame | None = None) -> None:
-        jobs, id = self._route(id, frame)
-        await jobs.delete(id, force=force)
+        if (named := of_member(id)) is not None:
+            await self._member_jobs(named[0], frame).delete(named[1], force=force)
+        else:
+            await self._hall.jobs.delete(id, force=force)
 
     async def answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> str:
-        jobs, id = self._route(id, frame)
-        return await jobs.answer(id, text, question)
-
-    def _route(self, id: str, frame: Frame | None) -> tuple[JobOperations, str]:
-        """Return the jobs that an id belongs to, and the id there: MEMBER/JOB is a member's."""
-        named = of_member(id)
-        if named is None:
-            return self._own_jobs(), id
-        return self._member_jobs(named[0], frame), named[1]
-
-    def _own_jobs(self, worker: str | None = None) -> JobOperations:
-        return OwnJobs(self._hall.jobs, self._answer, worker)
+        if (named := of_member(id)) is not None:
+            return await self._member_jobs(named[0], frame).answer(named[1], text, question)
+        asked = open_question(self._hall.jobs.status(id), question)
+        await self._answer(asked.ask, Answer(choice=text))
+        return asked.question
 
     def _member_jobs(self, name: str, frame: Frame | None) -> JobOperations:
         if frame is None:
             raise UsageError(f"frame: needed to find the member {name[:60]!r}")
         return self._hall.members.jobs(self._hall.members.find(name, frame), frame)
-
-
-class OwnJobs:
-    """The jobs of the hall's own workers as JobOperations; with `worker`, those of one worker."""
-
-    def __init__(
-        self, jobs: jobs.Jobs, answer: Callable[[str, Answer], Awaitable[Ask]], worker: str | None = None
-    ) -> None:
-        self._jobs = jobs
-        self._answer = answer
-        self._worker = worker
-
-    async def page(
-        self,
-        *,
-        detail: Detail = "detailed",
-        filter: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> Page:
-        return self._jobs.page(filter=filter, limit=limit, cursor=cursor, worker=self._worker)
-
-    async def status(self, id: str) -> JobShown:
-        return self._jobs.status(id)
-
-    async def result(self, id: str) -> JobResult:
-        return self._jobs.result(id)
-
-    async def cancel(self, id: str) -> Job:
-        return await self._jobs.cancel(id)
-
-    async def delete(self, id: str, *, force: bool = False) -> None:
-        await self._jobs.delete(id, force=force)
-
-    async def answer(self, id: str, text: str, question: str | None = None) -> str:
-        asked = open_question(self._jobs.status(id), question)
-        await self._answer(asked.ask, Answer(choice=text))
-        return asked.question
 
 
 def find_member(hall: Hall, name: str, frame: Frame) -> Member | None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import is_name
 from guildhall.hall.client.interface import Commissions, Meetings, Projects
+from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft, check_reason
+from guildhall.projects.commissions.states import parse_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
-    from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Problem, Project, ProjectShown
@@ -74,8 +75,6 @@ class CommissionService(Commissions):
         return await self._hall.commissions.edit(id, changes, frame)
 
     async def list(self, *, project: str | None = None, status: str | None = None) -> Sequence[Commission]:
-        from guildhall.projects.commissions.states import parse_status
-
         wanted = None if status is None else parse_status(status)
         found = await self._hall.commissions.all(project, wanted)
         if project is not None and not found and not await self._hall.commissions.all(project):
@@ -148,8 +147,6 @@ class MeetingService(Meetings):
         return await self._hall.meetings.accept(id)
 
     async def decline(self, id: str, *, reason: str | None = None) -> Meeting:
-        from guildhall.projects.commissions.model import check_reason
-
         return await self._hall.meetings.decline(id, None if reason is None else check_reason(reason))
 
     async def defer(self, id: str, until: str) -> Meeting:

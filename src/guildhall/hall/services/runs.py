@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from guildhall.core.redaction import Redactor
 from guildhall.hall.client.interface import Asks, Runs
 from guildhall.hall.client.model import Shown, Tested
-from guildhall.runs.purpose import CallPurpose
+from guildhall.hall.composition.recovery import go_on
+from guildhall.hall.composition.run_services import MAX_BUFFERED_EVENTS
 from guildhall.runs.record.history import conversation
 from guildhall.runs.record.records import find_ask
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.runs import asks
-    from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan.model import Plan
     from guildhall.runs.record.entries import Entry, Payload
@@ -35,24 +35,18 @@ if TYPE_CHECKING:
 
 
 _RECENT = 50
-_MAX_BUFFERED_EVENTS = 1_000  # for a client that reads slowly, if the hall stays
 
 
 class RunService(Runs):
     def __init__(self, hall: Hall, *, stays: bool) -> None:
         self._hall = hall
         self._stays = stays
-        self._max_events = _MAX_BUFFERED_EVENTS if stays else None
 
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes`: Python objects of this process, for the toolboxes that the worker names."""
-        from guildhall.hall.composition.workers import check_trust
-
-        if not isinstance(request.purpose, CallPurpose):
-            worker = self._hall.workers.find(request.worker, frame)
-            check_trust(self._hall.workers, worker, frame, [toolbox.name for toolbox in toolboxes])
-        prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
-        async with aclosing(self.launch(prepared)) as events:
+        main = self._hall.main
+        prepared = await main.prepare(request, frame, toolboxes)
+        async with aclosing(main.stream(prepared, stays=self._stays)) as events:
             async for event in events:
                 yield event
 
@@ -66,7 +60,6 @@ class RunService(Runs):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.hall.composition.workers import check_trust_again
         from guildhall.runs.execution.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
@@ -77,27 +70,10 @@ class RunService(Runs):
                 async for event in events:
                     yield event
             return
-        check_trust_again(part.workers, part.history, run, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await part.prepare_again(run, frame, toolboxes, grant)
-        async with aclosing(self.launch(prepared)) as events:
+        async with aclosing(part.stream(prepared, stays=self._stays)) as events:
             async for event in events:
                 yield event
-
-    async def launch(self, prepared: Prepared) -> AsyncGenerator[Event]:
-        """Start a prepared run and stream its events. Closing the stream early parks the run unless the hall stays."""
-        part = self._hall.where(prepared.run)
-        with part.bus.listening(prepared.run, self._max_events) as events:
-            part.launch(prepared)
-            try:
-                async for event in events:
-                    yield event
-                    if event.type == "run_ended" and event.run == prepared.run:
-                        break
-            finally:
-                if not self._stays:
-                    await part.runs.park(prepared.run)
-                elif prepared.frame.interactive:
-                    part.runs.hold(prepared.run, -1)
 
     async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
         part = self._hall.where(run)
@@ -106,7 +82,7 @@ class RunService(Runs):
         began = runs.began(run) if runs is not None else None
         if runs is None or began is None:
             return
-        with part.bus.listening(began.root, self._max_events) as events:
+        with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._stays else None) as events:
             people = int(frame.interactive)
             runs.hold(began.root, people)
             try:
@@ -134,7 +110,7 @@ class RunService(Runs):
         return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        from guildhall.hall.services.workflow_files import replay
+        from guildhall.hall.composition.workflow_files import replay
 
         return await replay(self._hall.where(run), run, frame)
 
@@ -206,8 +182,6 @@ class AskService(Asks):
 
     async def _notify_owner(self, ask: Ask) -> None:
         """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
-        from guildhall.hall.composition.recovery import go_on
-
         part = self._hall.where(ask.root)
         if (runs := part.peek_runs()) is not None:
             await runs.gone(ask.root)  # a run that is being parked does not resume by itself

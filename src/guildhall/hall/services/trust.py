@@ -1,9 +1,6 @@
 """Service of trust: lists the code that workers and tests would execute, and grants or revokes trust in it.
 
-The code can be that of a folder, a worker, a workflow or a test.
-The module also finds test files, and refuses tests that would execute programs from an untrusted file.
-Does not check trust at the start of a run: `hall.composition.workers` does. Does not compare digests: `workers.trust`
-does.
+Does not check trust at the start of a run: `hall.composition.workers` does.
 """
 
 from __future__ import annotations
@@ -38,9 +35,7 @@ class TrustService(Trust):
         return await of_folder(self._hall, at, frame)
 
     async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
-        from guildhall.hall.composition.workers import untrusted_callees
-
-        return untrusted_callees(self._hall.workers, self._hall.workers.find(worker, frame), frame)
+        return self._hall.workers.untrusted_callees(self._hall.workers.find(worker, frame), frame)
 
     async def grant(self, files: Sequence[Seen]) -> None:
         now = stamp(self._hall.clock.now())

@@ -5,104 +5,39 @@ Does not store pins (`trust`). Imported when it is needed, because it loads work
 
 from __future__ import annotations
 
-import re
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core import yaml
-from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted, UsageError
-from guildhall.core.paths import Home, project_root
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, UsageError
+from guildhall.core.paths import project_root
 from guildhall.hall.client.model import Trusting
-from guildhall.hall.services.workflow_files import load_workflow, plans_of_agents
+from guildhall.hall.composition.workflow_files import load_workflow, plans_of_agents
+from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_programs, tests_in
 from guildhall.members.service import member_code
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import Executes, Plan
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
-from guildhall.workers.references import Code, CodeFile, toolboxes_in
-from guildhall.workers.trust import Trust as Trust_cases
-from guildhall.workers.trust import Trust as Trust_trusting
+from guildhall.workers.references import Code, toolboxes_in
+from guildhall.workers.trust import Trust
 from guildhall.workflow.loader import executed
 from guildhall.workflow.plan import as_far_as_known
 from guildhall.workflow.target import MAIN, is_workflow, workflows_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.core.yaml import Source
     from guildhall.hall.composition.hall import Hall
     from guildhall.models.scripted.test_case import Case
 
 
-TESTS = "tests"
-
-
-SUFFIXES = (".yaml", ".yml")
-
-
-_A_TEST = re.compile(rb"^(test|[\"']test[\"']) *:", re.MULTILINE)
-
-
-_LOOKED_AT = 1_000_001  # bytes; what is larger is no script
-
-
-def tests_in(folder: Path) -> Iterator[Path]:
-    """The files in a folder that have a test in them."""
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix in SUFFIXES and not hidden and path.is_file() and has_test(path):
-            yield path
-
-
-def has_test(path: Path) -> bool:
-    """Whether a file is one. One that cannot be read may be: reading it says what is wrong."""
-    try:
-        with path.open("rb") as file:
-            return _A_TEST.search(file.read(_LOOKED_AT)) is not None
-    except OSError:
-        return True
-
-
-def root_of_test(file: Path) -> Path:
-    """The project that a test is of. One of workflows alone has nothing that marks it but its tests."""
-    folder = file.absolute().parent
-    root = project_root(folder)
-    return folder.parent if root == folder and folder.name == TESTS else root
-
-
-def code_of_test(source: Source, home: Home) -> Code:
-    """The file of a test, as it was read."""
-    path = source.path.resolve()
-    root = root_of_test(source.path).resolve()
-    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=source.text.encode())
-    return Code(kind="test", name=shown, root=root, files=(file,), own=root == home.path.resolve())
-
-
-def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
-    """Raises NotTrusted where the test would run programs and its file is not trusted as it is."""
-    code, trust = code_of_test(source, hall.home), Trust_cases(hall.workers.pins())
-    if not runs_programs(plan) or trust.holds(code):
-        return
-    said = trust.seen(code)[0].said
-    raise NotTrusted(
-        f"the worker can run programs, and the test says which: it is not trusted as it is ({said})",
-        where=str(source.path),
-        hint=f"Look at it, then: guild trust {shlex.quote(str(source.path))}",
-    )
-
-
-def runs_programs(plan: Plan) -> bool:
-    return "proc.exec" in plan.reach
-
-
 async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
-    """The plans of the worker of a test, or of the agents, if they can be had, and whether it could run programs.
+    """Return the plans of a test's worker or agents, as far as they can be made, and True if it could run programs.
 
-    A test that brings a worker's file of its own is taken for one that does.
+    A test with a worker file of its own counts as one that could.
     """
     from guildhall.core.redaction import Redactor
     from guildhall.runs.replay.normalize import Neutral
@@ -123,30 +58,34 @@ async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tup
 
 
 async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
-    """The code of one worker and of all that it may call."""
+    """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
     _, wrong = hall.workers.supply.code_of(worker, frame)
     return Trusting(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
 
 
 async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
-    """The code of a folder: its toolboxes, used or not, all that its workers name, setups, tests that run programs.
+    """Return the code of a folder: its toolboxes, the code that its workers name, setups, tests that run programs.
 
     `at` may be the file of a worker, of a workflow, or of a test.
     """
-    if at is not None:
-        at = frame.cwd / at
-        if not at.exists():
-            raise NotFound(f"there is no folder {at}")
-        if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
-            if is_workflow(at):
-                return await of_workflow(hall, at, frame)
-            if has_test(at):
-                return await of_test(hall, at, frame)
-            return await of_worker(hall, hall.workers.find(str(at), frame), frame)
-        if not at.is_dir():
-            raise UsageError(f"{at} is neither a folder nor the file of a worker or a workflow")
-        frame = replace(frame, cwd=at.resolve(), root=project_root(at.resolve()))
+    if at is None:
+        return await _of_project(hall, frame)
+    at = frame.cwd / at
+    if not at.exists():
+        raise NotFound(f"there is no folder {at}")
+    if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
+        if is_workflow(at):
+            return await of_workflow(hall, at, frame)
+        if has_test(at):
+            return await of_test(hall, at, frame)
+        return await of_worker(hall, hall.workers.find(str(at), frame), frame)
+    if not at.is_dir():
+        raise UsageError(f"{at} is neither a folder nor the file of a worker or a workflow")
+    return await _of_project(hall, replace(frame, cwd=at.resolve(), root=project_root(at.resolve())))
+
+
+async def _of_project(hall: Hall, frame: Frame) -> Trusting:
     folder = frame.root
     plans: list[Plan] = []
     wrong: list[GuildError] = []
@@ -168,18 +107,23 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
             continue
         tests += [code for code in looking.code if code.kind == "test"]
         plans += [plan for plan in looking.plans if plan.worker not in [one.worker for one in plans]]
-    setups, broken = await _setups(hall, folder, frame)
-    wrong += broken
+    setups: list[Executes] = []
+    for file in workflows_in(folder):
+        try:
+            looking = await of_workflow(hall, file, frame)
+            setups += [code for code in looking.code if code.kind == "workflow"]
+        except GuildError as error:
+            wrong.append(error)
     code = [*_stand(hall, lying), *_executed(plans), *setups, *tests]
     problems = {(error.where, error.message): error for error in (*unreadable, *wrong)}
     return Trusting(folder=folder, code=_once(code), plans=plans, problems=[*problems.values()])
 
 
 async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
-    """The setup of a workflow, with the code of its agents."""
+    """Return the setup of a workflow, with the code of its agents."""
     workflow = load_workflow(hall, file, frame)
     there = workflow.frame(frame)
-    setup = executed(workflow, Trust_trusting(hall.workers.pins()), hall.home)
+    setup = executed(workflow, Trust(hall.workers.pins()), hall.home)
     settings = hall.settings(there)
     known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
@@ -189,37 +133,23 @@ async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
     return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)
 
 
-async def _setups(hall: Hall, folder: Path, frame: Frame) -> tuple[list[Executes], list[GuildError]]:
-    """What the workflows of a folder would execute themselves, and those that cannot be read."""
-    found: list[Executes] = []
-    wrong: list[GuildError] = []
-    for file in workflows_in(folder):
-        try:
-            looking = await of_workflow(hall, file, frame)
-        except GuildError as error:
-            wrong.append(error)
-            continue
-        found += [code for code in looking.code if code.kind == "workflow"]
-    return found, wrong
-
-
 async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
-    """The file of a test, if its worker can run programs, with the code of the worker."""
+    """Return the file of a test if its worker can run programs, with the code of the worker."""
     from guildhall.models.scripted.source import Script
 
     source = yaml.read(file)
     case = yaml.validate(Script, source).test
     found = code_of_test(source, hall.home)
-    if case is None or found.own:
-        return Trusting(folder=found.root, code=[], plans=[], problems=[])
-    plans, runs = await plans_of_test(case, found.root, hall, frame)
-    if not runs:
-        return Trusting(folder=found.root, code=[], plans=[], problems=[])
-    return Trusting(folder=found.root, code=[*_executed(plans), *_stand(hall, [found])], plans=plans, problems=[])
+    if case is not None and not found.own:
+        plans, runs = await plans_of_test(case, found.root, hall, frame)
+        if runs:
+            code = [*_executed(plans), *_stand(hall, [found])]
+            return Trusting(folder=found.root, code=code, plans=plans, problems=[])
+    return Trusting(folder=found.root, code=[], plans=[], problems=[])
 
 
 def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
-    """The members of the project, used or not, and what cannot be read of them."""
+    """Return the code of the project's members, and the members that cannot be read."""
     found: list[Code] = []
     wrong: list[GuildError] = []
     for member in hall.members.roster(frame).listed():
@@ -236,7 +166,7 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
 
 
 def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:
-    trust = Trust_trusting(hall.workers.pins())
+    trust = Trust(hall.workers.pins())
     return [
         Executes(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
         for one in found

@@ -18,7 +18,9 @@ from guildhall.core.ids import is_name
 from guildhall.core.text import did_you_mean
 from guildhall.hall.client import interface
 from guildhall.hall.client.interface import Members, Workers
+from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
+from guildhall.hall.services.health import checked_whole
 from guildhall.runs.assembly.activation import demand_function, describe
 from guildhall.runs.record.records import unfinished
 from guildhall.sandbox.view import View
@@ -36,7 +38,16 @@ from guildhall.workers.package import (
     read_package,
     tools_said,
 )
-from guildhall.workers.package_store import PackageListed, Packages, code_in, listed_as, worker_in
+from guildhall.workers.package_store import (
+    PackageListed,
+    Packages,
+    add_package,
+    code_in,
+    listed_as,
+    new_package,
+    remove_package,
+    worker_in,
+)
 from guildhall.workers.records import work_for
 from guildhall.workers.references import activation_of
 
@@ -61,8 +72,6 @@ class WorkerService(Workers):
         return self._hall.workers.find(name, frame)
 
     async def check(self, name: str, frame: Frame) -> Checked:
-        from guildhall.hall.services.health import checked_whole
-
         return await checked_whole(self._hall, self._hall.workers.find(name, frame), frame)
 
     async def create(self, name: str, frame: Frame, *, force: bool = False) -> Path:
@@ -108,19 +117,13 @@ class PackageService(interface.Packages):
         return await asyncio.to_thread(_inspect, folder)
 
     async def create(self, name: str, *, kind: Kind = "worker", template: str | None = None) -> Path:
-        from guildhall.workers.package_store import new_package
-
         return new_package(self._hall.home, name, kind, template)
 
     async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> Added:
-        from guildhall.workers.package_store import add_package
-
         now, unused = stamp(self._hall.clock.now()), partial(_check_unused, self._hall)
         return await asyncio.to_thread(add_package, self._hall.home, folder, now, seen=seen, force=force, unused=unused)
 
     async def remove(self, name: str) -> Path:
-        from guildhall.workers.package_store import remove_package
-
         if is_name(name):  # nothing else can be in use
             _check_unused(self._hall, name)
         return await asyncio.to_thread(remove_package, self._hall.home, name, stamp(self._hall.clock.now()))
@@ -239,5 +242,5 @@ class MemberService(Members):
             return (await server.call(tool, arguments)).as_dict()
 
     async def active_jobs(self) -> Sequence[AtWork]:
-        members = Hall.members.of(self._hall).peek()
+        members = peek(self._hall, Hall.members)
         return members.at_work() if members is not None else []

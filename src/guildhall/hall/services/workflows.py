@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.hall.client.interface import Rooms, Workflows
 from guildhall.hall.client.model import Document, Voted
-from guildhall.workers.lifecycle import usable
+from guildhall.room.model import Actor, Message, check_text
 from guildhall.workflow import queries, records
 
 if TYPE_CHECKING:
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
-    from guildhall.hall.services.runs import RunService
     from guildhall.room.document_stores import Listed as DocumentListed
-    from guildhall.room.model import Message
     from guildhall.room.room import Room
-    from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.model import RunRequest
     from guildhall.store.engine import Store
     from guildhall.workflow.control import Steering
@@ -59,16 +56,12 @@ class RoomService(Rooms):
     async def write_document(
         self, target: Target, content: str, *, file: str | None = None, base: str | None = None
     ) -> Document:
-        from guildhall.room.model import Actor
-
         room = self._room(target)
         base = base or await room.documents.digest(file)
         await room.perform("document_write", Actor.person(), file=file, content=content, base=base)
         return await self.read_document(target, file=file)
 
     async def append_document(self, target: Target, content: str, *, file: str | None = None) -> Document:
-        from guildhall.room.model import Actor
-
         await self._room(target).perform("document_append", Actor.person(), file=file, content=content)
         return await self.read_document(target, file=file)
 
@@ -96,50 +89,40 @@ _MAX_PROMPT_CHARS = 20_000
 
 
 class WorkflowService(Workflows):
-    def __init__(self, hall: Hall, runs: RunService, *, stays: bool) -> None:
+    def __init__(self, hall: Hall, *, stays: bool) -> None:
         self._hall = hall
-        self._runs = runs
         self._stays = stays
 
     async def plan(self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]) -> WorkflowPlan:
-        from guildhall.hall.services.workflow_files import plan_workflow
+        from guildhall.hall.composition.workflow_files import plan_workflow
 
         return await plan_workflow(self._hall, request, frame, tag=tag, params=params)
 
     async def run(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        prepared = await self._begin(start, request, frame)
-        async with aclosing(self._runs.launch(prepared)) as events:
+        from guildhall.hall.composition.workflow_files import prepare_workflow
+
+        part, prepared = await prepare_workflow(self._hall, start, request, frame)
+        async with aclosing(part.stream(prepared, stays=self._stays)) as events:
             async for event in events:
                 yield event
 
     async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
+        from guildhall.hall.composition.workflow_files import prepare_workflow
+
         if not self._stays:
             raise UsageError(
                 "nothing would keep it: this command is the hall itself, and ends with it",
                 hint="Leave out --background, or unset GUILDHALL_EMBEDDED so that the hall has a process of its own.",
             )
-        prepared = await self._begin(start, request, replace(frame, interactive=False))
-        self._hall.where(prepared.run).launch(prepared)
+        part, prepared = await prepare_workflow(self._hall, start, request, replace(frame, interactive=False))
+        part.launch(prepared)
         return await self.find_by_run(prepared.run)
 
-    async def _begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
-        from guildhall.hall.services.workflow_files import demand, load_workflow
-        from guildhall.workflow.start import bound
-
-        workflow = load_workflow(self._hall, start.file, frame)
-        bound(workflow, start.params)  # the user is not asked to trust a workflow that cannot start
-        demand(self._hall, workflow, request, frame)
-        part = await self._hall.workflow_databases.for_workflow(workflow, start, frame)
-        return await part.workflows.begin(start, workflow, request, frame)
-
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
-        from guildhall.hall.composition.workers import check_trust
         from guildhall.runs.execution.prepare import Prepared
 
         frame = replace(frame, interactive=False)
-        worker = self._hall.workers.find(request.worker, frame)
-        usable(worker, "name")
-        check_trust(self._hall.workers, worker, frame)
+        worker = self._hall.workers.find_for_work(request.worker, frame)
         seated = await self._hall.workflows.seat(worker, request, frame)
         if isinstance(seated, Prepared):
             self._hall.main.launch(seated)
@@ -178,7 +161,6 @@ class WorkflowService(Workflows):
         return self._hall.workflow_databases.of_team(target).store.read(read)
 
     async def set_schedule(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
-        from guildhall.room.model import check_text
         from guildhall.workflow.definition import wakeup_of
 
         try:

@@ -1,8 +1,5 @@
 """Comparison of a test: finds the deviations of a run from its script, and updates the test file.
 
-It compares the system prompts, the tools, the messages to the model, the setup commands and the end of the run.
-An update replaces single values and keeps comments. If that is impossible, the whole file is written anew and only the
-comments at its top are kept.
 Does not execute the run: `runner` does.
 """
 
@@ -50,7 +47,7 @@ class Comparison:
         self._neutral = neutral
 
     def compare(self, run: str, *, stopped: bool) -> None:
-        """`stopped`: the run was not let go on, so that how it ended says nothing."""
+        """Compare a run with the script. `stopped`: the run was stopped early, so its end is not compared."""
         counted: dict[str, int] = defaultdict(int)
         tree = self._history.tree(run)
         if self._case.workflow is not None:
@@ -69,7 +66,6 @@ class Comparison:
             self._compare_end(self._history.get(run))
 
     def _compare_setup(self, journal: Journal) -> None:
-        """The commands of a setup: what they are now, against what the record has an output of."""
         asked = [entry.data.arguments or {} for entry in journal.all(ToolStarted)]
         if len(asked) != len(self._case.setup):
             text = f"{len(self._case.setup)} commands of the setup are on record; now there are {len(asked)}"
@@ -122,9 +118,8 @@ class Comparison:
             self.changes["test", "shown", worker, "system"] = system
         tools = tools_of(frozen, OUTPUT_TOOL)
         if shown.tools is not None and shown.tools != tools:
-            text = difference(
-                "the tools that the model is shown are not the same", _listed(shown.tools), _listed(tools)
-            )
+            listed = ["\n".join(f"{name} {mark}" for name, mark in one.items()) for one in (shown.tools, tools)]
+            text = difference("the tools that the model is shown are not the same", *listed)
             self.deviations.append(Deviation(text=text, worker=worker))
             self.changes["test", "shown", worker, "tools"] = tools
 
@@ -155,7 +150,7 @@ class Comparison:
 
 
 def difference(label: str, recorded: Any, now: Any) -> str:
-    """What differs, and the lines: `-` recorded, `+` now, the rest around them."""
+    """Return the label and a diff: `-` recorded, `+` now."""
     lines = difflib.unified_diff(_lines(recorded), _lines(now), n=_AROUND, lineterm="")
     shown = ["..." if line.startswith("@@") else line for line in lines if not line.startswith(("---", "+++"))]
     cut = [f"... {len(shown) - _MOST_LINES} more lines"] if len(shown) > _MOST_LINES else []
@@ -168,12 +163,8 @@ def _lines(value: Any) -> list[str]:
     return str(value).splitlines()
 
 
-def _listed(tools: dict[str, str]) -> str:
-    return "\n".join(f"{name} {mark}" for name, mark in tools.items())
-
-
 def _plain(ended: dict[str, Any]) -> str:
-    """An ending as text: text as it is, anything else as JSON."""
+    """Return an ending as text: text as it is, anything else as JSON."""
     lines: list[str] = []
     for name, value in ended.items():
         text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
@@ -182,7 +173,10 @@ def _plain(ended: dict[str, Any]) -> str:
 
 
 def update_file(source: Source, comparison: Comparison) -> bool:
-    """Whether the file could be brought up to date; else it stays as it is."""
+    """Update a test file. Return False if that is impossible; the file is unchanged then.
+
+    Values are replaced one by one, which keeps comments. If that fails, the whole file is written anew.
+    """
     if not comparison.final or not comparison.changes:
         return False
     expected = copy.deepcopy(source.data)
@@ -212,14 +206,14 @@ def _reads_as(source: Source, text: str, expected: Any) -> bool:
 
 
 def _written_anew(source: Source, expected: Any) -> str:
-    """The whole file as `guild script` would write it; of its comments only those at the top are kept."""
+    """Return the file as `guild script` would write it. Only the comments at the top are kept."""
     lines = source.text.splitlines()
     head = [line for place, line in enumerate(lines) if all(one.startswith("#") for one in lines[: place + 1])]
     return "".join(f"{line}\n" for line in head) + dump(expected)
 
 
 def _spliced(source: Source, changes: dict[Location, Any]) -> str | None:
-    """The text with each value put where the old one stands; None where one has no place yet, or loses its own."""
+    """Return the text with single values replaced, or None if a value is new or removed."""
     from ruamel.yaml import YAML
 
     reader: Any = YAML(typ="rt")
@@ -241,7 +235,7 @@ def _spliced(source: Source, changes: dict[Location, Any]) -> str | None:
 
 
 def _place(tree: Any, location: Location) -> tuple[int, int, int] | None:
-    """Where a field stands in the text: from its name to the end of its value, and its column."""
+    """Return the start and end of a field in the text and its column, or None if it is missing."""
     node, key = tree, None
     for part in location:
         if isinstance(part, int):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.clock import Clock
-    from guildhall.runs.model import Run
+    from guildhall.runs.model import ConversationMessage, Run
     from guildhall.runs.purpose import PurposeT
     from guildhall.store.engine import Store
 
@@ -85,10 +85,10 @@ def _without_files(entry: Entry[Payload]) -> Entry[Payload]:
     return replace(entry, data=replace(entry.data, files=())) if isinstance(entry.data, Assembly) else entry
 
 
-def conversation(journal: Journal) -> list[dict[str, Any]]:
-    """What was said to the model and by it, as far as it is on record."""
+def conversation(journal: Journal) -> list[ConversationMessage]:
+    """Return the recorded messages to the model and of the model."""
     frozen = journal.assembly
-    messages: list[dict[str, Any]] = [{"role": "system", "content": frozen.system_prompt}]
+    messages: list[ConversationMessage] = [{"role": "system", "content": frozen.system_prompt}]
     asked_first = "\n".join([frozen.first_message, *map(labelled, frozen.attachments)])
     for answer in journal.all(ModelAnswered):
         asked = journal.last(answer.key or "", ModelAsked)
@@ -96,10 +96,11 @@ def conversation(journal: Journal) -> list[dict[str, Any]]:
             messages += [_said_to_model(part, asked_first) for part in asked.data.message]
         messages.append(_said_by_model(answer.data.response))
     unanswered = [] if limits.turns(journal) else journal.all(Said)[-1:]
-    return messages + [{"role": "user", "content": said.data.words} for said in unanswered]
+    messages.extend({"role": "user", "content": said.data.words} for said in unanswered)
+    return messages
 
 
-def _said_to_model(part: Mapping[str, Any], asked_first: str) -> dict[str, Any]:
+def _said_to_model(part: Mapping[str, Any], asked_first: str) -> ConversationMessage:
     if part["part"] != "tool-return":  # in more than one piece it is the first message with what is attached
         return {"role": "user", "content": part["content"] if isinstance(part["content"], str) else asked_first}
     return {
@@ -111,7 +112,7 @@ def _said_to_model(part: Mapping[str, Any], asked_first: str) -> dict[str, Any]:
     }
 
 
-def _said_by_model(response: Mapping[str, Any]) -> dict[str, Any]:
+def _said_by_model(response: Mapping[str, Any]) -> ConversationMessage:
     parts: list[dict[str, Any]] = response["parts"]
     return {
         "role": "assistant",

@@ -1,4 +1,4 @@
-"""`guild hall status` and `stop`: print the status of the hall's process, or end it.
+"""`guild hall status`, `stop` and `openapi`: print the status of the hall's process, end it, or print its API.
 
 Interrupted runs resume when the hall starts again. Does not start the process (see `hall.client.discovery`).
 """
@@ -35,7 +35,7 @@ async def _status(address: Address) -> dict[str, Any]:
 
     client = RemoteHall(address, BlockingTransport(address))
     try:
-        return await client.hall.status()
+        return {**await client.hall.status()}
     except GuildError:
         status = asdict(address)
         del status["token"]
@@ -73,3 +73,10 @@ def stop(ctx: Context) -> None:
         stop_process(pid)
     text = f"The hall (process {pid}) has left. What ran there goes on when the next one starts."
     ctx.print({"stopped": pid is not None, "pid": pid}, "No hall is running." if pid is None else text)
+
+
+@command()
+def openapi(ctx: Context) -> None:
+    from guildhall.hall.client.openapi import openapi_document
+
+    ctx.screen.json(openapi_document())

@@ -15,7 +15,7 @@ from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.trust_prompt import trust_own_files
 from guildhall.core.errors import InvalidFile, NotFound
 from guildhall.core.paths import project_root
-from guildhall.hall.services.trust_files import SUFFIXES, TESTS, tests_in
+from guildhall.hall.testrun.files import SUFFIXES, TESTS, tests_in
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core import yaml
-from guildhall.hall.testrun import hall as copying
-from guildhall.hall.testrun.hall import copy_project, put_files
+from guildhall.hall.testrun import files as copying
+from guildhall.hall.testrun.files import copy_project, put_files
 from guildhall.models.scripted.source import Script
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from tests.conftest import Guild, Ran
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 READ = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "a.md"}}
 TOOLBOX = '''
 from guildhall import tool

@@ -74,7 +74,7 @@ def row(home: Home, run: str) -> tuple[str, str | None, int]:
 async def settled(hall: Served, run: str) -> str:
     """How the run stands once it is not running any more, or goes on."""
     async with asyncio.timeout(10):
-        while hall.process.recovering:  # noqa: ASYNC110 - nobody tells when
+        while hall.process._recovery.under_way:  # noqa: ASYNC110 - nobody tells when
             await asyncio.sleep(0.01)
     return hall.hall.history.get(run).status
 

@@ -1,6 +1,6 @@
-"""Workflow files for the services: load a workflow, check that it is trusted, and plan it.
+"""Workflow files: load a workflow, check that it may start, plan it, and prepare or replay its run.
 
-Does not start workflows (`workflows`). Imported when it is needed, because planning imports the model providers.
+Does not launch runs (`run_services`). Imported when it is needed, because planning imports the model providers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from guildhall.core import yaml
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.paths import project_root
 from guildhall.core.text import did_you_mean
-from guildhall.hall.composition import workers
 from guildhall.room.tools import room_tools
 from guildhall.runs.assembly.preflight import refuse
 from guildhall.runs.plan.planner import PlannedSeat
@@ -23,8 +22,8 @@ from guildhall.workers.trust import Trust
 from guildhall.workflow.loader import demand_trust, load
 from guildhall.workflow.plan import WorkflowPlan, as_far_as_known, plan
 from guildhall.workflow.replay import WorkflowReplays
-from guildhall.workflow.start import budget_of, from_here
-from guildhall.workflow.target import workflows_in
+from guildhall.workflow.start import bound, budget_of, from_here
+from guildhall.workflow.target import Start, workflows_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.composition.run_services import RunServices
+    from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import Plan
     from guildhall.runs.replay.replay import Replayed
@@ -42,7 +42,7 @@ _SCRIPT = "script:"
 
 
 def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
-    """The workflow in a file, relative to where the request comes from. Workers are looked for in its own project."""
+    """Load the workflow in a file, relative to the request's folder. Its workers are searched in its own project."""
     try:
         path = frame.cwd / Path(file).expanduser()
         there_is_one = path.exists()
@@ -56,11 +56,17 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
     return load(path, lambda name: hall.workers.find(name, there))
 
 
-def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
-    """Raises where a workflow may not start, or an agent of it could not run: nothing of it begins then.
+async def prepare_workflow(hall: Hall, start: Start, request: RunRequest, frame: Frame) -> tuple[RunServices, Prepared]:
+    """Create the run of a workflow. Return it with the services of the database that it is in."""
+    workflow = load_workflow(hall, start.file, frame)
+    bound(workflow, start.params)  # the user is not asked to trust a workflow that cannot start
+    _check_can_start(hall, workflow, request, frame)
+    services = await hall.workflow_databases.for_workflow(workflow, start, frame)
+    return services, await services.workflows.begin(start, workflow, request, frame)
 
-    It is the workflow as it was loaded that is trusted or not, and no later state of its file.
-    """
+
+def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
+    """Raise if a workflow is not trusted as it was loaded, or if one of its agents cannot run."""
     if hall.environment.policy.runs_setup_commands:
         demand_trust(workflow, hall.workers.supply.trust(), hall.home)
     request, frame = from_here(request, frame), workflow.frame(frame)
@@ -72,13 +78,13 @@ def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) ->
         if not script and own.model.startswith(_SCRIPT):
             yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises where it is not there
         refuse(hall.workers.supply.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
-        workers.check_trust(hall.workers, agent.worker, frame)
+        hall.workers.check_trust(agent.worker, frame)
 
 
 async def plan_workflow(
     hall: Hall, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
 ) -> WorkflowPlan:
-    """What could happen if a workflow were started. `request` has its file in the place of a worker."""
+    """Return the plan of a workflow. `request.worker` is its file."""
     workflow = load_workflow(hall, request.worker, frame)
     settings = hall.settings(workflow.frame(frame))
     starting = as_far_as_known(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
@@ -96,12 +102,12 @@ async def plan_workflow(
 async def plans_of_agents(
     hall: Hall, workflow: Workflow, values: Values, request: RunRequest, frame: Frame
 ) -> dict[str, Plan]:
-    """The plan of each agent in its seat."""
+    """Return the plan of each agent."""
     there, request = workflow.frame(frame), from_here(request, frame)
+    tools = room_tools() if workflow.definition.context.enabled else ()
     found: dict[str, Plan] = {}
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
-        tools = room_tools() if workflow.definition.context.enabled else ()
         seat = PlannedSeat(tools=tools, around=workflow.around(agent))
         worker = replace(agent.worker, keeps=workflow.keeps(values))
         found[agent.name] = await hall.workers.planner.plan(worker, there, own, seat=seat)
@@ -109,7 +115,7 @@ async def plans_of_agents(
 
 
 async def replay(services: RunServices, run: str, frame: Frame) -> Replayed:
-    """Plays a run again, be it a worker's or a workflow's, with all that it has called."""
+    """Replay the run of a worker or a workflow, with all runs that it called."""
     if services.history.workflow_of(run) is None:
         return await services.recordings.replay(run, frame)
     replays = WorkflowReplays(

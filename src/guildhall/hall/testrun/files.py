@@ -1,0 +1,181 @@
+"""Files of a test: finds test files, decides if one needs trust, and copies the project and the home for it.
+
+A copy leaves out version control, package folders and links that lead out of the project. It has at most 10,000 files
+and 200 MB.
+Does not execute tests: `runner` does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict, NotTrusted
+from guildhall.core.paths import Home, project_root
+from guildhall.workers.package_store import ASIDE
+from guildhall.workers.references import Code, CodeFile
+from guildhall.workers.trust import Trust
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from guildhall.core.yaml import Source
+    from guildhall.hall.composition.hall import Hall
+    from guildhall.runs.plan.model import Plan
+
+TESTS = "tests"
+SUFFIXES = (".yaml", ".yml")
+_A_TEST = re.compile(rb"^(test|[\"']test[\"']) *:", re.MULTILINE)
+_LOOKED_AT = 1_000_001  # bytes; what is larger is no script
+
+
+def tests_in(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that contain a test."""
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix in SUFFIXES and not hidden and path.is_file() and has_test(path):
+            yield path
+
+
+def has_test(path: Path) -> bool:
+    """Return True if a file contains a test or cannot be read: reading it later raises the error."""
+    try:
+        with path.open("rb") as file:
+            return _A_TEST.search(file.read(_LOOKED_AT)) is not None
+    except OSError:
+        return True
+
+
+def root_of_test(file: Path) -> Path:
+    """Return the project of a test. A project of workflows may be marked by its tests alone."""
+    folder = file.absolute().parent
+    root = project_root(folder)
+    return folder.parent if root == folder and folder.name == TESTS else root
+
+
+def code_of_test(source: Source, home: Home) -> Code:
+    """Return the file of a test as code that needs trust."""
+    path = source.path.resolve()
+    root = root_of_test(source.path).resolve()
+    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    file = CodeFile(path=path, shown=shown, content=source.text.encode())
+    return Code(kind="test", name=shown, root=root, files=(file,), own=root == home.path.resolve())
+
+
+def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
+    """Raise NotTrusted if the test would run programs and its file is not trusted as it is."""
+    code, trust = code_of_test(source, hall.home), Trust(hall.workers.pins())
+    if not runs_programs(plan) or trust.holds(code):
+        return
+    said = trust.seen(code)[0].said
+    raise NotTrusted(
+        f"the worker can run programs, and the test says which: it is not trusted as it is ({said})",
+        where=str(source.path),
+        hint=f"Look at it, then: guild trust {shlex.quote(str(source.path))}",
+    )
+
+
+def runs_programs(plan: Plan) -> bool:
+    return "proc.exec" in plan.reach
+
+
+# Large, made by tools, and never what a worker works on.
+LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache"})
+MOST_FILES = 10_000
+MOST_BYTES = 200_000_000
+
+
+class _Copying:
+    """The limits of a copy: its root, the folder to leave out, its size."""
+
+    def __init__(self, root: Path, without: Path | None) -> None:
+        self.top = Path(os.path.realpath(root))
+        self._without = os.path.realpath(without) if without else None
+        self._root = root
+        self._files = 0
+        self._bytes = 0
+
+    def wanted(self, folder: os.DirEntry[str]) -> bool:
+        return folder.name not in LEFT_OUT and os.path.realpath(folder.path) != self._without
+
+    def count(self, size: int) -> None:
+        self._files += 1
+        self._bytes += size
+        if self._files > MOST_FILES or self._bytes > MOST_BYTES:
+            raise Conflict(
+                f"the project {self._root} is too large to be copied for a test",
+                hint=f"A test works on a copy of at most {MOST_FILES:,} files and {MOST_BYTES // 1_000_000:,} MB. "
+                "Put the worker and what it needs into a folder of their own, with a guildhall.yaml in it.",
+            )
+
+
+def copy_project(root: Path, target: Path, *, without: Path | None = None) -> None:
+    """Copy a project, except for files of tools, unreadable files, links that lead out, and the folder `without`."""
+    try:
+        _copy(root, target, _Copying(root, without))
+    except OSError as error:
+        raise Conflict(f"the project cannot be copied: {error.strerror or error}", where=str(error.filename)) from None
+
+
+def copy_home(home: Home, target: Home) -> None:
+    """Copy the settings, workers, toolboxes and packages of a home, without its database and memory."""
+    target.path.mkdir(mode=0o700)
+    if home.settings.is_file():
+        shutil.copyfile(home.settings, target.settings)
+    folders = {home.workers: target.workers, home.toolboxes: target.toolboxes, home.packages: target.packages}
+    for folder, copied in folders.items():
+        if folder.is_dir():
+            copy_project(folder, copied, without=home.packages / ASIDE)
+
+
+def empty_folder(folder: Path, project: Path) -> None:
+    """Delete a folder of the copy. Do nothing if a link leads to it."""
+    inside = folder.is_relative_to(project) and folder != project
+    if inside and not any(one.is_symlink() for one in (folder, *folder.parents) if one.is_relative_to(project)):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def put_files(project: Path, files: Mapping[str, str | None]) -> None:
+    """Write the files of a test; None deletes a file. Links are not followed."""
+    for name, text in files.items():
+        path = project / name
+        if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(project)):
+            raise Conflict(f"files.{name}: the path leads through a link")
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+            if text is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8", newline="")
+        except OSError as error:
+            raise Conflict(f"files.{name}: {error.strerror or error}") from None
+
+
+def _copy(source: Path, target: Path, copying: _Copying) -> None:
+    with os.scandir(source) as entries:
+        target.mkdir(mode=0o700)
+        for entry in entries:
+            with suppress(PermissionError):
+                _copy_entry(entry, target / entry.name, copying)
+
+
+def _copy_entry(entry: os.DirEntry[str], target: Path, copying: _Copying) -> None:
+    if entry.is_symlink():
+        leads_to = os.readlink(entry.path)  # noqa: PTH115 - a relative link stays one, inside the copy
+        if not os.path.isabs(leads_to) and Path(os.path.realpath(entry.path)).is_relative_to(copying.top):  # noqa: PTH117
+            target.symlink_to(leads_to)
+    elif entry.is_dir():
+        if copying.wanted(entry):
+            _copy(Path(entry.path), target, copying)
+    elif entry.is_file():
+        status = entry.stat()
+        copying.count(status.st_size)
+        shutil.copyfile(entry.path, target)
+        target.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
