@@ -4,11 +4,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test coverage lint bench requirements docs clean
+.PHONY: help setup demo test test-deep coverage lint bench requirements docs clean
 .DEFAULT_GOAL := help
 
 help:                     ## this list
-	@sed -nE 's/^([a-z]+):.*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
+	@sed -nE 's/^([a-z-]+):.*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
 
 $(STAMP): pyproject.toml scripts/setup
 	@PYTHON=$(PYTHON) scripts/setup $(VENV)
@@ -22,6 +22,9 @@ demo: $(STAMP)            ## the whole machinery in seconds: no key, no network
 
 test: $(STAMP)            ## every test
 	@scripts/test
+
+test-deep: $(STAMP)       ## every test with more examples, and a kill at every point; slow
+	@HYPOTHESIS_PROFILE=deep scripts/test --timeout=3600
 
 coverage: $(STAMP)        ## every test, and which branches of src they execute (at least 90 %)
 	@scripts/test --coverage

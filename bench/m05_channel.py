@@ -130,7 +130,7 @@ async def _seated(hall: Hall, room: Any, agent: str, scratch: Path) -> str:
         ended=lambda connection, run, stretch: None,
     )
     request = RunRequest(worker="clerk", input="go")
-    prepared = await hall.runs.preparation.prepare(request, Frame.here(scratch, os.environ), seat=seat)
+    prepared = await hall.runs.prepare(request, Frame.here(scratch, os.environ), seat=seat)
     hall.runs.launch(prepared)
     return hall.runs.token(prepared.run)
 

@@ -210,7 +210,7 @@ async def _door(scratch: Path, provider: int) -> AsyncGenerator[tuple[int, str]]
     try:
         await listener.listen(Reception(hall.runtimes.tokens.door))
         frame = Frame.here(scratch, os.environ)
-        hall.runs.launch(await hall.runs.preparation.prepare(RunRequest(worker="clerk", input="go"), frame))
+        hall.runs.launch(await hall.runs.prepare(RunRequest(worker="clerk", input="go"), frame))
         yield listener.port, (await opened.entry).token
         opened.over.set()
     finally:

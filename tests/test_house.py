@@ -27,11 +27,11 @@ _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja
 _ALLOWED = {
     (
         "runs/execution/ledger.py",
-        "asked.data.message != shown.request(messages[-1])",
+        "asked.data.message != request_parts(messages[-1])",
     ): "a request to a model, compared as data",
     (
         "runs/replay/replay.py",
-        "asked.data.message != shown.request(messages[-1])",
+        "asked.data.message != request_parts(messages[-1])",
     ): "a request to a model, compared as data",
     ("jobs/queries.py", "hint.replace(run.id, purpose.id)"): "shows the id of the job; decides nothing",
     ("models/dialects/openai_responses.py", "why == 'content_filter'"): "a code of the provider's API",

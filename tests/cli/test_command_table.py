@@ -13,7 +13,7 @@ from guildhall.cli import commands
 from guildhall.cli.command import Command
 from guildhall.cli.command_table import COMMANDS, Row, family
 
-SHORT_FORMS = {"approve": "answer", "deny": "answer"}
+SHORT_FORMS = {"approve": "answer", "deny": "answer", "rm": "job"}
 WITH_FUNCTION = [row for row in COMMANDS if not family(row.name) and row.name != "help"]
 
 
@@ -49,7 +49,7 @@ def test_each_function_has_a_row() -> None:
 
 def test_commands_without_an_event_loop_do_not_import_asyncio() -> None:
     queries = [row for row in WITH_FUNCTION if not getattr(import_module(row.module), row.function).event_loop]
-    names = ["guildhall.cli.connection", "guildhall.hall.client.transport", "guildhall.hall.client.remote"]
+    names = ["guildhall.cli.command", "guildhall.hall.client.transport", "guildhall.hall.client.remote"]
     names = [*names, *sorted({row.module for row in queries})]
     code = f"import sys; sys.path[:] = {sys.path!r}; import {', '.join(names)}; print('asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)

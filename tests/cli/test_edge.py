@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STUBBORN = """
 import asyncio
-from guildhall.cli.connection import run_interruptible
+from guildhall.cli.command import run_interruptible
 from guildhall.cli.screen import Screen
 
 async def stubborn():

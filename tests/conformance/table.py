@@ -76,7 +76,7 @@ class Table:
     async def begin(self, worker: str, text: str, **options: Any) -> list[Event]:
         """A conversation that begins with this; what happens until it listens, or stops."""
         request = RunRequest(worker=worker, input=text, **options)
-        prepared = await self.hall.runs.preparation.prepare(request, self.frame, seat=self.seat())
+        prepared = await self.hall.runs.prepare(request, self.frame, seat=self.seat())
         self._follow(prepared.run)
         self.hall.runs.launch(prepared)
         return await self.turn()
@@ -84,7 +84,7 @@ class Table:
     async def go_on(self, run: str = "") -> None:
         """A conversation that was put away, or has stopped, lives again."""
         self._follow(run or self.run)
-        prepared = await self.hall.runs.preparation.prepare_again(self.run, self.frame, seat=self.seat())
+        prepared = await self.hall.runs.prepare_again(self.run, self.frame, seat=self.seat())
         self.hall.runs.launch(prepared)
 
     async def say(self, words: str, run: str = "") -> list[Event]:

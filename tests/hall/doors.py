@@ -84,7 +84,7 @@ class Served:
         """A run that goes on for as long as the test wants: its id and its token."""
         frame = Frame.here(self._project, {})
         request = RunRequest(worker=worker, input="go")
-        prepared = await self.hall.runs.preparation.prepare(request, frame, given, seat=seat)
+        prepared = await self.hall.runs.prepare(request, frame, given, seat=seat)
         self.hall.runs.launch(prepared)
         return prepared.run, self.hall.runs.token(prepared.run)
 

@@ -161,7 +161,7 @@ def test_what_a_tool_is_for_is_told_to_the_end_however_long_it_is(home: Home, sh
             for runtime in ("pydantic", "claude"):
                 put(shop, {"say": "well"}, runtime=runtime, toolboxes=["desk"], sandboxes={})
                 request = RunRequest(worker="bob", input="Go.")
-                prepared = await here.hall.runs.preparation.prepare(request, here.frame, [box])
+                prepared = await here.hall.runs.prepare(request, here.frame, [box])
                 here.hall.runs.launch(prepared)
                 while here.hall.runs.alive(prepared.run):  # noqa: ASYNC110 - as anybody would look
                     await asyncio.sleep(0.02)

@@ -279,7 +279,7 @@ def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Hom
 
         seat = Seat(execute=nothing, began=nothing, ended=nothing, judge=judge)
         request = RunRequest(worker="scribe", input="go")
-        prepared = await inner.runs.preparation.prepare(request, frame, seat=seat)
+        prepared = await inner.runs.prepare(request, frame, seat=seat)
         inner.runs.launch(prepared)
         token = inner.runs.token(prepared.run)
         async with asyncio.timeout(10):

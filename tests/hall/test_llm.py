@@ -107,7 +107,7 @@ async def visiting(home: Home, project: Path, model: str = "script:s.yaml", **en
     hall = Hall(home, environ={**os.environ, **environ}, policy=policy)
     try:
         request = RunRequest(worker="clerk", input="go")
-        prepared = await hall.runs.preparation.prepare(request, Frame.here(project, {}), [Desk().toolbox()])
+        prepared = await hall.runs.prepare(request, Frame.here(project, {}), [Desk().toolbox()])
         hall.runs.launch(prepared)
         async with asyncio.timeout(5):
             entry = await door.entry

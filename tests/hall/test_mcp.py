@@ -477,7 +477,7 @@ def test_a_run_that_is_resumed_has_another_token(home: Home, project: Path) -> N
             async with raw(f"{hall.url}/tools/", token) as http:
                 assert "result" in await http.call("note", {"number": 1}, id="a")
             await hall.hall.runs.park(run)
-            again = await hall.hall.runs.preparation.prepare_again(run, Frame.here(project, {}), [desk.toolbox()])
+            again = await hall.hall.runs.prepare_again(run, Frame.here(project, {}), [desk.toolbox()])
             hall.hall.runs.launch(again)
             fresh = hall.hall.runs.token(run)
             assert fresh != token

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.activities.contract import Asked, Decided
-from guildhall.core.errors import Conflict, InvalidFile, UsageError
-from guildhall.jobs.directory import JobFolder, parse, write
+from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
+from guildhall.jobs.directory import JobFolder, look, parse_questions, render_questions
 from guildhall.jobs.model import Job, artifact_path
+from guildhall.runs.purpose import Contract
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def folder(tmp_path: Path) -> JobFolder:
 @given(st.lists(st.tuples(WORDS, st.none() | WORDS)))
 def test_questions_and_answers_come_back_as_they_were(said: list[tuple[str, str | None]]) -> None:
     every = [Asked(ask=f"a-{n}", at="now", question=q, answer=a) for n, (q, a) in enumerate(said)]
-    assert parse(write(every)) == every
+    assert parse_questions(render_questions(every)) == every
 
 
 @pytest.mark.parametrize(
@@ -62,12 +63,12 @@ def test_what_people_write_into_the_questions_is_read_too(folder: JobFolder) -> 
 
 def test_there_is_no_job_before_its_meta(folder: JobFolder) -> None:
     assert folder.load() is None
-    assert folder.seen() is None
+    assert look(str(folder.path)) is None
     folder.save(JOB)
     assert folder.load() == JOB
-    seen = folder.seen()
+    seen = look(str(folder.path))
     folder.summarise("half of it")
-    assert folder.seen() != seen
+    assert look(str(folder.path)) != seen
     job = folder.load()
     assert job is not None
     assert job.summary == "half of it"
@@ -165,7 +166,9 @@ def test_artifacts_are_written_where_they_belong(folder: JobFolder, tmp_path: Pa
     with pytest.raises(UsageError):
         folder.write_artifact("out/x", "3")
     assert not (tmp_path / "x").exists()
-    assert folder.lacks(["report.md", "other.md", "out"]) == ["other.md", "out"]
+    with pytest.raises(NotFulfilled) as raised:
+        folder.check_result(Contract(artifacts=("report.md", "other.md", "out")), "done")
+    assert raised.value.message.endswith("the artifact other.md is not there; the artifact out is not there")
 
 
 def test_a_directory_that_is_gone_is_told(folder: JobFolder) -> None:

@@ -92,11 +92,11 @@ class Commits:
         self._number = number
         self._when = when
 
-    def __call__(self, connection: Any, batch: list[Any]) -> list[Any]:
-        groups = [batch] if self._grouped else [[write] for write in batch]
-        return [outcome for group in groups for outcome in self._one(connection, group)]
+    def __call__(self, connection: Any, batch: list[Any]) -> None:
+        for group in [batch] if self._grouped else [[write] for write in batch]:
+            self._one(connection, group)
 
-    def _one(self, connection: Any, group: list[Any]) -> list[Any]:
+    def _one(self, connection: Any, group: list[Any]) -> None:
         self.count += 1
         here = self._when if self.count == self._number else ""
         if here == "before":
@@ -104,10 +104,9 @@ class Commits:
         if here == "inside":
             last = group[-1]
             group = [*group[:-1], type(last)(_and_halt(last.fn), last.durable, last.done)]
-        outcomes = self._commit(connection, group)
+        self._commit(connection, group)
         if here == "after":
             _halt()
-        return outcomes
 
 
 def _stop_at(name: str, when: str, number: int) -> None:

@@ -21,8 +21,8 @@ from guildhall.core.errors import (
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.members.client import MemberClient
+from guildhall.members.folders import Roster
 from guildhall.members.jobs import MemberJobs
-from guildhall.members.manifest import Roster
 from guildhall.members.model import Door
 from guildhall.members.process import MemberProcess, Pace
 from tests.members.places import put_member

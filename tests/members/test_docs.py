@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 
 import guildhall
-from guildhall.members.manifest import Manifest, read_manifest
+from guildhall.members.folders import read_manifest
+from guildhall.members.manifest import Manifest
 from guildhall.rpc import jsonrpc
 from guildhall.rpc.endpoint import MAX_REQUESTS, METHODS
 from guildhall.rpc.http import BODY_TIMEOUT_S, MAX_BODY_BYTES

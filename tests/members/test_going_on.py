@@ -17,7 +17,7 @@ from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
 from guildhall.members.process import Pace
 from guildhall.members.service import Members
-from guildhall.workers.trust import Trust
+from guildhall.workers.code import Trust
 from tests.members.small import make_member
 from tests.members.test_process import alive
 from tests.runs.places import until

@@ -17,11 +17,13 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
-from guildhall.members.activity import Work
+from guildhall.members.folders import member_code
+from guildhall.members.jobs import Work
 from guildhall.members.manifest import Manifest
 from guildhall.members.process import Pace
-from guildhall.members.service import Members, member_code
-from guildhall.workers.trust import Pin, Trust
+from guildhall.members.service import Members
+from guildhall.workers.code import Trust
+from guildhall.workers.model import Pin
 from tests.members.places import put_member
 from tests.members.small import make_member
 from tests.members.test_process import alive, marks, until

@@ -17,7 +17,7 @@ import pytest
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.frame import Frame
-from guildhall.members.manifest import Roster
+from guildhall.members.folders import Roster
 from guildhall.members.process import MemberProcess, Pace, environment
 from tests.conftest import ROOT
 from tests.members.places import put_member
@@ -195,7 +195,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.members.process import MemberProcess, Pace
-from guildhall.members.manifest import Roster
+from guildhall.members.folders import Roster
 
 async def main():
     home, clock, pace = Home(Path(sys.argv[1])), SystemClock(), Pace(leave=0.3)

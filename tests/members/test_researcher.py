@@ -20,8 +20,8 @@ import guildhall
 from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.jobs.model import Dispatch
+from guildhall.members.folders import Roster, read_manifest
 from guildhall.members.jobs import MemberJobs
-from guildhall.members.manifest import Roster, read_manifest
 from guildhall.members.process import MemberProcess, Pace
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.members.small import serving, write_script

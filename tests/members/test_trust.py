@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import NotTrusted, ToolUnavailable
-from guildhall.members.manifest import Roster
-from guildhall.members.service import demand, member_code
-from guildhall.workers.trust import Pin, Trust
+from guildhall.members.folders import Roster, demand, member_code
+from guildhall.workers.code import Trust
+from guildhall.workers.model import Pin
 from tests.members.places import put_member
 
 if TYPE_CHECKING:

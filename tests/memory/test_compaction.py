@@ -17,9 +17,9 @@ from tests.memory import crash_steps
 from tests.memory.conftest import REVIEWER, edit_by_hand, read_files
 
 if TYPE_CHECKING:
-    from guildhall.memory.compaction import AskModel, CompactionResult
     from guildhall.memory.folder import MemoryFolder
-    from guildhall.memory.service import Memory
+    from guildhall.memory.model import CompactionResult
+    from guildhall.memory.service import AskModel, Memory
 
 LIMIT_TOKENS = 400  # 1,600 characters; compaction is due beyond 3,200
 ROOT = Path(__file__).parents[2]

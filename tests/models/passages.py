@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ from guildhall.models.passthrough.connection import Line
 from guildhall.models.passthrough.session import Passing, Shown
 from guildhall.models.providers import provider_source
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.idle import Patience
 from guildhall.runs.execution.ledger import LiveLedger
+from guildhall.runs.idle import Patience
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.record.journal import Journal
@@ -180,14 +180,14 @@ class Passage:
                 "kind": "plain",
                 "status": "running",
                 "request": {
-                    **RunRequest(worker="w", input="go").as_dict(),
+                    **asdict(RunRequest(worker="w", input="go")),
                     "frame": RecordedFrame(cwd=Path("/"), root=Path("/")).as_dict(),
                 },
                 "created_at": "2026-01-01T00:00:00.000Z",
             }
             counts = {"turns": 0, "input_tokens": 0, "output_tokens": 0, "running_seconds": 0.0}
             await self.store.write(lambda c: add_run(c, id=self.run, root=self.run, **row, **counts))
-            await self.journal.append(assembly(bounds=self._bounds.as_dict()))
+            await self.journal.append(assembly(bounds=asdict(self._bounds)))
         ledger = LiveLedger(
             worker="w",
             identity="project:w",

@@ -14,7 +14,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound
 from guildhall.models import providers
-from guildhall.models.catalog import AUTO_MODELS, DetectedKey, RecordingSource, auto_model, detected_keys, source_for
+from guildhall.models.catalog import AUTO_MODELS, RecordingSource, auto_model, detected_keys, source_for
 from tests.models.scripts import query, script
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def test_keys_are_detected_by_name_and_never_shown() -> None:
     environ = {"OPENAI_API_KEY": SECRET, "DASHSCOPE_API_KEY": SECRET, "ANTHROPIC_API_KEY": "", "PATH": "/bin"}
     found = detected_keys(environ)
     assert found == [
-        DetectedKey(provider="openai", variable="OPENAI_API_KEY"),
-        DetectedKey(provider="alibaba", variable="DASHSCOPE_API_KEY"),
+        "OPENAI_API_KEY",
+        "DASHSCOPE_API_KEY",
     ]
     assert SECRET not in repr(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +32,9 @@ from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
 from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
 from guildhall.runs.asks import Asks
-from guildhall.runs.execution.idle import Patience
 from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.limits import cut_off, used
+from guildhall.runs.idle import Patience
+from guildhall.runs.limits import Spent, used
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
 from guildhall.runs.record.journal import Journal
@@ -53,7 +53,7 @@ A_RUN = {
     "kind": "plain",
     "status": "running",
     "request": {
-        **RunRequest(worker="w", input="go").as_dict(),
+        **asdict(RunRequest(worker="w", input="go")),
         "frame": RecordedFrame(cwd=Path("/"), root=Path("/")).as_dict(),
     },
     "created_at": "2026-01-01T00:00:00.000Z",
@@ -131,7 +131,7 @@ class Place:
             await self.store.write(
                 lambda connection: add_run(connection, **{**A_RUN, "id": self.run, "root": self.run})
             )
-            await self.journal.append(assembly(bounds=self._bounds.as_dict()))
+            await self.journal.append(assembly(bounds=asdict(self._bounds)))
         self.ledger = LiveLedger(
             worker="w",
             identity="project:w",
@@ -270,7 +270,7 @@ def test_a_call_that_was_cut_off_counts_as_spent(place: Callable[..., Place]) ->
     here = place(dies, says(), max_budget_usd=0.01)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(ask(here))
-    assert cut_off(here.journal, "reserved_usd") == pytest.approx(0.01, rel=0.01)
+    assert Spent.in_vain([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
     with pytest.raises(LimitReached):
         asyncio.run(ask(here))
     assert len(here.provider.asked) == 1

@@ -12,7 +12,7 @@ from guildhall.room.model import Actor, Piece, Said
 from guildhall.room.replay import RoomReplay
 from guildhall.room.service import Rooms, RoomSettings
 from guildhall.room.tools import TOOLS
-from guildhall.store.temporary import scratch
+from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
 from tests.room.desks import At, perform

@@ -17,9 +17,8 @@ from guildhall.core.errors import GuildError
 from guildhall.room import inbox, records, voting
 from guildhall.room.model import Actor
 from guildhall.room.service import Rooms, RoomSettings
-from guildhall.store.engine import Store
+from guildhall.store.engine import Store, scratch
 from guildhall.store.schema import prepare
-from guildhall.store.temporary import scratch
 from tests.room.conftest import Heard, Moments
 from tests.room.desks import At, perform
 from tests.room.test_again import first_difference

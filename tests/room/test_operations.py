@@ -17,7 +17,7 @@ from guildhall.room.replay import RoomReplay
 from guildhall.room.room import Room
 from guildhall.room.service import Rooms, RoomSettings
 from guildhall.room.tools import OPERATIONS, TOOLS, perform_in, room_tools
-from guildhall.store.temporary import scratch
+from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
 from tests.test_hostile import TEXTS, WRONG

@@ -14,7 +14,7 @@ import guildhall
 from guildhall.core.events import EventType
 from guildhall.hall.library import RunResult, Worker
 from guildhall.runs.model import AskKind, AskStatus, Bounds
-from guildhall.runs.record.entries import Kind
+from guildhall.runs.record.entries import PAYLOADS
 from guildhall.workers.definition import AttachmentPolicy, Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,7 +31,7 @@ def rows(name: str, heading: str) -> set[str]:
 
 
 def test_the_journal_s_entries() -> None:
-    assert rows("journal.md", "The kinds") == set(get_args(Kind))
+    assert rows("journal.md", "The kinds") == set(PAYLOADS)
 
 
 def test_the_kinds_and_states_of_asks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from guildhall.core.clock import SystemClock
-from guildhall.runs.execution.idle import Patience
+from guildhall.runs.idle import Patience
 
 
 class Stepped(SystemClock):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -46,7 +47,7 @@ EVERY: list[Purpose] = [
 @pytest.mark.parametrize("purpose", EVERY)
 def test_a_purpose_is_read_from_the_record_as_it_was_stored(purpose: Purpose) -> None:
     request = RunRequest(worker="scribe", input="go", purpose=purpose)
-    assert request_from_record(json.loads(json.dumps(request.as_dict()))) == request
+    assert request_from_record(json.loads(json.dumps(asdict(request)))) == request
 
 
 @pytest.mark.parametrize("purpose", EVERY)

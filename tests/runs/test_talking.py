@@ -14,10 +14,9 @@ from sqlalchemy import delete, update
 from guildhall.cli.format.runs import entry_line
 from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.scripted.source import load_script
-from guildhall.runs.conversation import number_of
 from guildhall.runs.execution.grants import Grant
-from guildhall.runs.execution.idle import _SETTLED  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.hooks import seat_on_record
+from guildhall.runs.idle import _SETTLED  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.record import records
 from guildhall.runs.record.history import conversation
 from guildhall.runs.replay.script_export import script_of
@@ -239,10 +238,8 @@ def test_the_limit_of_turns_is_for_what_was_said_last(tmp_path: Path) -> None:
         await table.say("Write two.")
         assert (table.state.status, (table.state.error or {}).get("limit")) == ("failed", "max_turns")
         with pytest.raises(UsageError, match="has already used 2 turns"):
-            await table.hall.runs.preparation.prepare_again(
-                table.run, table.frame, grant=Grant(max_turns=2), seat=table.seat()
-            )
-        prepared = await table.hall.runs.preparation.prepare_again(
+            await table.hall.runs.prepare_again(table.run, table.frame, grant=Grant(max_turns=2), seat=table.seat())
+        prepared = await table.hall.runs.prepare_again(
             table.run, table.frame, grant=Grant(max_turns=3), seat=table.seat()
         )
         table.hall.runs.launch(prepared)
@@ -379,7 +376,7 @@ def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> N
         with pytest.raises(Conflict, match="is a conversation, and a conversation cannot be forked"):
             await table.hall.main.forks.fork(table.run, 2, table.frame)
         with pytest.raises(Conflict, match="is a conversation, and goes on where it is held"):
-            await table.hall.runs.preparation.prepare_again(table.run, table.frame)
+            await table.hall.runs.prepare_again(table.run, table.frame)
 
     talk(tmp_path, scene, HELLO)
 
@@ -425,10 +422,10 @@ def test_words_are_asked_for_in_order(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         record = table.hall.history.journal(table.run)
-        assert number_of("u1", record) == 1
+        assert record.message_number("u1") == 1
         for key in ("u0", "u2", "u01", "m1", "", "u", "u-1", "u\u0661", "u1 ", "u" + "9" * 50):
             with pytest.raises(RuntimeFailed, match="the next ones are u1"):
-                number_of(key, record)
+                record.message_number(key)
 
     talk(tmp_path, scene, HELLO)
 

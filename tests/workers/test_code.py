@@ -9,16 +9,16 @@ import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile, NotTrusted, ToolUnavailable
 from guildhall.core.frame import Frame
+from guildhall.workers.code import Trust, code_of, module_code, toolbox_code, toolboxes_in
 from guildhall.workers.loader import given, load
-from guildhall.workers.references import code_of, module_code, toolbox_code, toolboxes_in
-from guildhall.workers.trust import Pin, Trust
+from guildhall.workers.model import Pin
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
-    from guildhall.workers.references import Code
 
 
 def frame(project: Path) -> Frame:

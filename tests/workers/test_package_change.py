@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
-from guildhall.workers.package import PackageTool, described_files, tools_said
+from guildhall.workers.model import PackageTool
 from guildhall.workers.package_store import (
     SHIPPED,
     Packages,
     add_package,
     code_in,
+    described_files,
     new_package,
     remove_package,
     templates,
+    tools_said,
     worker_in,
 )
 from tests.guild.packages import LETTERS, MAIL, put_mail, put_package
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.workers.package import Added, Kind
+    from guildhall.workers.model import Added, PackageKind
 
 NOW = "2026-11-16T12:00:00.000Z"
 
@@ -47,7 +49,7 @@ def outside(home: Home, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["worker", "toolbox", "both"])
-def test_a_new_package_is_right_as_it_is(home: Home, kind: Kind) -> None:
+def test_a_new_package_is_right_as_it_is(home: Home, kind: PackageKind) -> None:
     new_package(home, "my-own", kind)
     (package,) = Packages(home).listed()
     assert package.error is None

@@ -11,7 +11,8 @@ from guildhall.core.config import Settings
 from guildhall.core.errors import NotTrusted
 from guildhall.core.frame import Frame
 from guildhall.runs.model import RunRequest
-from guildhall.workers.trust import Pin, Trust
+from guildhall.workers.code import Trust
+from guildhall.workers.model import Pin
 from guildhall.workflow.loader import demand_trust, setup_code
 from guildhall.workflow.plan import opening_of
 from guildhall.workflow.target import is_workflow, workflows_in

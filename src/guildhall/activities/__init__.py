@@ -1,4 +1,4 @@
-"""Activities: share questions and the contract of a result between jobs, commissions and meetings.
+"""Activities: share questions, the contract of a result and the owner of runs between jobs, commissions and meetings.
 
 An activity is work that a run does for its owner.
 

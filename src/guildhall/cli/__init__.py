@@ -5,3 +5,13 @@ Below: hall, through `hall.client`, and the types of the packages below it.
 Does not decide anything. The hall decides, so that all clients of the hall behave alike. Heavy modules are not imported
 before a command needs them.
 """
+
+from __future__ import annotations
+
+from guildhall.core.exports import lazy_exports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from guildhall.cli.main import entry as entry
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

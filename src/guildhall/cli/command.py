@@ -1,32 +1,45 @@
-"""Command: turns a function with declared arguments into a command of `guild`.
+"""Command: turns a function with declared arguments into a command of `guild`, and connects it to the hall.
 
 The function validates its arguments, connects with `await ctx.connect()`, calls the hall and prints with `ctx.print()`.
-It returns an exit code, or None for success. Does not find the command, because `commands.tsv` names its function (see
-`cli.command_table`).
+It returns an exit code, or None for success. The first signal cancels the command and parks its run, the second ends
+the process. Does not find the command, because `commands.tsv` names its function (see `cli.command_table`).
 """
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from guildhall.cli import exit_codes
-from guildhall.core.errors import HallGone
+from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
+from guildhall.core.frame import Frame
+from guildhall.core.paths import HOME_VARIABLE, Home, project_root
+from guildhall.hall.client.discovery import Address, find, find_or_start, is_embedded, same_version, wait_for_end
+from guildhall.models.credentials import travelling
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
-    from guildhall.cli.connection import Mode
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
+    from guildhall.workers.model import Seen
 
 T = TypeVar("T")
 Argument = Callable[[Any], object]  # adds itself to a parser, or to a group of a parser
 Work = Coroutine[Any, Any, "int | None"]
 Function = Callable[["Context"], "int | Work | None"]  # not asynchronous if it reads standard input before it connects
+Mode = Literal["start", "read", "here"]
+Connection = tuple["HallClient", Frame]
+
+_MAX_TRIES = 3  # if the hall exits while a command connects
+# Ctrl-C, `kill` and a closed terminal all stop the command so that its run can be resumed.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def argument(*names: str, **options: Any) -> Argument:
@@ -66,9 +79,7 @@ class Context:
         self._is_connected = False
 
     async def connect(self, mode: Mode = "start", *, model: str | None = None) -> HallClient:
-        """Connect to the hall and set `client` and `frame`. See `connection.connect`."""
-        from guildhall.cli.connection import connect
-
+        """Connect to the hall and set `client` and `frame`. See `connect`."""
         self.client, self.frame = await connect(self.screen, mode, model=model)
         self._is_connected = True
         return self.client
@@ -106,10 +117,21 @@ class Context:
     async def run_trusted(
         self, work: Callable[[], Awaitable[T]], *, worker: str | None = None, at: Path | None = None
     ) -> T:
-        """Await `work`; if it needs code that is not trusted, ask the user first. See `trust_prompt.run_trusted`."""
-        from guildhall.cli.trust_prompt import run_trusted
+        """Await `work`; if it needs code that is not trusted, ask the user first. See `prompt.run_trusted`."""
+        from guildhall.cli.prompt import run_trusted
 
         return await run_trusted(work, self.client, self.frame, self.screen, worker=worker, at=at)
+
+    async def trust_own_files(self, files: Sequence[Seen]) -> None:
+        """Trust files that the user has just had written. If the hall is in use, print the command that does it."""
+        await self.disconnect()
+        if not files:
+            return
+        try:
+            await (await self.connect()).trust.grant(files)
+        except HallUnavailable:
+            names = " ".join(shlex.quote(str(seen.path)) for seen in files)
+            self.screen.note(f"Before it can be tested: guild trust {names}", "yellow")
 
 
 class _NeedsEventLoop(Exception):
@@ -120,11 +142,13 @@ class _BlockingContext(Context):
     """An invocation without an event loop, whose requests block."""
 
     async def connect(self, mode: Mode = "start", *, model: str | None = None) -> HallClient:
-        from guildhall.cli.connection import connect_blocking
-
-        if mode != "read" or (connection := connect_blocking(self.screen)) is None:
+        if mode != "read" or (address := find_running()) is None:
             raise _NeedsEventLoop
-        self.client, self.frame = connection
+        from guildhall.hall.client.remote import RemoteHall
+        from guildhall.hall.client.transport import BlockingTransport
+
+        self.client = RemoteHall(same_version(address), BlockingTransport(address))
+        self.frame = _frame(dict(os.environ), frozenset(), self.screen, None)
         self._is_connected = True
         return self.client
 
@@ -133,40 +157,36 @@ class _BlockingContext(Context):
             await self.client.close()
 
 
+@dataclass(frozen=True)
 class Command:
     """A function with the arguments that it declares."""
 
-    def __init__(self, function: Function, arguments: tuple[Argument, ...], epilog: str, *, event_loop: bool) -> None:
-        self.function = function
-        self._arguments = arguments
-        self._epilog = epilog
-        self.event_loop = event_loop
+    function: Function
+    arguments: tuple[Argument, ...]
+    epilog: str
+    event_loop: bool
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        for add_to in self._arguments:
+        for add_to in self.arguments:
             add_to(parser)
-        if self._epilog:
-            parser.epilog = f"{self._epilog}\n\n{parser.epilog}"
+        if self.epilog:
+            parser.epilog = f"{self.epilog}\n\n{parser.epilog}"
 
     def run(self, args: argparse.Namespace, screen: Screen) -> int:
         """Run the command to its end and return the exit code."""
         if not self.event_loop:
+            from guildhall.hall.client.transport import run_without_event_loop
+
             with suppress(_NeedsEventLoop, HallGone):  # nothing is printed yet
-                return self._run_blocking(_BlockingContext(args, screen))
+                ctx = _BlockingContext(args, screen)
+                result = self.function(ctx)
+                assert isinstance(result, Coroutine)
+                return run_without_event_loop(_run(ctx, result))
         ctx = Context(args, screen)
         result = self.function(ctx)
         if not isinstance(result, Coroutine):
             return result or exit_codes.DONE
-        from guildhall.cli.connection import run_interruptible
-
         return run_interruptible(_run(ctx, result), screen)
-
-    def _run_blocking(self, ctx: Context) -> int:
-        from guildhall.hall.client.transport import run_without_event_loop
-
-        result = self.function(ctx)
-        assert isinstance(result, Coroutine)
-        return run_without_event_loop(_run(ctx, result))
 
 
 def command(*arguments: Argument, epilog: str = "", event_loop: bool = True) -> Callable[[Function], Command]:
@@ -175,10 +195,10 @@ def command(*arguments: Argument, epilog: str = "", event_loop: bool = True) -> 
     `event_loop=False` saves the import of asyncio while a hall is running: for functions that send a few requests,
     await nothing else, and use no variables of the frame. Such a function may be called again from its beginning.
     """
-    return lambda function: Command(function, arguments, epilog, event_loop=event_loop)
+    return lambda function: Command(function, arguments, epilog, event_loop)
 
 
-async def _run(ctx: Context, work: Coroutine[Any, Any, int | None]) -> int:
+async def _run(ctx: Context, work: Work) -> int:
     code: int | None = exit_codes.INTERRUPTED
     try:
         code = await work or exit_codes.DONE
@@ -191,3 +211,123 @@ def _as_data(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_data(one) for one in value]  # pyright: ignore[reportUnknownVariableType]
     return value.as_dict() if hasattr(value, "as_dict") else value
+
+
+def find_running() -> Address | None:
+    """Return the address of the hall's process, or None if none is running or this command is the hall."""
+    environ = dict(os.environ)
+    return None if is_embedded(environ) else find(Home.locate(environ))
+
+
+def check_background(work: str, instead: str) -> None:
+    """Raise UsageError if this command is the hall itself, because the work would end with it."""
+    if is_embedded(os.environ):
+        hint = f"{instead}, or unset GUILDHALL_EMBEDDED."
+        raise UsageError(f"{work}: this command is the hall itself", hint=hint)
+
+
+async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = None) -> Connection:
+    """Return a client of the hall, which the caller closes, and the frame of this command.
+
+    start: use the hall's process; start one if none is running. read: use the process if it is running, otherwise read
+    the home in this process. here: read the home in this process in any case. `model`: the option --model.
+    """
+    environ = dict(os.environ)
+    home, root = Home.locate(environ), project_root(_cwd())
+    try:
+        client, variables = await _connect(home, environ, root, mode)
+    except OSError as error:
+        raise HallUnavailable(
+            f"the home {home.path} cannot be used: {error.strerror or error}",
+            hint=f"Set {HOME_VARIABLE} to a folder that you may write to.",
+        ) from None
+    return client, _frame(environ, variables, screen, model)
+
+
+async def _connect(home: Home, environ: dict[str, str], root: Path, mode: Mode) -> tuple[HallClient, frozenset[str]]:
+    """Return a client and the names of the variables that requests may carry."""
+    if mode != "here" and not is_embedded(environ):
+        found = await _connect_to_process(home, environ, root, mode)
+        if found is not None:
+            return found
+    from guildhall.core.config import load_settings
+    from guildhall.hall.services.embedded import open_hall
+
+    try:
+        variables = frozenset(load_settings(home, root).env)
+    except InvalidFile:  # does not prevent reading
+        if mode == "start":
+            raise
+        variables = frozenset[str]()
+    return await open_hall(home, environ, readonly=mode != "start"), variables
+
+
+async def _connect_to_process(
+    home: Home, environ: dict[str, str], root: Path, mode: Mode
+) -> tuple[HallClient, frozenset[str]] | None:
+    """Connect to the hall's process, or return None if none is running and the mode does not start one."""
+    import asyncio
+
+    from guildhall.hall.client.remote import RemoteHall
+
+    for _ in range(_MAX_TRIES):
+        address = await asyncio.to_thread(find_or_start, home, environ) if mode == "start" else find(home)
+        if address is None:
+            return None
+        client = RemoteHall(same_version(address))
+        try:
+            welcome = await client.hall.hello(root)
+        except HallGone:
+            await client.close()
+            if mode != "start":
+                return None
+            await asyncio.to_thread(wait_for_end, address.pid)
+            continue
+        if welcome.problem is not None and mode == "start":
+            await client.close()
+            raise welcome.problem
+        return client, frozenset(welcome.env)
+    raise HallUnavailable("the hall leaves again and again", hint=f"See {home.log}.")
+
+
+def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
+    keys = travelling()
+    return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.interactive, model=model, keys=keys)
+
+
+def _cwd() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the folder you are in no longer exists", hint="cd into one that does.") from None
+
+
+def run_interruptible(work: Coroutine[Any, Any, int], screen: Screen) -> int:
+    """Run `work` in an event loop. The first signal cancels it, which parks its run; the second ends the process."""
+    import asyncio
+
+    async def run() -> int:
+        task = asyncio.ensure_future(work)
+        is_stopping = False
+
+        def stop() -> None:
+            nonlocal is_stopping
+            if is_stopping:
+                if screen.last_words:
+                    screen.note(screen.last_words)
+                os._exit(exit_codes.INTERRUPTED)  # safe at any point: every step is already recorded
+            is_stopping = True
+            task.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, stop)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise Interrupted("interrupted") from None
+        finally:
+            for number in _STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+
+    return asyncio.run(run())

@@ -1,13 +1,12 @@
 """Command table: reads the commands of `guild` from `commands.tsv` and prints the pages of help.
 
-Shell completion and the documentation use the table too. Does not parse arguments (see `cli.parser`).
+Shell completion and the documentation use the table too. Does not parse arguments (see `cli.arguments`).
 
 Invariant: it imports nothing, so that `guild --help` takes no longer than Python itself.
 """
 
 from __future__ import annotations
 
-FIRST_PAGE = 14  # commands at most
 _PACKAGE = "guildhall.cli.commands"
 
 

@@ -15,20 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.format.jobs import id_of
-from guildhall.cli.format.rooms import SHOWN_AS_EVENTS, event_line
-from guildhall.cli.format.runs import next_steps, print_error, result_data, text_of, used
+from guildhall.cli.format.runs import print_error, print_next_steps, result_data, text_of, used
+from guildhall.cli.format.workflows import SHOWN_AS_EVENTS, event_line
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, Screen, one_line, plain
+from guildhall.core import events
 from guildhall.core.errors import Conflict, Interrupted
-from guildhall.core.events import (
-    AskOpenedData,
-    ErrorData,
-    Event,
-    MessageData,
-    RunStartedData,
-    TextDeltaData,
-    ToolUseData,
-)
 from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
@@ -46,15 +38,8 @@ class _CalledRun:
     """A run that another run has called."""
 
     worker: str
-    number: int  # among the runs of this worker, starting at 1
     depth: int
-
-    @property
-    def prefix(self) -> str:
-        """Return the text before each line of this run."""
-        name = one_line(self.worker, 40)
-        label = f"{name} {self.number}" if self.number > 1 else name
-        return f"{'  ' * self.depth}[{label}] "
+    prefix: str  # of each line of this run
 
 
 class Follower:
@@ -66,19 +51,19 @@ class Follower:
         self._run: str | None = None
         self._held: dict[str, WordBuffer] = {}  # by run
         self._called: dict[str, _CalledRun] = {}  # by run: those that other runs have called
-        self._error: ErrorData | None = None  # of the last error event, for a run that could not be recorded
+        self._error: events.ErrorData | None = None  # of the last error event, for a run that could not be recorded
         self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last answer, by run and call id
         self._turn_over = False
         self._streamed = ""  # the text of the last answer, as it was printed while it was written
         self._last_message = ""  # of the room
 
-    async def follow(self, stream: AsyncGenerator[Event]) -> int:
+    async def follow(self, stream: AsyncGenerator[events.Event]) -> int:
         """Follow until the run ends or the user stops it, and return the exit code."""
         stopped: int | None = None
         self._screen.last_words = "Whether a run has begun, `guild ls` shows."
         try:
-            async with aclosing(stream) as events:
-                async for event in events:
+            async with aclosing(stream):
+                async for event in stream:
                     await self.handle(event)
         except (asyncio.CancelledError, ReaderGone):
             stopped = exit_codes.INTERRUPTED
@@ -91,45 +76,50 @@ class Follower:
 
     # while it runs
 
-    async def handle(self, event: Event) -> None:
+    async def handle(self, event: events.Event) -> None:
         """Print an event. If it is an ask and a user is there, ask for the answer."""
         self._remember(event)
         self._print_event(event)
-        if self._screen.interactive and (opened := event.read(AskOpenedData)) is not None:
-            await self._ask(opened["ask"])
+        if not self._screen.interactive or (opened := event.read(events.AskOpenedData)) is None:
+            return
+        ask: Mapping[str, Any] = opened["ask"]
+        try:
+            await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
+        except TimeoutError:
+            self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
+        except Conflict as error:
+            self._screen.note(error.message, "yellow")
 
-    def _remember(self, event: Event) -> None:
+    def _remember(self, event: events.Event) -> None:
         """Keep what later lines need."""
         if self._run is None:
             self._run = event.run
             self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
-        if event.run != self._run and (started := event.read(RunStartedData)) is not None:
-            self._called[event.run] = self._called_run(started)
+        if event.run != self._run and (started := event.read(events.RunStartedData)) is not None:
+            parent, worker = self._called.get(started["parent"] or ""), started["worker"]
+            number = 1 + sum(run.worker == worker for run in self._called.values())
+            depth, label = parent.depth + 1 if parent else 1, one_line(worker, 40)
+            prefix = f"{'  ' * depth}[{label} {number}] " if number > 1 else f"{'  ' * depth}[{label}] "
+            self._called[event.run] = _CalledRun(worker=worker, depth=depth, prefix=prefix)
         if event.type == "turn_end":
             self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
-        if (use := event.read(ToolUseData)) is not None:
+        if (use := event.read(events.ToolUseData)) is not None:
             self._calls[event.run, use["id"]] = _arguments(self._screen.scrubbed(use["arguments"]))
         if event.run != self._run:
             return
-        if event.type == "message" and (message := event.read(MessageData)) is not None:
+        if event.type == "message" and (message := event.read(events.MessageData)) is not None:
             self._last_message = message["content"]
         if event.type == "turn_end":
             self._turn_over = True
-        elif (piece := event.read(TextDeltaData)) is not None:
+        elif (piece := event.read(events.TextDeltaData)) is not None:
             self._streamed = ("" if self._turn_over else self._streamed) + piece["text"]
             self._turn_over = False
-        elif (error := event.read(ErrorData)) is not None and not error.get("transient"):
+        elif (error := event.read(events.ErrorData)) is not None and not error.get("transient"):
             self._error = error
 
-    def _called_run(self, started: RunStartedData) -> _CalledRun:
-        """Return the depth of a run that another run has called, and its number among the runs of its worker."""
-        parent, worker = self._called.get(started["parent"] or ""), started["worker"]
-        number = 1 + sum(run.worker == worker for run in self._called.values())
-        return _CalledRun(worker=worker, number=number, depth=parent.depth + 1 if parent else 1)
-
-    def _print_event(self, event: Event) -> None:
+    def _print_event(self, event: events.Event) -> None:
         held = self._held.setdefault(event.run, WordBuffer())
-        if (piece := event.read(TextDeltaData)) is not None:
+        if (piece := event.read(events.TextDeltaData)) is not None:
             self._print_piece(event, held.add(piece["text"]))
             return
         self._print_piece(event, held.rest())
@@ -154,22 +144,14 @@ class Follower:
             failed = bool(data.get("is_error") or data.get("refused"))
             self._screen.note(before + line, "red" if failed else None if event.type == "run_started" else "dim")
 
-    def _print_piece(self, event: Event, text: str) -> None:
+    def _print_piece(self, event: events.Event, text: str) -> None:
         if not text:
             return
         if self._screen.wanted.form == "stream-json":
-            piece = Event.of(TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
+            piece = events.Event.of(events.TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
             self._screen.json(piece.as_dict())
         elif event.run == self._run:  # two texts at the same time would be mixed
             self._screen.delta(text)
-
-    async def _ask(self, ask: Mapping[str, Any]) -> None:
-        try:
-            await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
-        except TimeoutError:
-            self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
-        except Conflict as error:
-            self._screen.note(error.message, "yellow")
 
     # at the end
 
@@ -181,48 +163,38 @@ class Follower:
             await asyncio.sleep(_POLL_S)
             shown = await self._client.runs.get(run)
         self._screen.end_line()
-        self._print_status(shown)
+        self._screen.note(f"{id_of(shown.run)} {shown.run.status}: {used(shown)}", "dim")
+        if error := shown.run.error or self._error:
+            print_error(shown.run, error, self._screen)
+        print_next_steps(shown, self._screen)
         if shown.run.status == "parked":
-            await self._print_interrupted_calls(run)
+            await self._print_interrupted_calls(shown)
         with suppress(ReaderGone) if stopped else nullcontext():
-            await self._print(shown)
+            await self._print_result(shown)
         if stopped is not None and shown.run.status != "completed":
             return stopped
         return exit_codes.of_run(shown.run.status, shown.run.error_code)
 
-    async def _print(self, shown: Shown) -> None:
-        if self._screen.wanted.form != "text":
-            self._screen.last(await result_data(shown, self._client))
-        elif shown.run.status == "completed" and (text := text_of(shown.run.output)) and not self._is_on_screen(text):
-            self._screen.result(text)
+    async def _print_result(self, shown: Shown) -> None:
+        """Print the result, unless the user has seen it while it was written."""
+        text, screen = text_of(shown.run.output), self._screen
+        if screen.wanted.form != "text":
+            screen.last(await result_data(shown, self._client))
+        elif shown.run.status != "completed" or not text:
+            return
+        elif not screen.one_terminal or text not in (self._streamed, self._last_message):
+            screen.result(text)
 
-    def _is_on_screen(self, text: str) -> bool:
-        """Return True if the user has seen the text while it was written."""
-        return self._screen.one_terminal and text in (self._streamed, self._last_message)
-
-    def _print_status(self, shown: Shown) -> None:
-        run = shown.run
-        self._screen.note(f"{id_of(run)} {run.status}: {used(shown)}", "dim")
-        if error := run.error or self._error:
-            print_error(run, error, self._screen)
-        for line in next_steps(shown, self._screen):
-            self._screen.note(line)
-
-    async def _print_interrupted_calls(self, run: str) -> None:
-        shown = await self._client.runs.get(run)
+    async def _print_interrupted_calls(self, shown: Shown) -> None:
         for one in (shown.run, *shown.below):
             entries = await self._client.runs.journal(one.id)
             first = entries[0].data if entries else None
             harmless = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
             calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
             for call in calls.values():
-                if not isinstance(call, ToolStarted) or call.tool in harmless:
-                    continue
-                self._screen.note(
-                    f"{call.tool} was cut off before its end; "
-                    "when the run goes on you may be asked whether it took effect.",
-                    "yellow",
-                )
+                if isinstance(call, ToolStarted) and call.tool not in harmless:
+                    what = "when the run goes on you may be asked whether it took effect."
+                    self._screen.note(f"{call.tool} was cut off before its end; {what}", "yellow")
 
 
 def clear_cancellation() -> None:
@@ -248,7 +220,7 @@ class WordBuffer:
         return text
 
 
-def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
+def _line(event: events.Event, data: Mapping[str, Any], width: int) -> str | None:
     """Return an event as one line, or None if it is not printed."""
     match event.type:
         case "run_started":
@@ -272,16 +244,12 @@ def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
         case "error" if data.get("renewed"):
             return one_line(str(data.get("message")), 2 * width)
         case "error" if data.get("transient"):
-            return one_line(f"{_retrying(data)}: {data.get('message')}", 2 * width)
+            pause, attempt = data.get("pause"), data.get("attempt")
+            retrying = "retrying" if pause is None else f"retrying in {pause:g} s"
+            retrying += "" if attempt is None else f" ({attempt} of {data.get('attempts')})"
+            return one_line(f"{retrying}: {data.get('message')}", 2 * width)
         case _:
             return None
-
-
-def _retrying(data: Mapping[str, Any]) -> str:
-    """Return that a model call is retried, with the pause and the attempt if they are known."""
-    pause, attempt = data.get("pause"), data.get("attempt")
-    said = "retrying" if pause is None else f"retrying in {pause:g} s"
-    return said if attempt is None else f"{said} ({attempt} of {data.get('attempts')})"
 
 
 def _arguments(arguments: Any) -> str:

@@ -1,6 +1,6 @@
 """Entry point of `guild`: finds the command, runs it, and turns errors into messages and exit codes.
 
-Pages of help need only the table of commands (see `cli.command_table`). Does not parse arguments (see `cli.parser`).
+Pages of help need only the table of commands (see `cli.command_table`). Does not parse arguments (see `cli.arguments`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ def main(words: list[str]) -> int:
     from guildhall.cli.screen import Screen
 
     screen = Screen.of_process(words)
-    return _flush(screen, _dispatch(words, screen, debug=debug))
+    code = _dispatch(words, screen, debug=debug)
+    try:
+        screen.out.flush()  # Python does it at exit too, and would print a traceback if it failed there
+    except (OSError, ValueError):
+        _discard_stdout()
+    return code
 
 
 def _page(words: list[str]) -> str | None:
@@ -72,32 +77,22 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
         screen.note(f"guild: {gone}", "red")
         return exit_codes.FAILED
     except KeyboardInterrupt:
-        return _report(screen, Interrupted("interrupted"))
+        known: GuildError = Interrupted("interrupted")
     except Exception as error:  # noqa: BLE001 - the edge: every error becomes a message
         if debug:
-            _print_traceback(screen)
+            import traceback
+
+            screen.note(traceback.format_exc().rstrip())
         known = error if isinstance(error, GuildError) else _unexpected(error)
-        return _report(screen, known)
-
-
-def _report(screen: Screen, error: GuildError) -> int:
-    from guildhall.cli.screen import ReaderGone
-
     with suppress(ReaderGone):
-        screen.error(error)
-    return error.exit_code
-
-
-def _print_traceback(screen: Screen) -> None:
-    import traceback
-
-    screen.note(traceback.format_exc().rstrip())
+        screen.error(known)
+    return known.exit_code
 
 
 def _command(words: list[str], screen: Screen) -> int:
     from importlib import import_module
 
-    from guildhall.cli.parser import parser_of
+    from guildhall.cli.arguments import parser_of
 
     words = [*words[1:], "--help"] if words[0] == "help" else words
     row, length = command_table.find(words)
@@ -141,15 +136,6 @@ def _unexpected(error: Exception) -> GuildError:
         f"something broke that should not have: {said}",
         hint="Nothing on record is lost. The same command with --debug shows where; please report that.",
     )
-
-
-def _flush(screen: Screen, code: int) -> int:
-    """Flush standard output. Python does it at exit too, and would print a traceback if it failed there."""
-    try:
-        screen.out.flush()
-    except (OSError, ValueError):
-        _discard_stdout()
-    return code
 
 
 def _discard_stdout() -> None:

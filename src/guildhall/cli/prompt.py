@@ -1,7 +1,9 @@
-"""Prompts: ask the user questions at the terminal and read the answers.
+"""Prompts: ask the user for an answer, a yes or no, or trust in code, and read the answers at the terminal.
 
 Input that was typed before the question is discarded. Does not send an answer to the hall (see `cli.follow` and
-`cli.commands.runs.answer`) or ask for trust (see `cli.trust_prompt`).
+`cli.commands.runs.answer`) or decide which code is trusted (see `workers.code`).
+
+Invariant: every character of foreign text that the user approves is visible.
 """
 
 from __future__ import annotations
@@ -11,16 +13,22 @@ import os
 import sys
 import termios
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from guildhall.cli.screen import Screen, one_line
+from guildhall.cli.screen import Screen, exact, one_line
 from guildhall.core.clock import SystemClock, moment
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import NotFound, NotTrusted, UsageError
 from guildhall.runs.model import Answer, choice_of, choices_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
 
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.hall.client.model import Trusting
+
+T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
     "approval": "Allow it? yes, session (this very call, again and again, in this run), no:",
@@ -28,6 +36,13 @@ _QUESTIONS: Mapping[str, str] = {
     "limit": "Allow more? yes (as much again), an amount to add, no:",
 }
 _MAX_LINE_BYTES = 100_000
+_KINDS = {
+    "toolbox": "toolbox",
+    "server": "MCP server",
+    "member": "member",
+    "test": "test, with the programs that it names,",
+    "workflow": "setup, outside every sandbox, of the workflow",
+}
 
 
 class NoAnswer(Exception):
@@ -39,7 +54,9 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
     screen.note(f"{ask['ask']}: {screen.exactly(ask['title']).replace(chr(10), ' ')}", "yellow")
     if ask["body"]:
         screen.note(screen.barred(ask["body"], wrapped=True))
-    async with asyncio.timeout(_seconds_left(ask)):
+    expires_at = ask.get("expires_at")
+    left = max((moment(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
+    async with asyncio.timeout(left):
         while True:
             typed = await _ask_line(
                 screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({choices_in_words(ask['choices'])}):"
@@ -49,8 +66,10 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
             except UsageError as error:
                 screen.note(error.hint or error.message)
                 continue
-            note = await _reason(screen) if ask["kind"] == "approval" and choice == "no" else None
-            return Answer(choice=choice, note=note)
+            if ask["kind"] != "approval" or choice != "no":
+                return Answer(choice=choice)
+            note = await _ask_line(screen, "Why not? (the worker reads it; Enter for no reason):")
+            return Answer(choice=choice, note=note.strip() or None)
 
 
 async def agrees(question: str, screen: Screen) -> bool:
@@ -69,14 +88,67 @@ def read_choice(ask: Mapping[str, Any], typed: str) -> str:
     raise UsageError(f"{one_line(typed, 60)!r} is no answer to {ask['ask']}", hint=f"Answer with: {named}.")
 
 
-async def _reason(screen: Screen) -> str | None:
-    return (await _ask_line(screen, "Why not? (the worker reads it; Enter for no reason):")).strip() or None
+async def run_trusted(
+    work: Callable[[], Awaitable[T]],
+    client: HallClient,
+    frame: Frame,
+    screen: Screen,
+    *,
+    worker: str | None = None,
+    at: Path | None = None,
+) -> T:
+    """Await `work`. If it needs code that is not trusted, ask the user to trust it and await `work` once more.
+
+    Raise NotTrusted if nobody can be asked or the user refuses. `worker` or `at` says which code is shown.
+    """
+    try:
+        return await work()
+    except NotTrusted as error:
+        if not screen.interactive:
+            raise
+        where = f"{error.where}: " if error.where else ""
+        screen.note(f"guild: {where}{error.message}", "yellow")
+        try:
+            looking = await client.trust.inspect(frame, at=at, worker=worker)
+        except NotFound:  # the name of a member
+            looking = await client.trust.inspect(frame)
+        screen.note(describe_code(looking))
+        if not await ask_trust(looking, client, screen):
+            raise
+    return await work()
 
 
-def _seconds_left(ask: Mapping[str, Any]) -> float | None:
-    if not ask.get("expires_at"):
-        return None
-    return max((moment(ask["expires_at"]) - SystemClock().now()).total_seconds(), 0)
+async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bool:
+    """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
+    if not looking.open or not await agrees(f"Trust {name_files(looking)} as it is now? yes, no:", screen):
+        return False
+    await client.trust.grant(looking.open)
+    return True
+
+
+def name_files(looking: Trusting) -> str:
+    """Name the files that are not trusted yet."""
+    count = len(looking.open)
+    return f"the file {escape(looking.open[0].shown)}" if count == 1 else f"each of these {count} files"
+
+
+def describe_code(looking: Trusting) -> str:
+    """Describe what would be executed and what it could do, with every character visible."""
+    parts = [exact(plan.text()) for plan in looking.plans]
+    for code in looking.code:
+        lines = [f"{_KINDS.get(code.kind, 'output schema')} {escape(code.name)}"]
+        lines += [f"  $ {escape(line)}" for command in code.commands for line in command.strip("\n").splitlines()]
+        for seen in code.files:
+            since = f" on {seen.trusted_at}" if seen.trusted_at else ""
+            lines.append(f"  {escape(seen.shown)}  {seen.size:,} bytes  {seen.said}{since}")
+            lines.append(f"    sha256 {seen.digest}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def escape(text: str) -> str:
+    """Return a text of others on one line, with every character visible."""
+    return exact(text).replace("\n", "\\n")
 
 
 async def _ask_line(screen: Screen, question: str) -> str:

@@ -1,11 +1,8 @@
 """Screen: prints results on standard output and everything else on standard error, as text or JSON.
 
-Control characters are escaped on a terminal. A pipe gets the text unchanged. Colour is used only on a terminal and
-without NO_COLOR.
-
-Two functions make foreign text safe to display. `plain` is for output and progress: it escapes control sequences and
-leaves the characters that languages need. `exact` is for text that a user approves: it escapes every character that is
-not plainly visible. Does not format runs or other objects (see `cli.format`).
+Control characters are escaped on a terminal; a pipe gets the text unchanged. `plain` is for output and progress: it
+escapes control sequences and leaves the characters that languages need. `exact` is for text that a user approves: it
+escapes every character that is not plainly visible. Does not format runs or other objects (see `cli.format`).
 
 Invariant: known secrets are redacted in both streams.
 """
@@ -29,10 +26,10 @@ if TYPE_CHECKING:
 
     from guildhall.core.errors import GuildError
 
-Style = Literal["dim", "bold", "red", "green", "yellow"]
+Style = Literal["dim", "bold", "red", "yellow"]
 Form = Literal["text", "json", "stream-json"]
 
-_STYLES: Mapping[Style, str] = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33"}
+_STYLES: Mapping[Style, str] = {"dim": "2", "bold": "1", "red": "31", "yellow": "33"}
 RESULT_FIELDS = ("run", "status", "output", "error", "usage", "cost_usd", "asks")
 
 
@@ -110,9 +107,10 @@ class Screen:
     def exactly(self, text: str) -> str:
         return exact(self.redact(text))
 
-    def barred(self, text: str, *, wrapped: bool) -> str:
-        """Return the text behind bars, wrapped to the width of the terminal or with whole lines."""
-        return barred(self.redact(text), self.width if wrapped else None)
+    def barred(self, text: str, *, wrapped: bool | None = None) -> str:
+        """Return the text behind bars, wrapped to the width of the terminal by default if the result goes there."""
+        is_wrapped = self.out.isatty() if wrapped is None else wrapped
+        return barred(self.redact(text), self.width if is_wrapped else None)
 
     def scrubbed(self, value: Any) -> Any:
         """Return a copy of the value with the secrets in all its texts redacted."""
@@ -154,6 +152,16 @@ class Screen:
         """Print a heading above a part of the result."""
         self._write(self._painted(text, "bold", self.out) + "\n")
 
+    def section(self, name: str, text: str | None) -> None:
+        """Print a text below a heading, or nothing if there is no text."""
+        if text:
+            self.heading(f"\n{name}")
+            self.result(text)
+
+    def facts(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print names with their values. Rows without a value are left out."""
+        self.table([row for row in rows if row[1]])
+
     # everything else
 
     def note(self, text: str, style: Style | None = None) -> None:
@@ -189,12 +197,9 @@ class Screen:
         self.note(f"guild: {where}{error.message}", "red")
         if error.hint:
             self.note(error.hint)
-        if self.wanted.form == "text":
-            return
-        data: dict[str, Any] = {"error": error.as_dict()}
-        if self.wanted.of_run:
-            data = {**dict.fromkeys(RESULT_FIELDS), "asks": (), **data}
-        self.last(data)
+        if self.wanted.form != "text":
+            fields = {**dict.fromkeys(RESULT_FIELDS), "asks": ()} if self.wanted.of_run else {}
+            self.last({**fields, "error": error.as_dict()})
 
     def _write(self, text: str) -> None:
         try:

@@ -14,7 +14,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError, NotFinished, Refused, UsageError
 from guildhall.jobs.model import Dispatch, refuse_choice_of_model
 from guildhall.jobs.tools import refuse_writing
-from guildhall.memory.compaction import COMPACTOR_WORKER
+from guildhall.memory.model import COMPACTOR_WORKER
 from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.definition import bind_tools
 

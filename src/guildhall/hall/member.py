@@ -41,7 +41,7 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.server.process import Log, Process, log_to_stderr
 from guildhall.hall.server.worker_methods import HallJobs, Operations
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.members.manifest import Manifest, read_manifest
+from guildhall.members.folders import read_manifest
 from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER
 from guildhall.rpc.endpoint import PATH, Endpoint, Offer
 from guildhall.rpc.listener import Listener
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from guildhall.core.frame import Frame
+    from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool
 
 _RUNNING = "It is running already. If `guild member show` says that the hall runs it, `guild hall stop` ends it."

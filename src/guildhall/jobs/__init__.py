@@ -6,3 +6,23 @@ Above: members (offer jobs over JSON-RPC), hall and cli.
 Below: activities (questions, the contract of a result), runs (do the work), workers, tools, store, core.
 Does not speak JSON-RPC and does not decide which worker a caller may use.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.jobs.directory import JobFolder as JobFolder
+    from guildhall.jobs.model import Dispatch as Dispatch
+    from guildhall.jobs.model import Job as Job
+    from guildhall.jobs.model import JobOperations as JobOperations
+    from guildhall.jobs.model import JobResult as JobResult
+    from guildhall.jobs.model import JobShown as JobShown
+    from guildhall.jobs.model import Page as Page
+    from guildhall.jobs.model import WorkerJobs as WorkerJobs
+    from guildhall.jobs.service import Jobs as Jobs
+    from guildhall.jobs.tools import JobTools as JobTools
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

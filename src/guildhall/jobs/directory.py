@@ -31,7 +31,7 @@ from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageErro
 from guildhall.jobs.model import Job, JobStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from guildhall.runs.purpose import Contract
@@ -41,8 +41,8 @@ _HEAD = re.compile(r"## (\S+), (\S+)")
 _ANSWER = "Answer:"
 
 
-def write(questions: Iterable[Asked]) -> str:
-    """The whole file."""
+def render_questions(questions: Iterable[Asked]) -> str:
+    """Return the text of questions.md."""
     parts: list[str] = []
     for one in questions:
         parts.append(f"## {one.ask}, {one.at}\n\n{_quoted(one.question)}\n")
@@ -51,8 +51,8 @@ def write(questions: Iterable[Asked]) -> str:
     return "\n".join(parts)
 
 
-def parse(text: str) -> list[Asked]:
-    """What the file says."""
+def parse_questions(text: str) -> list[Asked]:
+    """Return the questions in the text of questions.md."""
     found: list[Asked] = []
     words: list[str] | None = None
     answering = False
@@ -85,9 +85,12 @@ ARTIFACTS = "artifacts"
 GONE = ".gone-"  # before the name of a directory that is being removed
 LARGEST = 20_000_000  # bytes of a file that is read whole
 _MOST_LISTED = 10_000  # artifacts
+_stat = os.stat  # looked up once: `look` is called for thousands of jobs
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_stat = os.stat
-_STATUSES = frozenset(get_args(JobStatus))
+_DECIDED = ("question", "decision", "reasoning")
+# The fields of a job by their names in meta.json.
+_REQUIRED = {**{name: name for name in ("id", "worker", "description", "status")}, "startedAt": "started_at"}
+_META_FIELDS = {**_REQUIRED, "completedAt": "completed_at", "error": "error", "run": "run", "lateError": "late_error"}
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class JobFolder:
     # Beginning and end
 
     def make(self, task: str, config: dict[str, Any]) -> None:
-        """The directory of a job that is to be: it is none until it has its meta.json."""
+        """Create the directory. It is not a job until it has its meta.json."""
         try:
             self.path.mkdir(parents=True)
         except OSError as error:
@@ -108,7 +111,7 @@ class JobFolder:
         self._put("config.json", _json(config))
 
     def remove(self) -> None:
-        """Removes it with all that it holds. Seen from outside it is gone at once."""
+        """Remove the directory with its content. Others see it disappear at once."""
         going = self.path.with_name(f"{GONE}{self.path.name}")
         try:
             self.path.rename(going)
@@ -116,36 +119,21 @@ class JobFolder:
             return
         except OSError as error:
             raise Conflict(f"it cannot be removed: {error.strerror or error}", where=str(self.path)) from None
-        sweep(going)
+        shutil.rmtree(going, ignore_errors=True)
 
     # How it stands
 
     def save(self, job: Job) -> None:
-        """How the job stands, for all to see."""
-        told: dict[str, Any] = {
-            "id": job.id,
-            "worker": job.worker,
-            "description": job.description,
-            "status": job.status,
-            "startedAt": job.started_at,
-            "completedAt": job.completed_at,
-            "error": job.error,
-            "run": job.run,
-        }
-        if job.late_error is not None:
-            told["lateError"] = job.late_error
-        self._put(META, _json(told))
+        """Write meta.json."""
+        meta = {name: getattr(job, field) for name, field in _META_FIELDS.items()}
+        if job.late_error is None:
+            del meta["lateError"]
+        self._put(META, _json(meta))
 
     def load(self) -> Job | None:
-        """The job; None: there is none. InvalidFile: there is something else."""
+        """Return the job, or None if there is none. Raise InvalidFile if meta.json is not valid."""
         text = self._get(META)
-        if text is None:
-            return None
-        return _job(text, self.path, self.summary())
-
-    def seen(self) -> tuple[int, ...] | None:
-        """Changes when somebody changes how the job stands, or its summary; None: it is not there."""
-        return look(str(self.path))
+        return None if text is None else _job(text, self.path, self.summary())
 
     def summary(self) -> str | None:
         try:
@@ -162,7 +150,7 @@ class JobFolder:
         return [Decided(**{name: one[name] for name in _DECIDED}) for one in self._decided()]
 
     def decide(self, key: str, decided: Decided) -> None:
-        """Adds a decision; the same call adds it once."""
+        """Add a decision, unless the call has added it."""
         every = self._decided()
         if not any(one.get("key") == key for one in every):
             self._put(DECISIONS, _json([*every, {**decided.as_wire(), "key": key}]))
@@ -180,21 +168,21 @@ class JobFolder:
     # Questions
 
     def questions(self) -> list[Asked]:
-        return parse(self._get(QUESTIONS) or "")
+        return parse_questions(self._get(QUESTIONS) or "")
 
     def ask(self, asked: Asked) -> None:
-        """Adds a question; the same one, by its ask, is added once."""
+        """Add a question, unless it was added before."""
         every = self.questions()
         if not any(one.ask == asked.ask for one in every):
-            self._put(QUESTIONS, write([*every, asked]))
+            self._put(QUESTIONS, render_questions([*every, asked]))
 
     def answer(self, ask: str, answer: str) -> bool:
-        """Puts an answer to its question; says whether that changed anything."""
+        """Add the answer to a question. Return True if that changed the file."""
         every = self.questions()
         then = [replace(one, answer=answer) if one.ask == ask else one for one in every]
         if then == every:
             return False
-        self._put(QUESTIONS, write(then))
+        self._put(QUESTIONS, render_questions(then))
         return True
 
     # What came out
@@ -206,7 +194,7 @@ class JobFolder:
         self._put(RESULT, output)
 
     def write_artifact(self, path: str, content: str) -> None:
-        """Makes or replaces an artifact, by its path below artifacts/."""
+        """Create or replace an artifact, by its path below artifacts/."""
         folder = self.path / ARTIFACTS
         *above, name = path.split("/")
         for part in ("", *above):
@@ -224,14 +212,11 @@ class JobFolder:
             raise UsageError(f"{path} is there already, and is no file")
         _replace(place, content)
 
-    def lacks(self, artifacts: Sequence[str]) -> list[str]:
-        """Those of the artifacts that are not there as files."""
-        there = set(self.artifacts())
-        return [path for path in artifacts if f"{ARTIFACTS}/{path}" not in there]
-
     def check_result(self, contract: Contract, output: Any) -> str:
         """Return the result as text. Raise NotFulfilled with all that is missing if the contract is not met."""
-        value, problems = check_output(contract, output, self.lacks(contract.artifacts))
+        there = set(self.artifacts())
+        missing = [path for path in contract.artifacts if f"{ARTIFACTS}/{path}" not in there]
+        value, problems = check_output(contract, output, missing)
         if problems:
             raise NotFulfilled(
                 f"the job has not given what it had to: {'; '.join(problems[:MAX_PROBLEMS])}",
@@ -240,7 +225,7 @@ class JobFolder:
         return output_text(value)
 
     def artifacts(self) -> list[str]:
-        """The artifacts, as paths from the directory on."""
+        """Return the paths of the artifacts, relative to the directory."""
         return sorted(_files(self.path / ARTIFACTS, ARTIFACTS))[:_MOST_LISTED]
 
     # Files
@@ -249,7 +234,7 @@ class JobFolder:
         _replace(self.path / name, text)
 
     def _get(self, name: str) -> str | None:
-        """The text of a file; None: it is not there."""
+        """Return the text of a file, or None if it does not exist."""
         try:
             descriptor = os.open(f"{self.path}/{name}", _READ)
         except (FileNotFoundError, NotADirectoryError):
@@ -257,19 +242,14 @@ class JobFolder:
         except OSError as error:
             raise self._wrong(name, error.strerror or str(error)) from None
         try:
-            return self._text(descriptor, name)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise self._wrong(name, "it is not a regular file")
+            data = os.read(descriptor, min(status.st_size, LARGEST) + 1)
         finally:
             os.close(descriptor)
-
-    def _text(self, descriptor: int, name: str) -> str:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise self._wrong(name, "it is not a regular file")
-        data = b""
-        while piece := os.read(descriptor, max(about.st_size - len(data), 0) + 1):
-            data += piece
-            if len(data) > LARGEST:
-                raise self._wrong(name, f"it is larger than {LARGEST:,} bytes")
+        if len(data) > LARGEST:
+            raise self._wrong(name, f"it is larger than {LARGEST:,} bytes")
         try:
             return data.decode()
         except UnicodeDecodeError:
@@ -279,11 +259,8 @@ class JobFolder:
         return InvalidFile(f"{name} of the job cannot be read: {what}", where=str(self.path / name))
 
 
-_DECIDED = ("question", "decision", "reasoning")
-
-
 def look(path: str) -> tuple[int, ...] | None:
-    """What tells the files of a job from what they were before. Light: it is done for thousands of jobs at once."""
+    """Return a value that changes with the status or the summary of a job, or None if there is no job."""
     try:
         meta = _stat(f"{path}/{META}", follow_symlinks=False)
     except OSError:
@@ -301,29 +278,18 @@ def _is_decision(value: Any) -> bool:
 
 
 def _job(text: str, path: Path, summary: str | None) -> Job:
+    invalid = InvalidFile("it is not the meta.json of a job", where=str(path / META))
     try:
-        told: Any = json.loads(text)
-        texts = {name: told[name] for name in ("id", "worker", "description", "status", "startedAt")}
-        others = {name: told.get(name) for name in ("completedAt", "error", "run", "lateError")}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise InvalidFile("it is not the meta.json of a job", where=str(path / META)) from None
-    kept = all(isinstance(value, str) for value in texts.values()) and texts["status"] in _STATUSES
-    if not kept or not all(value is None or isinstance(value, str) for value in others.values()):
-        raise InvalidFile("it is not the meta.json of a job", where=str(path / META))
-    if texts["id"] != path.name:
-        raise InvalidFile(f"it is of another job, {texts['id'][:40]!r}", where=str(path / META))
-    return Job(
-        id=texts["id"],
-        worker=texts["worker"],
-        description=texts["description"],
-        status=texts["status"],
-        started_at=texts["startedAt"],
-        completed_at=others["completedAt"],
-        error=others["error"],
-        late_error=others["lateError"],
-        run=others["run"],
-        summary=summary,
-    )
+        meta: Any = json.loads(text)
+        fields = {field: meta.get(name) for name, field in _META_FIELDS.items()}
+    except (ValueError, AttributeError, RecursionError):
+        raise invalid from None
+    texts = [value for field, value in fields.items() if value is not None or field in _REQUIRED.values()]
+    if not all(isinstance(value, str) for value in texts) or fields["status"] not in get_args(JobStatus):
+        raise invalid
+    if fields["id"] != path.name:
+        raise InvalidFile(f"it is of another job, {fields['id'][:40]!r}", where=str(path / META))
+    return Job(**fields, summary=summary)
 
 
 def _json(value: Any) -> str:
@@ -351,8 +317,3 @@ def _files(folder: Path, shown: str, depth: int = 0) -> Iterator[str]:
             yield from _files(folder / entry.name, f"{shown}/{entry.name}", depth + 1)
         elif entry.is_file(follow_symlinks=False):
             yield f"{shown}/{entry.name}"
-
-
-def sweep(path: Path) -> None:
-    """Removes a directory that is no job any more, or never was one."""
-    shutil.rmtree(path, ignore_errors=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from guildhall.core.errors import UsageError
 from guildhall.core.text import check_line, check_text, did_you_mean, is_text
@@ -35,7 +35,7 @@ _LIMITS = {"max_turns": "config.maxTurns", "max_budget_usd": "config.maxBudgetUs
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatch:
-    """What is asked for. `config` is the worker's own, but for what bounds the job and what it must give."""
+    """A request for a job. `config` is for the worker, except for limits, model and artifacts."""
 
     description: str  # a short label
     task: str  # all that the worker is told
@@ -55,17 +55,17 @@ class Dispatch:
 
     @property
     def artifacts(self) -> tuple[str, ...]:
-        """Files that must be there before the job is called completed."""
+        """Return the files that the job must write."""
         return tuple(map(artifact_path, self.config.get("artifacts") or ()))
 
     @property
     def own(self) -> dict[str, Any]:
-        """What of the configuration is the worker's to read."""
+        """Return the part of the configuration that is for the worker."""
         return {name: value for name, value in self.config.items() if name not in _OURS}
 
     @property
     def near_misses(self) -> dict[str, str]:
-        """What is the worker's to read, by its name, and was probably meant for the hall."""
+        """Return the fields for the worker that were probably meant for the hall, each with the right name."""
         import difflib
 
         ours = {name.lower(): name for name in _OURS}
@@ -73,13 +73,12 @@ class Dispatch:
         return {name: ours[found[0]] for name, found in near.items() if found}
 
     def check(self) -> None:
-        """Raises where something is not what it should be."""
+        """Raise UsageError if a field is not valid."""
         check_text("task", self.task, LONGEST_TASK)  # first: without a task there is no label either
         check_line("description", self.description, LONGEST_DESCRIPTION)
         if len(self.task.encode()) > LONGEST_TASK:
-            raise UsageError(
-                f"task: it is longer than {LONGEST_TASK:,} bytes", hint="Put it into a file that it reads."
-            )
+            hint = "Put it into a file that it reads."
+            raise UsageError(f"task: it is longer than {LONGEST_TASK:,} bytes", hint=hint)
         _check_config(self.config)
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd, names=_LIMITS)
         if self.model is not None and not (is_text(self.model) and self.model.strip()):
@@ -106,13 +105,13 @@ def _check_config(config: object) -> None:
 
 
 def refuse_choice_of_model(config: Mapping[str, Any] | None) -> None:
-    """A model that hands work over does not choose the model that does it: that is for people to say."""
+    """Raise UsageError if a model that dispatches a job chooses the model that does it: only people do."""
     if config and "model" in config:
         raise UsageError("config.model: which model does the work is for a person to say", hint="Leave it out.")
 
 
 def artifact_path(path: object) -> str:
-    """A path below artifacts/ in its one form: relative, and never out of there. Raises where it cannot be one."""
+    """Return a path relative to artifacts/. Raise UsageError if it leads out of there or is not valid."""
     if not isinstance(path, str) or not is_text(path) or not path.strip():
         raise UsageError("artifacts: expected a path such as report.md")
     shown = repr(path[:100])
@@ -150,18 +149,18 @@ class Job:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Where it stands in a listing."""
+        """Return the position in a listing."""
         return self.started_at, self.id
 
     def row(self, detail: Detail = "simple") -> dict[str, Any]:
-        """The job in `worker/list`."""
+        """Return the row of `worker/list`."""
         simple = {"jobId": self.id, "status": self.status}
         if detail == "simple":
             return simple
         return {**simple, "description": self.description, "summary": self.summary}
 
     def as_dict(self) -> dict[str, Any]:
-        """The job as `--json` prints it."""
+        """Return the job for `--json`."""
         return {
             **self.row("detailed"),
             "worker": self.worker,
@@ -174,7 +173,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Some of the jobs, newest first; `next` is the cursor for those that follow."""
+    """A page of jobs, newest first. `next` is the cursor of the following page."""
 
     jobs: Sequence[Job]
     next: str | None = None
@@ -200,7 +199,7 @@ class JobShown:
     hint: str | None = None  # what to do about it, where it has failed
 
     def as_wire(self) -> dict[str, Any]:
-        """What `worker/status` gives."""
+        """Return the answer of `worker/status`."""
         job = self.job
         return {
             "jobId": job.id,
@@ -216,7 +215,7 @@ class JobShown:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The same with what only this hall knows, as `--json` prints it."""
+        """Return the job for `--json`, with the fields that only this hall knows."""
         return {
             **self.as_wire(),
             "worker": self.job.worker,
@@ -233,14 +232,14 @@ class JobShown:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """What came out of a job; the paths are relative to its directory."""
+    """The result of a job. Its paths are relative to the job's directory."""
 
     id: str
     output: str
     artifacts: Sequence[str] = ()
 
     def as_wire(self) -> dict[str, Any]:
-        """What `worker/result` gives."""
+        """Return the answer of `worker/result`."""
         return {"jobId": self.id, "output": self.output, "artifacts": list(self.artifacts) or None}
 
 
@@ -291,7 +290,8 @@ def check_filter(filter: str | None) -> None:
 
 
 def detail_of(word: object) -> Detail:
-    """The detail that a caller asks for."""
-    if word == "simple" or word == "detailed":
-        return "detailed" if word == "detailed" else "simple"
-    raise UsageError(f"detail: {str(word)[:40]!r} is not known", hint=did_you_mean(str(word), ("simple", "detailed")))
+    """Return the detail that a caller asks for. Raise UsageError if it is not known."""
+    for detail in get_args(Detail):
+        if word == detail:
+            return detail
+    raise UsageError(f"detail: {str(word)[:40]!r} is not known", hint=did_you_mean(str(word), get_args(Detail)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 from bisect import bisect_left, insort
 from collections import defaultdict
 from dataclasses import replace
@@ -24,8 +25,9 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob, UsageError
 from guildhall.core.ids import JOB, is_id
 from guildhall.core.text import did_you_mean
-from guildhall.jobs.directory import GONE, JobFolder, look, sweep
+from guildhall.jobs.directory import GONE, META, JobFolder, look
 from guildhall.jobs.model import Job, JobResult, JobShown, Page, check_filter
+from guildhall.runs.model import ENDED, Ask, Run
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import records
 
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.runs.asks import Asks
-    from guildhall.runs.model import Ask, Run
     from guildhall.store.engine import Store
 
 
@@ -45,16 +46,13 @@ _BEFORE_ALL = "\U0010ffff"
 
 
 class Index:
-    """What jobs there are, and how they stand."""
+    """All jobs of a folder in memory, ordered by time."""
 
     def __init__(self, folder: Path, *, tidy: bool) -> None:
-        """`tidy`: what never became a job, or is one no more, is removed."""
+        """`tidy`: remove directories that never became a job, or are being removed."""
         self._folder = folder
         self._jobs: dict[str, tuple[Job, tuple[int, ...] | None]] = {}
         self._places: list[tuple[str, str]] = []  # oldest first
-        self._read(tidy=tidy)
-
-    def _read(self, *, tidy: bool) -> None:
         try:
             names = os.listdir(self._folder)  # noqa: PTH208 - names only: there may be many
         except OSError:
@@ -63,23 +61,22 @@ class Index:
             going = name.startswith(GONE) and is_id(name.removeprefix(GONE), JOB)
             unborn = is_id(name, JOB) and self._look(name) is None and self._unborn(name)
             if tidy and (going or unborn):
-                sweep(self._folder / name)
+                shutil.rmtree(self._folder / name, ignore_errors=True)
         self._places = sorted(job.place for job, _ in self._jobs.values())
 
     def _unborn(self, name: str) -> bool:
-        """Whether it is a directory whose job was never told of: it has no meta.json at all."""
+        """Return True for a directory without a meta.json: its job was never announced."""
         path = self._folder / name
-        return not path.is_symlink() and path.is_dir() and not os.path.lexists(path / "meta.json")
+        return not path.is_symlink() and path.is_dir() and not os.path.lexists(path / META)
 
     def folder(self, job: str) -> JobFolder:
         return JobFolder(self._folder / job)
 
     def _look(self, id: str) -> Job | None:
-        """The job as its directory is now."""
-        folder = self.folder(id)
-        seen = folder.seen()
+        """Read a job from its directory."""
+        seen = look(f"{self._folder}/{id}")
         try:
-            job = folder.load() if seen is not None else None
+            job = self.folder(id).load() if seen is not None else None
         except GuildError:  # somebody has written something else into it
             job = None
         if job is None:
@@ -89,7 +86,7 @@ class Index:
         return job
 
     def get(self, id: str) -> Job | None:
-        """A job, as it is now."""
+        """Return a job as it is now, or None if there is none."""
         if not is_id(id, JOB):
             return None
         known = self._jobs.get(id)
@@ -103,13 +100,13 @@ class Index:
         return job
 
     def put(self, job: Job) -> None:
-        """A job that was just written."""
+        """Add or update a job that was just written."""
         if job.id not in self._jobs:
             insort(self._places, job.place)
-        self._jobs[job.id] = job, self.folder(job.id).seen()
+        self._jobs[job.id] = job, look(f"{self._folder}/{job.id}")
 
     def drop(self, id: str) -> None:
-        """A job that was just removed."""
+        """Forget a job that was just removed."""
         if (known := self._jobs.pop(id, None)) is not None:
             self._forget(known[0])
 
@@ -133,7 +130,7 @@ class Index:
         cursor: str | None = None,
         worker: str | None = None,
     ) -> Page:
-        """Jobs newest first, `limit` of them from the cursor on; those whose whole description fits the filter."""
+        """Return jobs, newest first, from the cursor on. `filter` is a glob over the whole description."""
         check_filter(filter)
         if limit is not None and not 0 < limit <= _LARGEST_PAGE:
             raise UsageError(f"limit: {limit} is not a number of jobs above zero")
@@ -160,7 +157,7 @@ class Index:
 
 
 def _position(cursor: str | None) -> tuple[str, str]:
-    """Where a page begins: with what is older than this."""
+    """Return the position after which a page begins."""
     if cursor is None:
         return _BEFORE_ALL, ""
     at, _, id = cursor.partition("~")
@@ -174,7 +171,7 @@ _log = logging.getLogger("guildhall.jobs")
 
 
 class Register:
-    """Knows the jobs of one folder. `alive` says of a run whether somebody is at it."""
+    """The jobs of one folder. `alive` returns True for a run that is being executed."""
 
     def __init__(
         self, *, folder: Path, store: Store, clock: Clock, asks: Asks, alive: Callable[[str], bool], readonly: bool
@@ -185,6 +182,7 @@ class Register:
         self._alive = alive
         self._readonly = readonly
         self._index = Index(folder, tidy=not readonly)
+        self.page = self._index.page
         self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
         if not readonly:
             for job in self._index.running():
@@ -201,19 +199,8 @@ class Register:
             hint = f"{self._index.folder(id).path} is there, but has no meta.json that can be read."
         raise UnknownJob(f"there is no job {id[:100]!r}", hint=hint)
 
-    def page(
-        self,
-        *,
-        filter: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-        worker: str | None = None,
-    ) -> Page:
-        """Jobs, newest first, of one worker or of all; `filter` is a glob over the whole description."""
-        return self._index.page(filter=filter, limit=limit, cursor=cursor, worker=worker)
-
     def status(self, id: str) -> JobShown:
-        """All about a job but for its result."""
+        """Return everything about a job except its result."""
         job, folder = self._as_it_stands(id), self._index.folder(id)
         run = self._run_of(job)
         asks = self._asks.of_run(run.id) if run else []
@@ -237,7 +224,7 @@ class Register:
         )
 
     def result(self, id: str) -> JobResult:
-        """What came out of a job. NotFinished: nothing has."""
+        """Return the result of a job. Raise NotFinished if it is not completed."""
         job, folder = self._as_it_stands(id), self._index.folder(id)
         if job.status != "completed":
             why = {
@@ -254,17 +241,16 @@ class Register:
         return JobResult(id=id, output=output, artifacts=folder.artifacts())
 
     def _as_it_stands(self, id: str) -> Job:
-        """A job; one whose end could not be written down, because the disk was full, ends now."""
+        """Return a job. If its end could not be written, because the disk was full, write it now."""
         job = self.get(id)
         if job.status != "running" or self._readonly or (job.run is not None and self._alive(job.run)):
             return job
-        if self._writing[id].locked():  # somebody is just saying so
-            return job
-        self._put_right(job)
+        if not self._writing[id].locked():
+            self._put_right(job)
         return self.get(id)
 
     def folder(self, id: str) -> Path:
-        """Where a job's files are."""
+        """Return the directory of a job."""
         self.get(id)
         return self._index.folder(id).path
 
@@ -275,25 +261,24 @@ class Register:
     # On record
 
     def _as_on_record(self, job: Job, run: Run | None, *, gone: str) -> Job:
-        """A job as its run stands; `gone` is what it is where there is no run any more."""
+        """Return a job with the status of its run. `gone`: its status if the run does not exist any more."""
         now = stamp(self._clock.now())
         if run is None:
             lost = "there is no run behind it any more: the record of the hall was lost"
             return replace(job, status=gone, completed_at=now, error=lost if gone == "failed" else None)
+        if run.status not in ENDED:
+            return job
+        ended = replace(job, status=run.status, completed_at=run.ended_at or now, error=None)
         if run.status == "completed":
-            ended = run.ended_at or now
-            return replace(job, status="completed", completed_at=ended, error=None, late_error=run.reason)
+            return replace(ended, late_error=run.reason)
         if run.status == "failed":
             message = (run.error["message"] if run.error else run.reason) or "no reason given"
             where = run.error.get("where") if run.error else None
-            message = f"{where}: {message}" if where else message
-            return replace(job, status="failed", completed_at=run.ended_at or now, error=message)
-        if run.status == "cancelled":
-            return replace(job, status="cancelled", completed_at=run.ended_at or now, error=None)
-        return job
+            return replace(ended, error=f"{where}: {message}" if where else message)
+        return ended
 
     def _put_right(self, job: Job) -> None:
-        """What a process that died, or found no room, could not say of a job."""
+        """Write the status of the run to a job whose process died or found no room."""
         then = self._as_on_record(job, self._run_of(job), gone="failed")
         if then != job:
             try:
@@ -303,7 +288,7 @@ class Register:
                 _log.warning("%s: %s", job.id, error)
 
     def _withdraw_orphans(self, connection: Connection) -> None:
-        """What the jobs ask that are there no more."""
+        """Withdraw the questions of jobs that do not exist any more."""
         now = stamp(self._clock.now())
         for ask in records.list_asks(connection, status="open"):
             run = records.find_run(connection, ask.run) if ask.kind == "question" else None
@@ -326,7 +311,7 @@ def _hint(run: Run) -> str | None:
 
 
 def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:
-    """The questions; where one, or an answer, has not come to the file, it is the inbox that has it."""
+    """Return the questions of the file, completed by those that only the inbox has."""
     kept = {one.ask: one for one in asked}
     for ask in asks:
         if ask.kind == "question" and ask.id not in kept and ask.status != "withdrawn":

@@ -19,18 +19,12 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import Asked, is_result_accepted, output_text, rejection_reason
-from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text
+from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text, call_with_answers
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import (
-    Conflict,
-    GuildError,
-    InvalidFile,
-    NotDeletable,
-    NotFulfilled,
-)
+from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletable, NotFulfilled
 from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.directory import RESULT, JobFolder
 from guildhall.jobs.model import Dispatch, Job
@@ -45,7 +39,6 @@ from guildhall.tools.definition import invoke
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
-    from typing import Any
 
     from sqlalchemy import Connection
 
@@ -63,7 +56,7 @@ _log = logging.getLogger("guildhall.jobs")
 
 
 class Jobs(Register):
-    """Knows the jobs of one folder, and lets their runs live."""
+    """The jobs of one folder, with the operations that start, end and resume their runs."""
 
     def __init__(
         self,
@@ -79,15 +72,8 @@ class Jobs(Register):
         output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]],
         readonly: bool = False,
     ) -> None:
-        """`find` gives a worker that may be given work. `readonly`: it only looks, and puts nothing right."""
-        super().__init__(
-            folder=folder,
-            store=store,
-            clock=clock,
-            asks=asks,
-            alive=alive,
-            readonly=readonly,
-        )
+        """`find` returns a worker that may be given work. `readonly`: repair and change nothing."""
+        super().__init__(folder=folder, store=store, clock=clock, asks=asks, alive=alive, readonly=readonly)
         self._history = history
         self._runs = runs
         self._find = find
@@ -98,13 +84,13 @@ class Jobs(Register):
     # Beginning
 
     async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
-        """A new job. It goes on by itself; whoever asked for it holds its id."""
+        """Start a job in the background."""
         dispatch.check()
         frame = replace(frame, interactive=False)
         found = self._find(worker, frame)
         refuse_writing(found)
         contract = contract_of(found, dispatch, await self._output_schema(found, frame))
-        # Whoever goes away meanwhile leaves a whole job behind, or none.
+        # A caller that disconnects meanwhile leaves a complete job, or none.
         return await asyncio.shield(self._begin(worker, found, dispatch, contract, frame))
 
     async def _begin(self, name: str, worker: Worker, dispatch: Dispatch, contract: Contract, frame: Frame) -> Job:
@@ -130,7 +116,7 @@ class Jobs(Register):
         try:
             await asyncio.to_thread(folder.make, dispatch.task, dict(dispatch.config))
             seat = self._seat(purpose)
-            prepared = await self._runs().preparation.prepare(request, frame, worker=seated(worker), seat=seat)
+            prepared = await self._runs().prepare(request, frame, worker=seated(worker), seat=seat)
             job = replace(job, run=prepared.run)
             await self._begun(job, prepared)
         except BaseException:
@@ -139,7 +125,7 @@ class Jobs(Register):
         return job
 
     async def _begun(self, job: Job, prepared: Prepared) -> None:
-        """The job is one from now on, and its run lives."""
+        """Save the job and launch its run."""
         try:
             await self._save(job)
         except BaseException:
@@ -161,7 +147,7 @@ class Jobs(Register):
             execute=lambda run: self._execute(id, run, contract),
             server=SERVER,
             seated=seated,
-            judge=partial(self._judge, id, contract),
+            judge=lambda run, stretch: asyncio.to_thread(self._judge, id, contract, run, stretch),
             settled=partial(self._settled, id),
         )
 
@@ -182,7 +168,8 @@ class Jobs(Register):
             return await invoke(write, {"scope": "worker", "key": key, "content": content})
 
         async def execute(tool: Tool, call: ToolCall) -> ToolResult:
-            return await JobTools(folder, contract, lock, questions, remember, call.key).call(tool, call)
+            tools = JobTools(folder, contract, lock, questions, remember, call.key)
+            return await call_with_answers(tools, tool, call, questions)
 
         return execute
 
@@ -196,7 +183,7 @@ class Jobs(Register):
     # Ending
 
     async def cancel(self, id: str) -> Job:
-        """Ends a job for good. One that has ended stays as it is; so does one that has submitted its result."""
+        """Cancel a job. A job that has ended, or has submitted its result, stays as it is."""
         async with self._steering[id]:
             job = self.get(id)
             if job.status != "running":
@@ -213,7 +200,7 @@ class Jobs(Register):
             return job
 
     async def stop(self, run: str) -> list[str]:
-        """Ends the job that a run does; the runs that were ended."""
+        """Cancel the job of a run. Return the runs that were cancelled."""
         id = self._history.purpose(run, JobPurpose).id
         job = self.get(id)
         if job.status != "running":
@@ -222,7 +209,7 @@ class Jobs(Register):
         return [ended.run] if ended.run is not None and ended.status == "cancelled" else []
 
     async def _end(self, run: Run, folder: JobFolder) -> None:
-        """Cancels a run that has stopped; one that has submitted its result is completed: that came first."""
+        """Cancel a parked run, or complete it if it has submitted its result."""
         output = None
         with suppress(InvalidFile):  # it is none any more
             output = folder.result() if is_result_accepted(self._history.entries(run.id)) else None
@@ -233,7 +220,7 @@ class Jobs(Register):
         await self._store.write(lambda connection: records.conclude(connection, run.id, output, now))
 
     async def delete(self, id: str, *, force: bool = False) -> None:
-        """Removes a job with all that it held: one that was completed or cancelled; by `force` one that failed too."""
+        """Delete a job that was completed or cancelled, or with `force` one that failed."""
         async with self._steering[id]:
             job = self.get(id)
             if job.status == "running":
@@ -250,13 +237,11 @@ class Jobs(Register):
         self._steering.pop(id, None)
         self._writing.pop(id, None)
 
-    async def _judge(self, id: str, contract: Contract, run: str, stretch: Stretch) -> Stretch:
-        """How a job ends: by its contract. What was submitted is kept, whatever went wrong afterwards."""
+    def _judge(self, id: str, contract: Contract, run: str, stretch: Stretch) -> Stretch:
+        """Return the end of a job by its contract. A submitted result counts, even if the run fails afterwards."""
         if stretch.status not in ("completed", "failed"):
             return stretch
-        return await asyncio.to_thread(self._judged, self._index.folder(id), contract, run, stretch)
-
-    def _judged(self, folder: JobFolder, contract: Contract, run: str, stretch: Stretch) -> Stretch:
+        folder = self._index.folder(id)
         try:
             if is_result_accepted(self._history.entries(run)) and (output := folder.result()) is not None:
                 late = stretch.error["message"] if stretch.error else None
@@ -277,32 +262,30 @@ class Jobs(Register):
             return Stretch(status="failed", reason=error.code, error=error.as_dict())
 
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
-        """The end of a stretch is on record: the directory says so too."""
-        job = self._index.get(id)
+        """Write the recorded end of a stretch to the directory, or wait until the run can be resumed."""
         if stretch.status == "waiting" and self._timers is not None:
             self._timers.expect(run)
-        if stretch.status not in ENDED or job is None:
-            return
-        try:
-            await self._save(self._as_on_record(job, self._history.get(run), gone="failed"))
-        except GuildError as error:  # the run's own record has it, and the next start puts it right
-            _log.warning("%s: %s", id, error)
+        if stretch.status in ENDED:
+            try:
+                await self.follow(run)
+            except GuildError as error:  # the run's own record has it, and the next start repairs the directory
+                _log.warning("%s: %s", id, error)
 
     # Going on
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        """The run of a job that stopped, ready to go on: the job is running again, under the same id."""
+        """Prepare the run of a stopped job to be resumed. The job is running again."""
         purpose = self._history.purpose(run, JobPurpose)
         if (job := self._index.get(purpose.id)) is None:
             raise Conflict(f"the run {run} did the job {purpose.id}, which is there no more", hint="Dispatch it anew.")
         async with self._steering[job.id]:  # two at once: the second one is told that it is running
-            prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(purpose))
+            prepared = await self._runs().prepare_again(run, frame, grant=grant, seat=self._seat(purpose))
             if job.status != "running":
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
 
     def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
-        """From now on jobs that wait go on by themselves, by `go_on`, when nothing holds them any more."""
+        """Resume waiting jobs with `go_on` from now on, when nothing holds them any more."""
         self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=go_on)
         for job in self._index.running():
             run = self._run_of(job)
@@ -311,7 +294,7 @@ class Jobs(Register):
 
     @property
     def expecting(self) -> bool:
-        """Whether a job is about to go on by itself."""
+        """Return True if a job is about to be resumed."""
         return self._timers is not None and self._timers.busy
 
     def close(self) -> None:
@@ -319,7 +302,7 @@ class Jobs(Register):
             self._timers.close()
 
     async def could_not_go_on(self, run: Run, error: GuildError) -> None:
-        """A run cannot go on by itself: its job has failed, and says why. One that never became a job is over."""
+        """Record that a run cannot be resumed: its job has failed. A run that never became a job is cancelled."""
         if (standing := self._history.get(run.id).status) == "running" or standing in ENDED:
             return  # somebody else was faster
         now = stamp(self._clock.now())
@@ -335,14 +318,14 @@ class Jobs(Register):
         await self.follow(run.id)
 
     async def follow(self, run: str) -> None:
-        """What the record says of a run that nobody executed to its end, its job says too."""
+        """Write the recorded end of a run to its job."""
         found = self._history.get(run)
         job = self._index.get(self._history.purpose(run, JobPurpose).id)
         if job is not None and job.status == "running" and found.status in ENDED:
             await self._save(self._as_on_record(job, found, gone="failed"))
 
     async def answered(self, ask: Ask) -> None:
-        """A person has answered a question of a job: the directory has it too."""
+        """Write the user's answer to a question of a job to its directory."""
         purpose = self._history.get(ask.run).purpose_as(JobPurpose)
         if ask.kind != "question" or purpose is None or self._index.get(purpose.id) is None:
             return
@@ -352,7 +335,7 @@ class Jobs(Register):
 
 
 def seat_of(run: Run) -> Seat | None:
-    """The seat of a run that does a job, as a replay sees it."""
+    """Return the seat of a run that does a job for a replay, or None for other runs."""
     if (purpose := run.purpose_as(JobPurpose)) is None:
         return None
     return seat_on_record(job_tools(purpose.contract, remembers=purpose.remembers), seated, server=SERVER)

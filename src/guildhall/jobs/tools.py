@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.activities.contract import READING, SUBMIT, WRITING, Decided, with_output_schema
-from guildhall.activities.questions import call_with_answers
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, Refused, UsageError
 from guildhall.core.text import check_text
 from guildhall.jobs.model import Dispatch, artifact_path
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.questions import QuestionChannel
     from guildhall.jobs.directory import JobFolder
-    from guildhall.tools.model import Tool, ToolCall, ToolResult
+    from guildhall.tools.model import Tool, ToolResult
     from guildhall.workers.model import Worker
 
     Remember = Callable[[str, str], Awaitable[ToolResult]]  # key and content of a memory entry
@@ -56,29 +55,16 @@ def job_tools(contract: Contract, *, remembers: bool) -> tuple[Tool, ...]:
     return tuple(with_output_schema(one, contract.schema) if one.name == SUBMIT else one for one in tools)
 
 
+@dataclass(frozen=True, eq=False)
 class JobTools:
     """The tools of one call in a job. The model reads the docstrings."""
 
-    def __init__(
-        self,
-        folder: JobFolder,
-        contract: Contract,
-        lock: asyncio.Lock,
-        questions: QuestionChannel,
-        remember: Remember,
-        key: str,
-    ) -> None:
-        """`lock` is that of the job's directory: concurrent calls write one after another."""
-        self._folder = folder
-        self._contract = contract
-        self._lock = lock
-        self._questions = questions
-        self._remember = remember
-        self._key = key
-
-    async def call(self, tool: Tool, call: ToolCall) -> ToolResult:
-        """Return the result of the call, with the answers that people have given meanwhile."""
-        return await call_with_answers(self, tool, call, self._questions)
+    folder: JobFolder
+    contract: Contract
+    lock: asyncio.Lock  # of the job's directory: concurrent calls write one after another
+    questions: QuestionChannel
+    remember: Remember
+    key: str
 
     async def update_summary(self, summary: str) -> str:
         """Say how far you are: what is done, what you are at, what comes next. It replaces what you said before, and
@@ -102,7 +88,7 @@ class JobTools:
         for name, text in (("question", question), ("decision", decision), ("reasoning", reasoning)):
             check_text(name, text, _MAX_WORDS)
         decided = Decided(question=question, decision=decision, reasoning=reasoning)
-        await self._write(lambda folder: folder.decide(self._key, decided))
+        await self._write(lambda folder: folder.decide(self.key, decided))
         return "Recorded."
 
     async def log_question(self, question: str, wait: bool = False) -> str:
@@ -114,7 +100,7 @@ class JobTools:
             wait: true: go on only with the answer, which may take hours.
         """
         check_text("question", question, _MAX_WORDS)
-        answer = await self._questions.ask(self._key, question, wait)
+        answer = await self.questions.ask(self.key, question, wait)
         if wait:
             return "Nobody will answer: decide it yourself." if answer is None else f"A person has answered: {answer}"
         return "The question is noted for a person. Go on without the answer."
@@ -127,7 +113,7 @@ class JobTools:
             key: Short name such as build-commands. Letters, digits, "_", "-" and "."; no slash, no file suffix.
             content: The whole note. Never save passwords or API keys.
         """
-        return await self._remember(key, content)
+        return await self.remember(key, content)
 
     async def write_artifact(self, path: str, content: str) -> str:
         """Write a file that belongs to the result. Writing a path again replaces the file.
@@ -152,7 +138,7 @@ class JobTools:
         if isinstance(output, str):  # with a schema it may be anything  # pyright: ignore[reportUnnecessaryIsInstance]
             check_text("output", output, _MAX_FILE)
         named = tuple(map(artifact_path, artifacts or ()))
-        contract = replace(self._contract, artifacts=tuple(dict.fromkeys((*self._contract.artifacts, *named))))
+        contract = replace(self.contract, artifacts=tuple(dict.fromkeys((*self.contract.artifacts, *named))))
         try:
             await self._write(lambda folder: folder.give(folder.check_result(contract, output)))
         except NotFulfilled as error:
@@ -162,8 +148,8 @@ class JobTools:
     async def _write(self, write: Callable[[JobFolder], object]) -> None:
         """Change the directory. Its path is left out of errors, because a model reads them."""
         try:
-            async with self._lock:
-                await asyncio.to_thread(write, self._folder)
+            async with self.lock:
+                await asyncio.to_thread(write, self.folder)
         except (Conflict, InvalidFile) as error:
             raise Conflict(f"Not done: {error.message}") from None
 
@@ -181,7 +167,7 @@ _RESULT = """\
 
 
 def refuse_writing(worker: Worker) -> None:
-    """Raises where a worker declares what it cannot have in a job."""
+    """Raise Refused if a worker declares tools or sandboxes that write: a job has its own."""
     definition = worker.definition
     writing = [f"tools: {name}" for name in WRITING if name in definition.tools]
     writing += [f"sandboxes.{name}: mode rw" for name, box in definition.sandboxes.items() if box.mode == "rw"]
@@ -194,23 +180,19 @@ def refuse_writing(worker: Worker) -> None:
 
 
 def seated(worker: Worker) -> Worker:
-    """The worker as it is in a job: it reads, and writes nothing but by the job's tools."""
+    """Return the worker as it is in a job: it reads, and writes only with the tools of the job."""
     definition = worker.definition
     declared = [name for name in definition.tools if name not in (*READING, *WRITING)]
     boxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
     # What the result must look like is told by submit_result.
     changed = {"tools": (*READING, *declared), "sandboxes": boxes, "output_schema_ref": None}
-    how_to = [HOW_TO, _MEMORY, _RESULT] if definition.base else [HOW_TO, _RESULT]
-    told = "\n".join(how_to)
-    return replace(
-        worker,
-        definition=definition.model_copy(update=changed),
-        instructions=f"{worker.instructions.rstrip()}\n\n{told}\n",
-    )
+    how_to = "\n".join([HOW_TO, _MEMORY, _RESULT] if definition.base else [HOW_TO, _RESULT])
+    instructions = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
+    return replace(worker, definition=definition.model_copy(update=changed), instructions=instructions)
 
 
 def first_message(dispatch: Dispatch) -> str:
-    """What the worker is told first: the task, and its own part of the configuration as data."""
+    """Return the first message: the task, and the worker's own part of the configuration as data."""
     if not dispatch.own:
         return dispatch.task
     shown = json.dumps(dispatch.own, indent=2, ensure_ascii=False)
@@ -218,7 +200,7 @@ def first_message(dispatch: Dispatch) -> str:
 
 
 def contract_of(worker: Worker, dispatch: Dispatch, schema: Mapping[str, Any] | None) -> Contract:
-    """What the job must give: by the worker's file and by the dispatch."""
+    """Return the contract of a job, from the worker file and the dispatch."""
     try:
         own = tuple(map(artifact_path, worker.definition.completion.artifacts))
     except UsageError as error:

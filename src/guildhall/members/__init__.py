@@ -8,3 +8,20 @@ Below: jobs and activities (the types of jobs), runs (the tools of a worker), wo
 Does not know the inside of a member: a member is a process with an address and a secret, and it stores its own jobs.
 Does not trust a member: its answers are limited in size and time and checked before use.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.members.folders import Roster as Roster
+    from guildhall.members.jobs import MemberJobs as MemberJobs
+    from guildhall.members.manifest import Manifest as Manifest
+    from guildhall.members.model import AtWork as AtWork
+    from guildhall.members.model import Member as Member
+    from guildhall.members.model import MemberShown as MemberShown
+    from guildhall.members.service import Members as Members
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

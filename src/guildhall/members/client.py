@@ -30,7 +30,7 @@ _ABOUT_US = {"name": "guildhall", "version": "1"}
 
 
 class MemberClient:
-    """One member's endpoint."""
+    """A client of one member."""
 
     def __init__(self, door: Door, *, seconds: float = CALL_SECONDS) -> None:
         self.door = door
@@ -45,7 +45,7 @@ class MemberClient:
             await self._http.aclose()
 
     async def initialize(self, seconds: float | None = None) -> None:
-        """The handshake of MCP; one that knows none is there all the same."""
+        """Perform the MCP handshake. A member that does not know it counts as ready."""
         about = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _ABOUT_US}
         try:
             await self.ask("initialize", about, seconds)
@@ -112,7 +112,7 @@ class MemberClient:
                 raise MemberUnreachable(f"{said} HTTP status {status}", status=status, sent=True)
             raise MemberRefused(f"{said} what is no answer")
         told = cast("dict[str, Any]", message)
-        if "error" in told and told["error"] is not None:
+        if told.get("error") is not None:
             raise _refusal(self.door.name, method, told["error"])
         if told.get("id") != number:
             raise MemberRefused(f"{said} the answer to something else")

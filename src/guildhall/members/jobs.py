@@ -1,7 +1,7 @@
-"""Member jobs: dispatches, reads, cancels and deletes jobs of a member, as the types of `jobs/model.py`.
+"""Member jobs: dispatches, reads, cancels and deletes jobs of a member, and watches the running jobs.
 
-The member is started at the first call. A call that cannot have reached the member is repeated.
-Does not store jobs: the member does. Does not watch running jobs (`activity.py`).
+`members-at-work.json` in the home names the busy members, and the next hall starts them again. The hall does not exit
+while a job is running. Does not store jobs: each member has its own. Does not start members (`service.py`).
 
 Invariant: an answer of a member is not trusted. Its fields are checked by type before use.
 """
@@ -9,24 +9,36 @@ Invariant: an answer of a member is not trusted. Its fields are checked by type 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from guildhall.activities.contract import Decided
-from guildhall.core.errors import MemberRefused, MemberUnreachable, Refused, UsageError
+from guildhall.core.atomic_file import replace_file
+from guildhall.core.errors import GuildError, MemberFailed, MemberRefused, MemberUnreachable, Refused, UsageError
 from guildhall.jobs.model import Detail, Dispatch, Job, JobResult, JobShown, JobStatus, Page
-from guildhall.members.model import WORKER, Member
+from guildhall.members.model import WORKER, AtWork, Member
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.rpc.jsonrpc import METHOD_NOT_FOUND
 from guildhall.tools.mcp.model import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from types import UnionType
 
+    from guildhall.core.clock import Clock
     from guildhall.members.client import MemberClient
 
     Reach = Callable[[], Awaitable[MemberClient]]
 
+FILE = "members-at-work.json"  # in the home
+_POLL_S = 3.0  # between two polls of a member's jobs
+_MAX_FAILURES = 20  # polls in a row that a member does not answer
+_MAX_ENTRIES = 1_000  # of the file
+_log = logging.getLogger("guildhall.members")
 _RETRY_AFTER_S = 0.1  # the end of a process has certainly been noticed by then
 
 
@@ -127,7 +139,7 @@ def takes_no_work(member: Member) -> Refused:
 
 def read_status(answer: Answer, member: str) -> JobShown:
     """Return what a member answers to `worker/status`."""
-    decisions = [] if answer.list_or_none("decisions") is None else answer.rows("decisions")
+    decisions = [] if answer.data.get("decisions") is None else answer.rows("decisions")
     return JobShown(
         job=Job(
             id=answer.text("jobId"),
@@ -141,12 +153,7 @@ def read_status(answer: Answer, member: str) -> JobShown:
         ),
         questions=answer.texts("questions"),
         decisions=[
-            Decided(
-                question=one.any_text("question"),
-                decision=one.any_text("decision"),
-                reasoning=one.any_text("reasoning"),
-            )
-            for one in decisions
+            Decided(**{name: one.any_text(name) for name in ("question", "decision", "reasoning")}) for one in decisions
         ],
         waits=answer.data.get("waiting") is True,
     )
@@ -169,23 +176,23 @@ class Answer:
         got = shortened(repr(self.data.get(name)))[:80]
         return MemberRefused(f"{self.said}: {name} is not {expected} (it is {got})")
 
-    def text(self, name: str) -> str:
+    def _get(self, name: str, kind: type | UnionType, expected: str) -> Any:
         value = self.data.get(name)
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, kind):
+            raise self.wrong(name, expected)
+        return value
+
+    def text(self, name: str) -> str:
+        value = self.any_text(name)
+        if not value:
             raise self.wrong(name, "text")
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        value = self.data.get(name)
-        if value is not None and not isinstance(value, str):
-            raise self.wrong(name, "text or null")
-        return value
+        return self._get(name, str | None, "text or null")
 
     def any_text(self, name: str) -> str:
-        value = self.text_or_none(name)
-        if value is None:
-            raise self.wrong(name, "text")
-        return value
+        return self._get(name, str, "text")
 
     def status(self) -> JobStatus:
         value: Any = self.data.get("status")
@@ -193,20 +200,134 @@ class Answer:
             raise self.wrong("status", f"one of {', '.join(get_args(JobStatus))}")
         return value
 
-    def list_or_none(self, name: str) -> list[Any] | None:
-        value = self.data.get(name)
-        if value is not None and not isinstance(value, list):
-            raise self.wrong(name, "a list or null")
-        return cast("list[Any] | None", value)
-
     def texts(self, name: str) -> tuple[str, ...]:
-        values = self.list_or_none(name)
-        if values is not None and not all(isinstance(value, str) for value in values):
+        values = self._get(name, list | None, "a list or null") or ()
+        if not all(isinstance(value, str) for value in values):
             raise self.wrong(name, "a list of texts")
-        return tuple(values or ())
+        return tuple(values)
 
     def rows(self, name: str) -> list[Answer]:
-        values = self.list_or_none(name)
-        if values is None:
-            raise self.wrong(name, "a list")
+        values = self._get(name, list, "a list")
         return [Answer.of(value, f"{self.said}: {name}[{place}]") for place, value in enumerate(values)]
+
+
+@dataclass(kw_only=True)
+class _Watched:
+    """A busy member: its running jobs as last seen, and the task that polls them."""
+
+    called: str  # the name that finds the member
+    project: str | None  # the only project in which it is found
+    jobs: dict[str, JobShown | None]
+    task: asyncio.Task[None]
+
+
+class Work:
+    """Watches the jobs of members until they have ended."""
+
+    def __init__(self, file: Path, clock: Clock) -> None:
+        """`file`: names the busy members for the next hall."""
+        self._file = file
+        self._clock = clock
+        self._watched: dict[Path, _Watched] = {}  # by the member's folder
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._watched)
+
+    def seen(self) -> list[AtWork]:
+        """Return the running jobs as they were at the last poll."""
+        return [
+            AtWork(member=watched.called, shown=shown, project=watched.project)
+            for watched in self._watched.values()
+            for shown in watched.jobs.values()
+            if shown is not None
+        ]
+
+    def count(self, folder: Path) -> int:
+        """Return the number of running jobs of a member."""
+        return len(self._watched[folder].jobs) if folder in self._watched else 0
+
+    def left_behind(self) -> list[tuple[Path, Path]]:
+        """Return folder and project of the members that were busy when an earlier hall ended."""
+        return [(Path(folder), Path(root)) for folder, root in self._read().items()]
+
+    def began(self, member: Member, called: str, root: Path, reach: Reach, job: str | None = None) -> None:
+        """Watch a new job, or all running jobs of the member if none is given. `called`: the name that finds it."""
+        project = str(root) if member.scope == "project" else None
+        if (watched := self._watched.get(member.folder)) is None:
+            jobs: dict[str, JobShown | None] = {}
+            task = asyncio.create_task(self._watch(member, reach, jobs, everything=job is None))
+            watched = _Watched(called=called, project=project, jobs=jobs, task=task)
+            self._watched[member.folder] = watched
+        watched.called, watched.project = called, project
+        if job is not None:
+            watched.jobs.setdefault(job, None)
+        self._write({**self._read(), str(member.folder): str(root)})
+
+    async def close(self) -> None:
+        """Stop watching. The file keeps the busy members, because their jobs have not ended."""
+        tasks = [watched.task for watched in self._watched.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, member: Member, reach: Reach, jobs: dict[str, JobShown | None], *, everything: bool) -> None:
+        source = MemberJobs(member, reach)
+        failures = 0
+        try:
+            while everything or jobs:
+                try:
+                    if everything:
+                        page = await source.page(detail="simple")
+                        jobs |= {job.id: None for job in page.jobs if job.status == "running"}
+                        everything = False
+                    await _poll(jobs, source)
+                    failures = 0
+                except MemberFailed:  # it has just ended, and is started again
+                    failures += 1
+                    if failures > _MAX_FAILURES:
+                        raise
+                if jobs or everything:
+                    await self._clock.sleep(_POLL_S)
+            busy = self._read()
+            busy.pop(str(member.folder), None)
+            self._write(busy)
+        except GuildError as error:
+            _log.warning("what the member %s has going on is not known: %s", member.name, error)
+        finally:
+            del self._watched[member.folder]
+
+    def _read(self) -> dict[str, str]:
+        """Return the project of each busy member by its folder. Invalid content is ignored."""
+        try:
+            busy: Any = json.loads(self._file.read_text())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        if not isinstance(busy, dict):
+            return {}
+        pairs = list(cast("dict[str, Any]", busy).items())[:_MAX_ENTRIES]
+        return {folder: root for folder, root in pairs if isinstance(root, str) and folder and root}
+
+    def _write(self, busy: dict[str, str]) -> None:
+        if busy == self._read():
+            return
+        with suppress(OSError):  # nothing but the start of the next hall depends on the file
+            if not busy:
+                self._file.unlink(missing_ok=True)
+                return
+            replace_file(self._file, json.dumps(busy).encode(), mode=0o666)
+
+
+async def _poll(jobs: dict[str, JobShown | None], source: MemberJobs) -> None:
+    """Update the status of jobs, and remove those that are not running."""
+    for job in tuple(jobs):
+        try:
+            shown = await source.status(job)
+        except MemberRefused as error:
+            if error.rpc_code is None:  # no answer at all
+                raise
+            shown = None  # deleted, or unknown to the member
+        if shown is not None and shown.job.status == "running":
+            jobs[job] = shown
+        else:
+            del jobs[job]

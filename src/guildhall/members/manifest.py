@@ -1,8 +1,6 @@
-"""Manifests and the roster: parses `guild-member.json`, and finds the members of a project and of the home.
+"""Manifest of a member: declares every field of `guild-member.json`, with its constraints.
 
-A name is looked up in the project's `guild-members` folder and in the home's. `project/name` and `home/name` select a
-folder.
-Does not run a member (`process.py`) and does not check its trust (`service.py`).
+Does not read files (see `folders.py`).
 """
 
 from __future__ import annotations
@@ -12,19 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictStr, model_validator
 
-from guildhall.core import yaml
 from guildhall.core.config import VariableName
-from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound
-from guildhall.core.ids import is_name
-from guildhall.core.paths import Home, stands_in
-from guildhall.core.text import did_you_mean
-from guildhall.members.model import FOLDER, MANIFEST, Member, Scope
 from guildhall.workers.definition import Line, Name, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
 
 PORT, PYTHON = "PORT", "PYTHON"
 PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
@@ -75,13 +65,13 @@ class Mcp(Part):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The names of the caller's variables that it wants."""
+        """Return the names of the caller's variables that the member receives."""
         named = (name for value in self.env.values() for name in PLACEHOLDER.findall(value))
         return tuple(dict.fromkeys(name for name in named if name not in (PORT, PYTHON)))
 
 
 class Manifest(Part):
-    """What a member says about itself."""
+    """All fields of a manifest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
@@ -97,90 +87,13 @@ class Manifest(Part):
     schema_: StrictStr | None = Field(default=None, alias="$schema", description="For editors.")
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a member's folder; InvalidFile says file, line and field."""
-    return yaml.validate(Manifest, yaml.read(folder / MANIFEST))
-
-
 def filled(text: str, values: dict[str, str]) -> str:
-    """A text with its placeholders replaced, once; one without a value is empty."""
+    """Return a text with its placeholders replaced. A placeholder without a value becomes empty."""
     return PLACEHOLDER.sub(lambda match: values.get(match[1], ""), text)
 
 
 def wanted(manifest: Manifest) -> Iterator[str]:
-    """What running it means, in lines for a person who is to trust it."""
+    """Yield lines that tell the user what the member runs and receives."""
     yield " ".join([manifest.mcp.command, *manifest.mcp.args])
     if manifest.mcp.variables:
         yield f"is given: {', '.join(manifest.mcp.variables)}"
-
-
-_MOST = 1_000  # folders that are looked at
-_HOW_TO_FIND = "One of a project is found from that project's folder alone. To make one: guild member new NAME."
-
-
-class Roster:
-    """The members that can be reached from a project."""
-
-    def __init__(self, root: Path, home: Home) -> None:
-        self._folders: dict[Scope, Path] = {"project": root / FOLDER, "home": home.path / FOLDER}
-        if root.resolve() == home.path.resolve():  # what lies there the person has put there
-            del self._folders["project"]
-
-    def listed(self) -> list[Member]:
-        """Every member in the order of look-up, the wrong ones with what is wrong in them."""
-        return [member for scope, top in self._folders.items() for member in _members(scope, top)]
-
-    def find(self, name: str) -> Member:
-        """The member of a name, or of `project/name` or `home/name`; it can be used."""
-        scope, _, rest = name.rpartition("/")
-        everyone = [member for member in self.listed() if not scope or member.scope == scope]
-        found = [member for member in everyone if member.name == rest]
-        if not found:
-            hint = did_you_mean(rest, {member.name for member in everyone}) or _HOW_TO_FIND
-            raise NotFound(f"there is no member {name!r}", hint=hint)
-        if len(found) > 1:
-            raise _ambiguous(name, found)
-        if found[0].manifest is None:
-            raise InvalidFile(f"the member {name!r} cannot be used: {found[0].error}")
-        return found[0]
-
-
-def _members(scope: Scope, top: Path) -> Iterator[Member]:
-    try:
-        if not top.is_dir() or stands_in(top):
-            return
-        folders = sorted(path for path in top.iterdir() if not path.name.startswith(".") and path.is_dir())
-    except OSError as error:
-        yield Member(name=top.name, scope=scope, folder=top, error=f"the folder cannot be read: {error.strerror}")
-        return
-    for folder in folders[:_MOST]:
-        if (found := _member(scope, top, folder)) is not None:
-            yield found
-
-
-def _member(scope: Scope, top: Path, folder: Path) -> Member | None:
-    """The member in a folder; None: there is no manifest in it."""
-    shown = folder.name if is_name(folder.name) else ascii(folder.name)
-    try:
-        if not (folder / MANIFEST).exists():
-            return None
-        real = folder.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        return Member(name=shown, scope=scope, folder=folder, error=f"the folder cannot be read: {error}")
-    if scope == "project" and not real.is_relative_to(top.parent.resolve()):
-        error = f"{folder}: this is a link out of the project, to {real}"
-        return Member(name=shown, scope=scope, folder=folder, error=error)
-    try:
-        manifest = read_manifest(real)
-    except GuildError as error:
-        return Member(name=shown, scope=scope, folder=real, error=str(error))
-    return Member(name=manifest.name, scope=scope, folder=real, manifest=manifest)
-
-
-def _ambiguous(name: str, found: list[Member]) -> GuildError:
-    places = "\n".join(f"  {one.qualified}  {one.folder}" for one in found)
-    if len({one.scope for one in found}) == len(found):
-        hint = f"Say which one: {' or '.join(one.qualified for one in found)}."
-        return Conflict(f"there are {len(found)} members named {name!r}:\n{places}", hint=hint)
-    hint = "Change the `name` in one of the manifests."
-    return InvalidFile(f"there are {len(found)} members named {name!r} in one folder:\n{places}", hint=hint)

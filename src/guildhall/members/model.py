@@ -30,7 +30,7 @@ State = Literal["declared", "trusted", "starting", "ready", "exited", "backoff",
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """An entry of the roster. One whose manifest is wrong is an entry too, with what is wrong in it."""
+    """An entry of the roster. A member with an invalid manifest is an entry too, with its error."""
 
     name: str
     scope: Scope
@@ -85,7 +85,7 @@ class MemberStatus(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class MemberShown:
-    """A member, and how it stands here."""
+    """A member and its state."""
 
     member: Member
     state: State
@@ -102,7 +102,7 @@ class MemberShown:
 
 @dataclass(frozen=True, kw_only=True)
 class Door:
-    """Where a running member is reached, and what it demands."""
+    """The address and the secret of a running member."""
 
     name: str
     url: str

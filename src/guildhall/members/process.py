@@ -45,20 +45,20 @@ _LOOK = 0.02  # seconds between two looks whether it listens
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long things may take, in seconds."""
+    """Time limits, in seconds."""
 
     listen: float = 20.0  # until it listens at its port: a busy machine takes its time to start a program
     handshake: float = 5.0  # until it has answered the handshake, once it listens
     first_pause: float = 0.2  # before it is started again; twice as long each time
     longest_pause: float = 30.0
     tries: int = 5  # that fail in a row, and it is broken
-    told_after: int = 2  # tries that fail, before those who wait are told
+    told_after: int = 2  # failed tries before waiting callers get the error
     settled: float = 30.0  # that it has been ready for, and what was before is forgotten
     leave: float = 5.0  # that it gets to leave by itself
 
 
 class _NotUp(Exception):
-    """It did not come up."""
+    """The member did not start."""
 
     def __init__(self, why: str, *, hopeless: bool = False) -> None:
         super().__init__(why)
@@ -69,9 +69,10 @@ class MemberProcess:
     """Keeps one member running, from the first need until the hall stops it."""
 
     def __init__(self, member: Member, frame: Frame, home: Home, clock: Clock, pace: Pace, stamp: str) -> None:
-        """`frame` is that of whoever needs it first. `stamp`: what its files were, to know whether they changed."""
+        """`frame`: of the first caller. `stamp`: identifies the content of the member's files."""
         self.member = member
         self.stamp = stamp
+        self.created_at = clock.monotonic()
         self.state: State = "starting"
         self.note: str | None = None  # how it ended the last time, or why it did not come up
         self.pid: int | None = None
@@ -82,29 +83,26 @@ class MemberProcess:
         self._clock = clock
         self._pace = pace
         self._secret = secrets.token_urlsafe(32)
-        self._client: MemberClient | None = None
         self._ready: asyncio.Future[MemberClient] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep())
 
     async def client(self) -> MemberClient:
-        """A way to the member once it is ready; ToolUnavailable: it does not come up."""
+        """Return the client once the member is ready. Raise ToolUnavailable if it does not start."""
         return await asyncio.shield(self._ready)
 
     @property
     def over(self) -> bool:
-        """Whether nobody keeps it any more: it is broken, or was stopped."""
+        """Return True if the member is broken or was stopped."""
         return self._task.done()
 
     async def stop(self) -> None:
-        """Asks it to leave and waits until it is gone."""
+        """Terminate the member, and wait for its end."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         self.state = "stopped"
         if not self._ready.done():
             self._tell(ToolUnavailable(f"the member {self.member.name} was stopped"), last=True)
-
-    # its life
 
     async def _keep(self) -> None:
         failures = 0
@@ -119,7 +117,9 @@ class MemberProcess:
                 failures = 0
             failures += 1
             self.note = f"{why}{self._last_words()}"
-            self._exited()
+            self.state, self.pid = "exited", None
+            if self._ready.done():
+                self._ready = asyncio.get_running_loop().create_future()
             if hopeless or failures >= self._pace.tries:
                 self.state = "broken"
                 self._tell(self._broken(), last=True)
@@ -130,13 +130,8 @@ class MemberProcess:
             await self._clock.sleep(min(self._pace.first_pause * 2 ** (failures - 1), self._pace.longest_pause))
             self.state = "starting"
 
-    def _exited(self) -> None:
-        self.state, self.pid = "exited", None
-        if self._ready.done():
-            self._ready = asyncio.get_running_loop().create_future()
-
     def _tell(self, error: GuildError, *, last: bool = False) -> None:
-        """Those who wait are told. Whoever comes later waits for the next try, unless this was the last."""
+        """Raise an error for all waiting callers. Later callers wait for the next try, unless this was the last."""
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # it may be that nobody waits
@@ -144,15 +139,11 @@ class MemberProcess:
             self._ready = asyncio.get_running_loop().create_future()
 
     def _broken(self) -> ToolUnavailable:
-        name = self.member.name
-        return ToolUnavailable(
-            f"the member {name} does not run: it {self.note}",
-            where=str(self.member.path),
-            hint=f"What it printed is in {self.log}.",
-        )
+        message = f"the member {self.member.name} does not run: it {self.note}"
+        return ToolUnavailable(message, where=str(self.member.path), hint=f"What it printed is in {self.log}.")
 
     async def _live(self) -> str:
-        """From its start to its end; how it ended."""
+        """Run the member from its start to its end. Return how it ended."""
         self.port = self.port if self.port is not None and _is_free(self.port) else _free_port()
         process = self._spawn(self.port)
         ended = asyncio.create_task(_ended(process))
@@ -162,18 +153,17 @@ class MemberProcess:
             client = MemberClient(door)
             try:
                 await self._come_up(client, ended)
-                self.state, self._client = "ready", client
+                self.state = "ready"
                 if not self._ready.done():
                     self._ready.set_result(client)
                 return _said(await asyncio.shield(ended))
             finally:
-                self._client = None
                 await client.close()
         finally:
             await asyncio.shield(self._end(process, ended))
 
     async def _come_up(self, client: MemberClient, ended: asyncio.Task[int]) -> None:
-        """Returns when it has answered the handshake."""
+        """Wait until the member has answered the handshake."""
         assert self.port is not None
         coming = asyncio.create_task(self._handshake(client, self.port))
         try:
@@ -205,8 +195,6 @@ class MemberProcess:
                 process.kill()
         await ended
 
-    # how it is started
-
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         command = self._command(port)
         keeper = [os.path.realpath(sys.executable), "-I", "-S", str(_KEEPER), str(os.getpid()), str(self._pace.leave)]
@@ -228,17 +216,12 @@ class MemberProcess:
         assert self.member.manifest is not None
         mcp, values = self.member.manifest.mcp, {PORT: str(port), PYTHON: sys.executable}
         word = filled(mcp.command, values)
-        found = self._program(word)
-        if found is None:
+        # With a slash it is a program of the member's folder, else one on the caller's PATH.
+        path = str(self.member.folder / word) if "/" in word else word
+        program = shutil.which(path, path=self._frame.env.get("PATH"))
+        if program is None:
             raise _NotUp(f"cannot be started: there is no program {word!r}", hopeless=True)
-        return [found, *(filled(argument, values) for argument in mcp.args)]
-
-    def _program(self, word: str) -> str | None:
-        """A program of its folder, or one that the caller's PATH finds."""
-        if "/" not in word:
-            return shutil.which(word, path=self._frame.env.get("PATH"))
-        path = self.member.folder / word
-        return str(path) if path.is_file() and os.access(path, os.X_OK) else None
+        return [program, *(filled(argument, values) for argument in mcp.args)]
 
     def _environment(self, port: int) -> dict[str, str]:
         assert self.member.manifest is not None
@@ -262,9 +245,9 @@ class MemberProcess:
 
 
 def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """The frame's allowed variables and what the manifest says; a `${NAME}` there is the caller's own variable.
+    """Return the frame's allowed variables and those of the manifest, where `${NAME}` is a variable of the caller.
 
-    So a key of a provider comes along only where the manifest names it. Never the hall's own environment.
+    A provider's key is included only if the manifest names it. The hall's own environment is never included.
     """
     known = {**frame.own, **frame.keys, **frame.env, **values}
     named = {name: filled(value, known) for name, value in declared.items()}
@@ -273,7 +256,7 @@ def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, 
 
 
 def log_of(member: Member, home: Home) -> Path:
-    """Where what a member prints is kept."""
+    """Return the log file of a member."""
     return home.path / "logs" / f"{member.name}-{digest(str(member.folder).encode())[:8]}.log"
 
 
@@ -291,7 +274,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Waits for its end, and notices it at once."""
+    """Wait for the end of a process without polling."""
     try:
         watched = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
@@ -307,16 +290,14 @@ async def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _said(code: int) -> str:
-    if code <= 128:
-        return f"ended by itself (exit code {code})" if code >= 0 else f"was ended by {_signal(-code)}"
-    return f"was ended by {_signal(code - 128)}"
-
-
-def _signal(number: int) -> str:
+    """Return how a process ended. The keeper reports the signal of a member as 128 and its number."""
+    if 0 <= code <= 128:
+        return f"ended by itself (exit code {code})"
+    number = -code if code < 0 else code - 128
     try:
-        return signal.Signals(number).name
+        return f"was ended by {signal.Signals(number).name}"
     except ValueError:
-        return f"signal {number}"
+        return f"was ended by signal {number}"
 
 
 async def _listens(port: int) -> bool:
@@ -337,7 +318,7 @@ def _free_port() -> int:
 
 
 def _is_free(port: int) -> bool:
-    """Whether a program can serve there again: then those who know the address keep it."""
+    """Return True if a program can serve at the port again, so that the address stays valid."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

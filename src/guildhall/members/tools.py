@@ -6,7 +6,6 @@ Does not present a member's own tools: these come over MCP (`service.py`, `spec`
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,37 +13,48 @@ from guildhall.core.errors import MemberTimedOut, MemberUnreachable
 from guildhall.jobs.model import Dispatch, WorkerJobs, refuse_choice_of_model
 from guildhall.runs.assembly.tool_set import OF_MEMBERS
 from guildhall.runs.execution.tokens import DISPATCH
-from guildhall.tools.definition import tool
+from guildhall.tools.definition import bind_tools
 from guildhall.tools.mcp.model import tool_name
 from guildhall.tools.model import Tool, ToolResult
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from guildhall.members.model import Member
 
-Reach = Callable[[], Awaitable[WorkerJobs]]
-
-# To hand over a task is to run another worker, and what is handed over may leave the machine.
-_DISPATCHES = OF_MEMBERS | {"worker.call"}
-_LONGEST = 300  # characters of a description in the prompt
+TOOLS = {
+    "dispatch": OF_MEMBERS | {"worker.call"},  # it runs another worker, and the task may leave the machine
+    **dict.fromkeys(("list", "status", "result", "cancel", "delete"), frozenset[str]()),
+}
+_MAX_DESCRIPTION = 300  # characters in the prompt
 
 
 def server_of(member: Member) -> str:
-    """The name of the server that shows the tools."""
+    """Return the name of the server of the dispatch tools."""
     return f"{member.name}{DISPATCH}"
 
 
-def bridge(member: Member, reach: Reach) -> tuple[Tool, ...]:
-    """The six tools of a member that takes work."""
-    made = (_dispatch(reach), _list(reach), _status(reach), _result(reach), _cancel(reach), _delete(reach))
-    server, told = server_of(member), f"Of the member {member.name}."
+def bridge(member: Member, jobs: Callable[[], WorkerJobs]) -> tuple[Tool, ...]:
+    """Return the six tools of a member that takes work."""
+    server = server_of(member)
     return tuple(
-        replace(one, name=tool_name(server, one.name), description=f"{told} {one.description}") for one in made
+        replace(
+            one,
+            name=tool_name(server, one.name),
+            description=f"Of the member {member.name}. {one.description}",
+            repeatable=one.name not in ("dispatch", "delete"),
+        )
+        for one in bind_tools(DispatchTools(jobs), TOOLS, runs_in="hall")
     )
 
 
-def _dispatch(reach: Reach) -> Tool:
-    @tool(capabilities=_DISPATCHES, runs_in="hall")
-    async def dispatch(description: str, task: str, config: dict[str, Any] | None = None) -> Any:
+class DispatchTools:
+    """The tools for the jobs of a member. The model reads the docstrings."""
+
+    def __init__(self, jobs: Callable[[], WorkerJobs]) -> None:
+        self._jobs = jobs
+
+    async def dispatch(self, description: str, task: str, config: dict[str, Any] | None = None) -> Any:
         """Hand over a task. Answers at once with the id of the job; the work goes on by itself.
 
         Args:
@@ -54,25 +64,16 @@ def _dispatch(reach: Reach) -> Tool:
         """
         refuse_choice_of_model(config)
         try:
-            job = await (await reach()).dispatch(Dispatch(description=description, task=task, config=config or {}))
-            return {"jobId": job.id}
-        except MemberTimedOut as error:
-            return _unknown(error.message)
-        except MemberUnreachable as error:
-            if not error.sent:
+            job = await self._jobs().dispatch(Dispatch(description=description, task=task, config=config or {}))
+        except (MemberTimedOut, MemberUnreachable) as error:
+            if isinstance(error, MemberUnreachable) and not error.sent:
                 raise
-            return _unknown(error.message)
+            message = f"{error.message}. Whether the job was dispatched is not known: look at the list of jobs first."
+            return ToolResult.error(message)
+        return {"jobId": job.id}
 
-    return dispatch
-
-
-def _unknown(why: str) -> ToolResult:
-    return ToolResult.error(f"{why}. Whether the job was dispatched is not known: look at the list of jobs first.")
-
-
-def _list(reach: Reach) -> Tool:
-    @tool(name="list", repeatable=True, runs_in="hall")
-    async def listed(
+    async def list(
+        self,
         detail: Literal["simple", "detailed"] = "simple",
         filter: str | None = None,
         limit: int | None = None,
@@ -86,63 +87,41 @@ def _list(reach: Reach) -> Tool:
             limit: How many at most.
             cursor: Where the page before said that the next one begins.
         """
-        page = await (await reach()).page(detail=detail, filter=filter, limit=limit, cursor=cursor)
+        page = await self._jobs().page(detail=detail, filter=filter, limit=limit, cursor=cursor)
         return page.as_wire(detail)
 
-    return listed
-
-
-def _status(reach: Reach) -> Tool:
-    @tool(repeatable=True, runs_in="hall")
-    async def status(jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
+    async def status(self, jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
         """How a job stands: running, completed, failed or cancelled; its summary, its questions, its decisions.
 
         Args:
             jobId: The id that dispatch gave.
         """
-        return (await (await reach()).status(jobId)).as_wire()
+        return (await self._jobs().status(jobId)).as_wire()
 
-    return status
-
-
-def _result(reach: Reach) -> Tool:
-    @tool(repeatable=True, runs_in="hall")
-    async def result(jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
+    async def result(self, jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
         """What came of a job that is completed.
 
         Args:
             jobId: The id that dispatch gave.
         """
-        return (await (await reach()).result(jobId)).as_wire()
+        return (await self._jobs().result(jobId)).as_wire()
 
-    return result
-
-
-def _cancel(reach: Reach) -> Tool:
-    @tool(repeatable=True, runs_in="hall")
-    async def cancel(jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
+    async def cancel(self, jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
         """End a job that is running. One that has ended stays as it is.
 
         Args:
             jobId: The id that dispatch gave.
         """
-        return (await (await reach()).cancel(jobId)).row()
+        return (await self._jobs().cancel(jobId)).row()
 
-    return cancel
-
-
-def _delete(reach: Reach) -> Tool:
-    @tool(runs_in="hall")
-    async def delete(jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
+    async def delete(self, jobId: str) -> Any:  # noqa: N803 - as the protocol writes it
         """Remove a job that is completed or cancelled, with all that it made. This cannot be undone.
 
         Args:
             jobId: The id that dispatch gave.
         """
-        await (await reach()).delete(jobId)
+        await self._jobs().delete(jobId)
         return {"jobId": jobId, "deleted": True}
-
-    return delete
 
 
 _GUIDE = """\
@@ -161,16 +140,15 @@ How to work with them:
 
 
 def guidance(members: Sequence[Member]) -> str:
-    """What a worker is told about the members that it may dispatch to; nothing, where there are none."""
+    """Return the prompt section about the members that a worker may dispatch to, or "" if there are none."""
     if not members:
         return ""
-    lines = [f"- {member.name}{_about(member)} Its tools begin with `{_prefix(member)}`." for member in members]
+    lines = [
+        f"- {member.name}{_about(member)} Its tools begin with `{tool_name(server_of(member), '')}`."
+        for member in members
+    ]
     head = "# Members that take work\n\nYou can hand tasks to these guild members, each of which works on its own:"
     return f"{head}\n\n" + "\n".join(lines) + f"\n\n{_GUIDE}"
-
-
-def _prefix(member: Member) -> str:
-    return tool_name(server_of(member), "")
 
 
 def _about(member: Member) -> str:
@@ -180,6 +158,6 @@ def _about(member: Member) -> str:
 
 
 def _line(text: str) -> str:
-    """A manifest's words on one line, and not too many of them."""
+    """Return a text of a manifest as one short line."""
     shown = "".join(char if char.isprintable() else " " for char in text).strip()
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    return shown if len(shown) <= _MAX_DESCRIPTION else f"{shown[:_MAX_DESCRIPTION]}..."

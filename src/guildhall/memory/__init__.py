@@ -7,3 +7,21 @@ models and runtimes.
 
 Invariant: the files are the memory. The log only explains how the files came about, and runs never read it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.memory.folder import MemoryFolder as MemoryFolder
+    from guildhall.memory.model import Author as Author
+    from guildhall.memory.model import CompactionResult as CompactionResult
+    from guildhall.memory.model import EntryHistory as EntryHistory
+    from guildhall.memory.model import Listing as Listing
+    from guildhall.memory.model import MemoryEntry as MemoryEntry
+    from guildhall.memory.service import Memory as Memory
+    from guildhall.memory.tools import MemoryTools as MemoryTools
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

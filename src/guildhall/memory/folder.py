@@ -197,7 +197,12 @@ class MemoryFolder:
         with self._os_errors_as_conflict():
             descriptor = self._open_lock(_COMPACTION_LOCK)
         try:
-            yield _try_lock(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_acquired = True
+        except OSError:
+            is_acquired = False
+        try:
+            yield is_acquired
         finally:
             os.close(descriptor)
 
@@ -262,14 +267,6 @@ def write_private_file(path: Path, data: bytes, mtime_ns: int | None = None, fla
 def _folder_name(label: str, origin: str) -> str:
     readable = "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "-" for char in label)[:40]
     return f"{readable or 'root'}-{digest(origin.encode('utf-8', 'surrogateescape'))[:_HASH_CHARS]}"
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _unreadable(error: OSError) -> str:

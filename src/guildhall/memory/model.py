@@ -1,4 +1,4 @@
-"""Memory model: defines the data types (scopes, entries, changes) and checks keys and contents.
+"""Memory model: defines the data types (scopes, entries, changes, results) and checks keys and contents.
 
 Imports only light modules, because the command line imports this module for help and completion.
 
@@ -29,6 +29,8 @@ SUFFIX = ".md"
 COMPACTED_KEY = "compacted"  # written by compaction only
 MAX_ENTRY_BYTES = 100_000
 CHARS_PER_TOKEN = 4
+COMPACTOR_WORKER = "memory-compactor"
+BUDGET_USD = 0.05  # per compaction
 
 _MAX_TIMESTAMP = 253_402_300_799  # 9999-12-31: files can have later times, datetime cannot
 _MAX_LISTED_IDS = 12
@@ -210,6 +212,37 @@ class EntryHistory:
             "by_hand": self.is_changed_by_hand,
             "verdict": self.summary,
             "records": [change.as_dict() for change in self.changes],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionResult:
+    """What a compaction did. `reason` explains to people why it did nothing; `status` is for programs."""
+
+    scope: Scope
+    status: Literal["compacted", "not_needed", "failed"]
+    reason: str | None = None
+    sources: tuple[str, ...] = ()  # keys of the entries that were replaced
+    archive: Path | None = None
+    chars_before: int = 0
+    chars_after: int = 0
+
+    def __str__(self) -> str:
+        if self.status != "compacted":
+            return f"{self.scope} memory not compacted: {self.reason}"
+        entries = "1 entry" if len(self.sources) == 1 else f"{len(self.sources)} entries"
+        sizes = f"{self.chars_before:,} to {self.chars_after:,} characters"
+        return f"{self.scope} memory compacted: {entries}, {sizes} (originals: {self.archive})"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "scope": self.scope,
+            "done": self.status == "compacted",
+            "reason": self.reason,
+            "sources": list(self.sources),
+            "archive": str(self.archive) if self.archive else None,
+            "before": self.chars_before,
+            "after": self.chars_after,
         }
 
 

@@ -52,17 +52,10 @@ def add_manual_edit(connection: Connection, folder: MemoryFolder, entry: MemoryE
         add_change(connection, folder, entry.key, "edit", HAND, at, entry.content)
 
 
-def list_changes(connection: Connection, folder: MemoryFolder, key: str) -> list[Change]:
-    """Return all changes of an entry, newest first."""
-    query = select(table).where(_where_entry(folder, key)).order_by(table.c.id.desc())
+def list_changes(connection: Connection, folder: MemoryFolder, key: str, limit: int | None = None) -> list[Change]:
+    """Return the changes of an entry, newest first."""
+    query = select(table).where(_where_entry(folder, key)).order_by(table.c.id.desc()).limit(limit)
     return [_to_change(row) for row in connection.execute(query)]
-
-
-def last_change(connection: Connection, folder: MemoryFolder, key: str) -> Change | None:
-    """Return the newest change of an entry, or None if it has none."""
-    query = select(table).where(_where_entry(folder, key)).order_by(table.c.id.desc()).limit(1)
-    row = connection.execute(query).first()
-    return None if row is None else _to_change(row)
 
 
 def _where_entry(folder: MemoryFolder, key: str) -> ColumnElement[bool]:

@@ -1,24 +1,36 @@
 """Memory service: performs every memory operation of a home for workers, the user and the hall.
 
-All methods except `compact` block on the disk and the database, so call them in a thread from asynchronous code.
+A compaction replaces the entries of a folder that exceeds twice the limit by a shorter entry, `compacted`. Compactions
+of a folder never overlap, and writers are not blocked while the model answers. All methods except `compact` block on
+the disk and the database, so call them in a thread from asynchronous code.
 
-Does not format output and does not check permissions: commands and the tool gate do.
+Does not format output and does not check permissions: commands and the tool gate do. Does not choose the model of a
+compaction or pay for it: the caller passes in the model call (`runs.execution.memory_compaction`).
 
-Invariant: a content is logged before it becomes visible, and an edit by hand is logged before it is replaced. A crash
-at any moment loses neither.
+Invariant: no content is lost, even if the process is killed. A content is logged before it becomes visible, and an edit
+by hand is logged before it is replaced. A compaction archives only sources that did not change since they were read,
+and if a step fails, it undoes all earlier steps.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.memory import compaction, prompt_block, records
-from guildhall.memory.folder import MemoryFolder, memory_folders
+from guildhall.core.errors import InvalidFile, UsageError
+from guildhall.memory import prompt_block, records
+from guildhall.memory.folder import ARCHIVE, MemoryFolder, memory_folders, write_private_file
 from guildhall.memory.model import (
+    BUDGET_USD,
     CHARS_PER_TOKEN,
+    COMPACTED_KEY,
+    COMPACTION,
     Action,
     Author,
+    CompactionResult,
     EntryHistory,
     Listing,
     MemoryEntry,
@@ -28,17 +40,23 @@ from guildhall.memory.model import (
     check_writable_key,
     content_digest,
 )
+from guildhall.memory.prompt_block import entry_budget, fits_in_block, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.memory.compaction import AskModel, CompactionResult
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
+
+    AskModel = Callable[[str], Awaitable[str]]  # takes the prompt, returns the answer; one turn without tools
+
+_THRESHOLD_FACTOR = 2  # times the limit: a folder that is larger is compacted
+_MAX_SOURCE_FACTOR = 4  # times the limit: how much one compaction reads
 
 
 class Memory:
@@ -87,7 +105,7 @@ class Memory:
         always right.
         """
         size = sum(size for _, _, size in folder.scan().entries)
-        return size > compaction.THRESHOLD_FACTOR * limit_tokens * CHARS_PER_TOKEN
+        return size > _THRESHOLD_FACTOR * limit_tokens * CHARS_PER_TOKEN
 
     # Writing
 
@@ -121,15 +139,33 @@ class Memory:
     async def compact(
         self, folder: MemoryFolder, ask_model: AskModel, *, limit_tokens: int, max_note_bytes: int | None = None
     ) -> CompactionResult:
-        """Compact a folder that exceeds the threshold. See `compaction.compact`."""
-        return await compaction.compact(
-            folder,
-            ask_model,
-            limit_tokens=limit_tokens,
-            max_note_bytes=max_note_bytes,
-            store=self._store,
-            clock=self._clock,
-        )
+        """Compact a folder if it exceeds the threshold.
+
+        `max_note_bytes` bounds the notes in the prompt, so that the call stays within its budget. Exceptions of
+        `ask_model` propagate; the folder is unchanged then.
+        """
+        with folder.compaction_lock() as is_acquired:
+            if not is_acquired:
+                return _failure(folder, "another compaction of this scope is running")
+            limit_chars = limit_tokens * CHARS_PER_TOKEN
+            try:
+                sources = await asyncio.to_thread(_read_sources, folder, _MAX_SOURCE_FACTOR * limit_chars)
+            except InvalidFile as error:
+                return _failure(folder, str(error))
+            if _count_chars(sources) <= _THRESHOLD_FACTOR * limit_chars:
+                reason = f"the scope does not exceed {_THRESHOLD_FACTOR} times the limit"
+                return CompactionResult(scope=folder.scope, status="not_needed", reason=reason)
+            if max_note_bytes is not None:
+                sources = _select_affordable(sources, max_note_bytes)
+                if not sources:
+                    limit = f"{BUDGET_USD:.2f} USD pays for {max_note_bytes:,} bytes of notes"
+                    return _failure(folder, f"{limit}, and every entry is longer")
+            chars_before = _count_chars(sources)
+            max_chars = min(limit_chars // 2, entry_budget(limit_tokens) * 3 // 4, chars_before // 2)
+            answer = (await ask_model(_render_prompt(sources, max_chars))).strip()
+            if problem := _find_problem(answer, chars_before, limit_tokens):
+                return _failure(folder, problem, chars_before)
+            return await asyncio.to_thread(_replace_sources, folder, sources, answer, self._store, self._clock)
 
     def _replace(self, folder: MemoryFolder, key: str, content: str, author: Author, action: Action) -> MemoryEntry:
         """Draft, log, publish: if a crash prevents publishing, repeating the write publishes without logging again."""
@@ -139,7 +175,14 @@ class Memory:
             return current
         folder.write_draft(content.encode())
         if not is_logged:
-            self._log(folder, key, content, author, action, current)
+            at = stamp(self._clock.now())
+
+            def log(connection: Connection) -> None:
+                if current is not None:
+                    records.add_manual_edit(connection, folder, current, at)
+                records.add_change(connection, folder, key, action, author, at, content)
+
+            self._store.submit(log).result()
         folder.publish_draft(key)
         return folder.read(key)
 
@@ -147,23 +190,144 @@ class Memory:
         """Return True if the last change in the log is this change, made by this run."""
         if author.run is None:
             return False
-        last = self._store.read(lambda connection: records.last_change(connection, folder, key))
-        return last is not None and (last.digest, last.author, last.action) == (content_digest(content), author, action)
+        changes = self._store.read(lambda connection: records.list_changes(connection, folder, key, limit=1))
+        digest = content_digest(content)
+        return any((last.digest, last.author, last.action) == (digest, author, action) for last in changes)
 
-    def _log(
-        self,
-        folder: MemoryFolder,
-        key: str,
-        content: str,
-        author: Author,
-        action: Action,
-        current: MemoryEntry | None,
-    ) -> None:
-        at = stamp(self._clock.now())
 
-        def add(connection: Connection) -> None:
-            if current is not None:
-                records.add_manual_edit(connection, folder, current, at)
-            records.add_change(connection, folder, key, action, author, at, content)
+def _failure(folder: MemoryFolder, reason: str, chars_before: int = 0) -> CompactionResult:
+    return CompactionResult(scope=folder.scope, status="failed", reason=reason, chars_before=chars_before)
 
-        self._store.submit(add).result()
+
+def _count_chars(entries: Sequence[MemoryEntry]) -> int:
+    return sum(len(entry.content) for entry in entries)
+
+
+def _read_sources(folder: MemoryFolder, max_chars: int) -> list[MemoryEntry]:
+    """Return the previous result of compaction and the oldest entries. Raise InvalidFile if that result is invalid."""
+    previous = folder.find(COMPACTED_KEY)
+    sources = [previous] if previous else []
+    total = _count_chars(sources)
+    for _, key, _ in sorted(folder.scan().entries, reverse=True):
+        if total > max_chars:
+            break
+        entry = folder.load(key) if key != COMPACTED_KEY else None
+        if isinstance(entry, MemoryEntry):  # invalid files stay where they are
+            sources.append(entry)
+            total += len(entry.content)
+    return sources
+
+
+def _select_affordable(sources: list[MemoryEntry], max_bytes: int) -> list[MemoryEntry]:
+    """Return the sources that fit into the prompt, leaving out entries that are too long."""
+    chosen: list[MemoryEntry] = []
+    for source in sources:
+        size = len(_render_note(source).encode()) + 2
+        if size <= max_bytes:
+            chosen.append(source)
+            max_bytes -= size
+    return chosen
+
+
+def _render_prompt(sources: list[MemoryEntry], max_chars: int) -> str:
+    task = f"Condense the following notes, oldest first, into at most {max_chars:,} characters."
+    return "\n\n".join((task, *map(_render_note, sources)))
+
+
+def _render_note(source: MemoryEntry) -> str:
+    return f"{source.key}\n{quote(source.content)}"
+
+
+def _find_problem(answer: str, chars_before: int, limit_tokens: int) -> str | None:
+    """Return why the answer cannot replace the sources, or None if it can."""
+    try:
+        check_content(answer)
+    except UsageError as error:
+        return f"unusable answer of the model: {error.message}"
+    if len(answer) >= chars_before:
+        return f"the model's answer is not shorter ({len(answer):,} characters for {chars_before:,})"
+    if not fits_in_block(COMPACTED_KEY, answer, limit_tokens):
+        return f"the model's answer does not fit into a prompt ({len(answer):,} characters)"
+    return None
+
+
+def _replace_sources(
+    folder: MemoryFolder, sources: list[MemoryEntry], answer: str, store: Store, clock: Clock
+) -> CompactionResult:
+    """Publish the answer and archive the sources that did not change meanwhile. Undo everything if a step fails."""
+    chars_before = _count_chars(sources)
+    previous = next((source for source in sources if source.key == COMPACTED_KEY), None)
+    with folder.lock(), ExitStack() as undo:
+        if not _is_result_unchanged(folder, previous):
+            return _failure(folder, f"{COMPACTED_KEY} was changed meanwhile", chars_before)
+        replaced = [source for source in sources if source is not previous and folder.is_unchanged(source)]
+        at = stamp(clock.now())
+
+        def log_edits(connection: Connection) -> None:
+            for source in sources:
+                records.add_manual_edit(connection, folder, source, at)
+
+        def log_compaction(connection: Connection) -> None:
+            for source in replaced:
+                records.add_change(connection, folder, source.key, "compact", COMPACTION, at)
+            records.add_change(connection, folder, COMPACTED_KEY, "compact", COMPACTION, at, answer)
+
+        store.submit(log_edits).result()
+        archive = _create_archive(folder.path / ARCHIVE, at.replace(":", ""))
+        undo.callback(archive.rmdir)
+        # As old as its newest source: a compaction must not push newer entries out of the prompt.
+        folder.write_draft(answer.encode(), max(source.mtime_ns for source in sources))
+        _publish_compacted(folder, previous, archive, undo)
+        for source in replaced:
+            path = folder.entry_path(source.key)
+            path.rename(archive / path.name)
+            undo.callback(_move_back, archive / path.name, path)
+        store.submit(log_compaction).result()
+        undo.pop_all()
+    return CompactionResult(
+        scope=folder.scope,
+        status="compacted",
+        sources=(*([COMPACTED_KEY] if previous else []), *(source.key for source in replaced)),
+        archive=archive,
+        chars_before=chars_before,
+        chars_after=len(answer),
+    )
+
+
+def _is_result_unchanged(folder: MemoryFolder, previous: MemoryEntry | None) -> bool:
+    """Return True if the compacted entry is as it was read, or still does not exist."""
+    if previous is None:
+        return not os.path.lexists(folder.entry_path(COMPACTED_KEY))
+    return folder.is_unchanged(previous)
+
+
+def _publish_compacted(folder: MemoryFolder, previous: MemoryEntry | None, archive: Path, undo: ExitStack) -> None:
+    path = folder.entry_path(COMPACTED_KEY)
+    if previous is None:
+        folder.publish_draft(COMPACTED_KEY)
+        undo.callback(path.unlink)
+        return
+    copy = archive / path.name
+    write_private_file(copy, previous.content.encode(), previous.mtime_ns)
+    undo.callback(copy.replace, path)
+    folder.publish_draft(COMPACTED_KEY)
+
+
+def _create_archive(parent: Path, name: str) -> Path:
+    """Create a new folder. Two compactions can have the same time stamp."""
+    parent.mkdir(mode=0o700, exist_ok=True)
+    number = 1
+    while True:
+        archive = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            archive.mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+        else:
+            return archive
+
+
+def _move_back(source: Path, target: Path) -> None:
+    """Undo a move, unless there is a new file at the target: then both are kept."""
+    if not os.path.lexists(target):
+        source.rename(target)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Refused
-from guildhall.memory.model import Scope  # noqa: TC001 - the input schemas of the tools are made from it
+from guildhall.memory.model import Author, Scope  # noqa: TC001 - the input schemas of the tools are made from it
 from guildhall.memory.prompt_block import fits_in_block
 from guildhall.tools.definition import bind_tools
 from guildhall.tools.model import Toolbox
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from guildhall.memory.folder import MemoryFolder
-    from guildhall.memory.model import Author
     from guildhall.memory.service import Memory
 
 TOOLS = {"memory_read": {"memory.read"}, "memory_write": {"memory.write"}, "memory_list": {"memory.read"}}

@@ -43,14 +43,6 @@ AUTO_MODELS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class DetectedKey:
-    """A key that is set: whose it is and where it stands."""
-
-    provider: str
-    variable: str
-
-
 def source_for(
     model: str,
     *,
@@ -59,9 +51,9 @@ def source_for(
     recording: Callable[[str], Source] | None = None,
     login: Login | None = None,
 ) -> Source:
-    """Who answers for this model. `recording` finds the answers of a recorded run; files are looked for in `cwd`.
+    """Return the source of a model. `recording` finds the answers of a recorded run. Files are relative to `cwd`.
 
-    `login` is used where Anthropic's key is not set, by what can use it: a program that speaks for itself.
+    `login` replaces a missing key of Anthropic, for programs that can use it.
     """
     if model == AUTO:
         model = AUTO_MODELS["anthropic"] if login and not detected_keys(environ) else auto_model(environ)
@@ -104,7 +96,7 @@ def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | No
 
 
 def auto_model(environ: Mapping[str, str]) -> str:
-    """The model that the keys allow."""
+    """Return the model that the keys allow. Raise ModelUnusable if there is no key."""
     for provider, model in AUTO_MODELS.items():
         if variable_with_key(provider, environ):
             return model
@@ -114,13 +106,10 @@ def auto_model(environ: Mapping[str, str]) -> str:
     )
 
 
-def detected_keys(environ: Mapping[str, str]) -> list[DetectedKey]:
-    """The keys that are set, each variable once."""
-    found: dict[str, DetectedKey] = {}
-    for provider in KEYS:
-        if variable := variable_with_key(provider, environ):
-            found.setdefault(variable, DetectedKey(provider=provider, variable=variable))
-    return list(found.values())
+def detected_keys(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables of the keys that are set, each once."""
+    variables = (variable_with_key(provider, environ) for provider in KEYS)
+    return list(dict.fromkeys(variable for variable in variables if variable))
 
 
 def _rest(model: str, prefix: str, expected: str) -> str:

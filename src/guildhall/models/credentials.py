@@ -1,7 +1,6 @@
 """Credentials of model providers: the variables of keys and addresses, and the token of a Claude login.
 
-A request can bring variables from the caller's terminal. The token of a login is in CLAUDE_CODE_OAUTH_TOKEN or in the
-file that Claude Code keeps.
+A request can bring variables from the caller's terminal.
 Does not redact texts: `core.redaction` does.
 
 Invariant: a key or token never goes to an address that another party set. If a request brings any variable of a
@@ -65,19 +64,16 @@ ADDRESSES: Mapping[str, str] = {
     "vllm": "VLLM_BASE_URL",
 }
 
-LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"  # in the place of Anthropic's key: the token of a person's login with Claude
-
-# Those of search engines, as `guildhall.tools.builtin.web_search` knows them.
-SEARCH = ("TAVILY_API_KEY", "BRAVE_API_KEY")
-
-# Where the programs of runtimes are, as `guildhall.runtimes.catalog` knows them.
+LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"  # the token of a person's login with Claude, which replaces Anthropic's key
+_SECRETS = frozenset({LOGIN, *(name for names in KEYS.values() for name in names)})
+SEARCH = ("TAVILY_API_KEY", "BRAVE_API_KEY")  # as `guildhall.tools.builtin.web_search` knows them
+# The paths of programs, as `guildhall.runtimes.catalog` knows them.
 PROGRAMS = ("GUILDHALL_CLAUDE", "GUILDHALL_CODEX", "GUILDHALL_OPENCODE", "GUILDHALL_CURSOR")
 
 
 def travelling() -> frozenset[str]:
-    """The variables that come along with a request for the sake of providers, and of programs that execute runs."""
-    every = (name for names in KEYS.values() for name in names)
-    return frozenset({LOGIN, *PROGRAMS, *SEARCH, *ADDRESSES.values(), *every})
+    """Return the variables of providers, and of programs that execute runs, that a request brings along."""
+    return frozenset({*PROGRAMS, *SEARCH, *ADDRESSES.values(), *_SECRETS})
 
 
 def joined(own: Mapping[str, str], brought: Mapping[str, str]) -> dict[str, str]:
@@ -93,9 +89,8 @@ def joined(own: Mapping[str, str], brought: Mapping[str, str]) -> dict[str, str]
 
 
 def secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The values that nobody may see, each with the name of its variable."""
-    variables = {LOGIN, *(name for names in KEYS.values() for name in names)}
-    return {value: name for name in sorted(variables) if (value := environ.get(name, "").strip())}
+    """Return the values that must not be shown, each with the name of its variable."""
+    return {value: name for name in sorted(_SECRETS) if (value := environ.get(name, "").strip())}
 
 
 def variable_with_key(provider: str, environ: Mapping[str, str]) -> str | None:

@@ -1,9 +1,6 @@
 """Model door: checks, reserves, records and sends each model call of a run, and estimates its tokens.
 
-    already answered? -> check limits, reserve dollars -> record the call -> ask the source -> record the answer -> run
-
-A transient failure is retried after the pause that the provider asks for, or after a growing pause. A call has at most
-four attempts (`ATTEMPTS`). It is not retried after a part of its answer was passed on to a program.
+A transient failure is retried, unless a part of the answer was passed on to a program already.
 The runtime gets complete answers only. Text is published while it arrives, for display.
 Does not keep state: the recorded answers and the budget are in the `ModelLedger` that runs pass in.
 
@@ -36,35 +33,6 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.request import Through
 
 
-_PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
-_STREAM = re.compile(rb"/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
-_MOST_UNPACKED = 20_000_000  # bytes: of a small file that claims to be a huge one, no more is looked at
-_BYTES_A_HIDDEN_PAGE = 2_000  # the least that a page takes, where pages cannot be counted
-_MOST_HIDDEN = 100  # pages: what most providers take in one file
-
-
-def pages(data: bytes) -> int:
-    """The pages, those in packed objects too; where none can be seen, as many as could be in a file of this size."""
-    found = len(_PAGE.findall(data)) + sum(len(_PAGE.findall(text)) for text in _unpacked(data))
-    return found or min(max(1, len(data) // _BYTES_A_HIDDEN_PAGE), _MOST_HIDDEN)
-
-
-def _unpacked(data: bytes) -> list[bytes]:
-    """What is in the streams that hold objects, up to a limit."""
-    texts: list[bytes] = []
-    left = _MOST_UNPACKED
-    end = 0
-    while left > 0 and (stream := _STREAM.search(data, end)):  # each byte is passed once
-        if (end := data.find(b"endstream", stream.end())) < 0:
-            break
-        try:
-            texts.append(zlib.decompressobj().decompress(data[stream.end() : end], left))
-        except zlib.error:
-            continue
-        left -= len(texts[-1])
-    return texts
-
-
 OUTPUT_CEILING = 16_384  # tokens that an answer may have when dollars are counted
 OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
 ATTEMPTS = 4
@@ -73,6 +41,11 @@ _LONGEST_PAUSE = 60.0
 # On the safe side, because a reservation must not be too small: digits and code come close to this, prose has twice it.
 _BYTES_A_TOKEN = 2
 _BYTES_A_PICTURE = 5_000 * _BYTES_A_TOKEN  # providers scale pictures down: larger ones count no more than this
+_PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
+_STREAM = re.compile(rb"/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
+_MOST_UNPACKED = 20_000_000  # bytes: of a small file that claims to be a huge one, no more is looked at
+_BYTES_A_HIDDEN_PAGE = 2_000  # the least that a page takes, where pages cannot be counted
+_MOST_HIDDEN = 100  # pages: what most providers take in one file
 _BYTES_A_PAGE = 5_000 * _BYTES_A_TOKEN  # a page is sent as its text and as a picture
 
 
@@ -200,14 +173,15 @@ class ModelDoor:
             await self._ledger.failed(call, error, reserved if error.charged else None)
             raise
         cost = self._cost(response.usage, reserved)
-        if (unusable := _unusable(response)) is not None:
+        ids = [part.tool_call_id for part in response.parts if isinstance(part, BaseToolCallPart)]
+        if len(ids) != len(set(ids)):  # the calls could not be told apart later: paid for, and asked again
+            unusable = ModelFailed("the model gave two tool calls the same id", transient=True)
             await self._ledger.failed(call, unusable, cost)
             raise unusable
         await self._ledger.record(call, response, cost)
         return response
 
     def upstream(self, api: str) -> Upstream | None:
-        """Where a request in the format of this API goes as it is."""
         return self._source.upstream(api)
 
     def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
@@ -215,14 +189,6 @@ class ModelDoor:
         counted = usage.input_tokens or usage.output_tokens
         cost = self._source.cost(usage) if counted else None
         return reserved if cost is None else round(cost, 9)  # without the dust of multiplying
-
-
-def _unusable(response: ModelResponse) -> ModelFailed | None:
-    """Two calls of one id could not be told apart later: such an answer is paid for, and the model is asked again."""
-    ids = [part.tool_call_id for part in response.parts if isinstance(part, BaseToolCallPart)]
-    if len(ids) == len(set(ids)):
-        return None
-    return ModelFailed("the model gave two tool calls the same id", transient=True)
 
 
 def estimate(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
@@ -251,7 +217,7 @@ def _size(content: Any) -> int:
     if content is None:
         return 0
     if isinstance(content, str):
-        return len(content.encode("utf-8", "surrogatepass"))  # a sign of Chinese is a token, not a third of one
+        return len(content.encode("utf-8", "surrogatepass"))  # a Chinese character is a token, not a third of one
     if isinstance(content, bytes):
         return len(content)
     if isinstance(content, list):
@@ -267,3 +233,25 @@ def _size(content: Any) -> int:
     if kind == "application/pdf":
         return _BYTES_A_PAGE * pages(data)
     return len(data)
+
+
+def pages(data: bytes) -> int:
+    """The pages, those in packed objects too; where none can be seen, as many as could be in a file of this size."""
+    found = len(_PAGE.findall(data)) + sum(len(_PAGE.findall(text)) for text in _unpacked(data))
+    return found or min(max(1, len(data) // _BYTES_A_HIDDEN_PAGE), _MOST_HIDDEN)
+
+
+def _unpacked(data: bytes) -> list[bytes]:
+    """What is in the streams that hold objects, up to a limit."""
+    texts: list[bytes] = []
+    left = _MOST_UNPACKED
+    end = 0
+    while left > 0 and (stream := _STREAM.search(data, end)):  # each byte is passed once
+        if (end := data.find(b"endstream", stream.end())) < 0:
+            break
+        try:
+            texts.append(zlib.decompressobj().decompress(data[stream.end() : end], left))
+        except zlib.error:
+            continue
+        left -= len(texts[-1])
+    return texts

@@ -1,6 +1,5 @@
 """Provider errors: classify a failure by its HTTP status and the provider's message, and explain it.
 
-`providers` (clients of pydantic-ai) and `passthrough.request` (forwarded requests) use the classification.
 The patterns match the messages of Anthropic and OpenAI. Providers with compatible formats mostly copy them.
 Does not retry: `door` does.
 """
@@ -101,11 +100,8 @@ def explained(
 def said_in(body: Any) -> str | None:
     """What the provider said, out of the body of its error, where there are words in it."""
     while isinstance(body, dict):
-        body = cast("dict[str, Any]", body)
-        inner = body.get("error", body.get("message"))
-        if inner is None:
-            return None
-        body = inner
+        error = cast("dict[str, Any]", body)
+        body = error.get("error", error.get("message"))
     return body if isinstance(body, str) else None
 
 

@@ -11,7 +11,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, SystemClock
+from guildhall.core.clock import SystemClock
 from guildhall.core.errors import (
     ContextTooLong,
     KeyRefused,
@@ -46,14 +46,15 @@ if TYPE_CHECKING:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Provider and model of a name; raises ModelUnusable when there is no such provider."""
+    """Return the provider and the model of a name. Raise ModelUnusable if there is no such provider."""
     for separator in (":", "/"):
         provider, found, model = name.partition(separator)
         if found and model and _is_provider(provider):
             return provider, model
     provider, found, _ = name.replace("/", ":").partition(":")
     if found:
-        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, _providers()))
+        known = {name.partition(":")[0] for name in _known_names()} | KEYS.keys() | ADDRESSES.keys()
+        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, known))
     raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_with_provider(name))
 
 
@@ -69,29 +70,18 @@ def _is_provider(name: str) -> bool:
     return True
 
 
-def _providers() -> set[str]:
-    from pydantic_ai.models import known_model_names
-
-    return {name.partition(":")[0] for name in known_model_names() if ":" in name} | KEYS.keys() | ADDRESSES.keys()
-
-
 def _with_provider(model: str) -> str:
-    from pydantic_ai.models import known_model_names
-
-    known = list(KEYS)  # whoever made the model comes before those who pass it on
-    names = [name for name in known_model_names() if name.partition(":")[2] == model]
+    """Return a hint for a model name without a provider."""
+    known = list(KEYS)  # the maker of a model comes before providers that pass it on
+    names = [name for name in _known_names() if name.partition(":")[2] == model]
     names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
     return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
 
 
-def similar(provider: str, model: str) -> str | None:
-    """Which other model of the provider was probably meant."""
+def _known_names() -> list[str]:
     from pydantic_ai.models import known_model_names
 
-    asked = f"{provider}:{model}"
-    return did_you_mean(
-        asked, (name for name in known_model_names() if name.startswith(f"{provider}:") and name != asked)
-    )
+    return [name for name in known_model_names() if ":" in name]
 
 
 def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
@@ -124,7 +114,6 @@ _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]{3,})`")
 _READ_ONLY_TEXT = re.compile(
     r"^deepseek:|\bdeepseek-|gpt-oss|gpt-3\.5|\bo1-mini|\bo3-mini|codestral|\bcommand-r|llama-?3\.[13]"
 )
-_NO_DOCUMENTS = frozenset({"ollama"})  # its API has pictures, and no other files
 _EXTRAS = {"google-cloud": "google", "bedrock-mantle": "bedrock"}  # of pydantic-ai, where they are not the provider
 _READ_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
@@ -143,12 +132,11 @@ _SAY_WHY_THEY_END = frozenset({"anthropic", "openai"})
 
 
 def provider_source(name: str, environ: Mapping[str, str], login: Login | None = None) -> ProviderSource:
-    """The source for a `provider:model` (or `provider/model`). Raises ModelUnusable where it cannot work.
+    """Return the source of a `provider:model` (or `provider/model`). Raise ModelUnusable if it cannot work.
 
-    `login` takes the place of Anthropic's key where there is none, for requests that are passed on as they come.
+    `login` replaces a missing key of Anthropic for requests that are passed on unchanged.
     """
-    provider, model = split_name(name)
-    source = ProviderSource(provider, model, environ, login)
+    source = ProviderSource(*split_name(name), environ, login)
     source.check()
     return source
 
@@ -156,19 +144,11 @@ def provider_source(name: str, environ: Mapping[str, str], login: Login | None =
 class ProviderSource:
     """Asks one model of one provider."""
 
-    def __init__(
-        self,
-        provider: str,
-        model: str,
-        environ: Mapping[str, str],
-        login: Login | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, provider: str, model: str, environ: Mapping[str, str], login: Login | None = None) -> None:
         self._provider = provider
         self._model = model
         self._environ = environ
         self._login = login if provider == "anthropic" and variable_with_key(provider, environ) is None else None
-        self._clock = clock or SystemClock()
         self._ssl: SSLContext | None = None
         self._profile: ModelProfile = {}
 
@@ -180,7 +160,7 @@ class ProviderSource:
         return cost(self._provider, self._model, usage)
 
     def check(self) -> None:
-        """Whether it can be asked at all: the package is there, the key is set, the name is complete."""
+        """Raise ModelUnusable if a package, a key or an address is missing."""
         import httpx2
 
         self._ssl = httpx2.create_ssl_context()
@@ -195,7 +175,7 @@ class ProviderSource:
             return False
         if media_type.startswith("image/"):
             return self._profile.get("supports_image_input", True)
-        if self._provider in _NO_DOCUMENTS:
+        if self._provider == "ollama":  # its API has pictures, and no other files
             return False
         documents = self._profile.get("supported_document_media_types")
         return self._profile.get("supports_document_input", True) and (documents is None or media_type in documents)
@@ -205,16 +185,16 @@ class ProviderSource:
         if api not in _APIS.get(self._provider, ()):
             return None
         found = self._credentials()
-        key, name = found["api_key"], "x-api-key" if self._provider == "anthropic" else "authorization"
+        key = found["api_key"] if self._login is None else self._login.token(SystemClock())
+        is_bearer = self._provider != "anthropic" or self._login is not None
         secrets = credentials.secrets(self._environ)
         if self._login is not None:
-            key, name = self._login.token(self._clock), "authorization"
             secrets[key] = "the login"
         return Upstream(
             name=self.name,
             url=str(found["base_url"]).rstrip("/"),
             model=self._model,
-            headers={name: key if name == "x-api-key" else f"Bearer {key}"},
+            headers={"authorization": f"Bearer {key}"} if is_bearer else {"x-api-key": key},
             login=self._login is not None,
             ssl=self._ssl,
             failure=self._failure,
@@ -297,10 +277,8 @@ class ProviderSource:
             found["base_url"] = url
         if variable := variable_with_key(self._provider, self._environ):
             found["api_key"] = self._environ[variable].strip()
-        elif self._login is not None:
-            found["api_key"] = _NO_KEY
-        elif self._provider in KEYS:
-            if not (address and self._environ.get(address)):
+        elif self._login is not None or self._provider in KEYS:
+            if self._login is None and not (address and self._environ.get(address)):
                 raise self._unset(KEYS[self._provider][0])
             found["api_key"] = _NO_KEY
         return found
@@ -346,7 +324,10 @@ class ProviderSource:
         if kind is KeyRefused:
             variable = variable_with_key(self._provider, self._environ) or KEYS.get(self._provider, ("its key",))[0]
             return f"Check {variable}: is it right, and may it use this model?"
-        return similar(self._provider, self._model) if kind is UnknownModel else None
+        if kind is not UnknownModel:
+            return None
+        names = (name for name in _known_names() if name.startswith(f"{self._provider}:") and name != self.name)
+        return did_you_mean(self.name, names)
 
     def _clean(self, text: str) -> str:
         """The text on one line, not too long, without the values of credentials."""
@@ -386,9 +367,8 @@ async def _ask(model: Model[Any], query: Query, on_text: OnText, accepted: Calla
 def _settings(model: Model[Any], query: Query) -> ModelSettings:
     """The query's settings, and no retries where a client is told about them with each request."""
     settings = query.settings.copy()
-    provider = model.provider
-    told_before = provider is not None and hasattr(provider.client, "max_retries")
-    if not told_before and "max_retries" not in model.unsupported_settings:
+    is_set = model.provider is not None and hasattr(model.provider.client, "max_retries")
+    if not is_set and "max_retries" not in model.unsupported_settings:
         settings["max_retries"] = 0
     return settings
 

@@ -41,13 +41,14 @@ class Request:
 
 
 class RpcError(Exception):
-    """An error that a request is answered with. Raised by whatever carries out a method."""
+    """An error that a request is answered with. `id`: of a message that is not carried out."""
 
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
+    def __init__(self, code: int, message: str, data: Any = None, *, id: Id = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.data = data
+        self.id = id
 
     def as_response(self, id: Id) -> dict[str, Any]:
         error = {"code": self.code, "message": self.message}
@@ -57,18 +58,10 @@ class RpcError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rejected:
-    """A message that is answered with an error without being carried out."""
-
-    id: Id
-    error: RpcError
-
-
-@dataclass(frozen=True, kw_only=True)
 class Body:
     """The messages of a body. Responses to requests that we never send are left out."""
 
-    messages: tuple[Request | Rejected, ...]
+    messages: tuple[Request | RpcError, ...]
     is_batch: bool = False
 
 
@@ -124,15 +117,15 @@ def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read_message(value: Any, *, batches: bool) -> list[Request | Rejected]:
+def _read_message(value: Any, *, batches: bool) -> list[Request | RpcError]:
     message = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     method, params, given = message.get("method"), message.get("params", {}), message.get("id")
     is_id = isinstance(given, str | int | float if batches else str | int) and not isinstance(given, bool)
     id: Id = given if is_id else None
     is_notification = "id" not in message
 
-    def rejected(code: int, text: str) -> list[Request | Rejected]:
-        return [Rejected(id=id, error=RpcError(code, text))]
+    def rejected(code: int, text: str) -> list[Request | RpcError]:
+        return [RpcError(code, text, id=id)]
 
     if message.get("jsonrpc") != "2.0":
         return rejected(INVALID_REQUEST, "not a message of JSON-RPC 2.0")

@@ -89,14 +89,12 @@ async def reply_to(
 
 
 async def _reply(
-    message: jsonrpc.Request | jsonrpc.Rejected,
-    headers: Headers,
-    respond: Callable[[Request], Awaitable[dict[str, Any]]],
+    message: jsonrpc.Request | RpcError, headers: Headers, respond: Callable[[Request], Awaitable[dict[str, Any]]]
 ) -> tuple[int, Any]:
     is_notification = isinstance(message, jsonrpc.Request) and message.is_notification
     try:
-        if isinstance(message, jsonrpc.Rejected):
-            raise message.error
+        if isinstance(message, RpcError):
+            raise message
         response = await respond(check_era(message, headers))
         return 200, None if is_notification else response
     except RpcError as error:

@@ -11,7 +11,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.rpc.jsonrpc import INVALID_REQUEST, Id, Rejected, Request, RpcError, read_messages
+from guildhall.rpc.jsonrpc import INVALID_REQUEST, Id, Request, RpcError, read_messages
 from guildhall.rpc.mcp_messages import check_era, implied_headers, response_to, result_of
 from guildhall.tools.definition import invoke
 
@@ -58,8 +58,8 @@ class StdioServer:
             self._send(error.as_response(None))
             return
         for message in messages:
-            if isinstance(message, Rejected):
-                self._send(message.error.as_response(message.id))
+            if isinstance(message, RpcError):
+                self._send(message.as_response(message.id))
             elif message.is_notification:
                 self._cancel(message)
             elif message.id in self._tasks:

@@ -7,3 +7,28 @@ Above: activities, jobs, members, projects, workflow, hall and cli, which start 
 Below: memory, models (answers), runtimes (programs that drive a run), workers, tools, sandbox, policy, store, core.
 Does not schedule: the packages above decide when a run starts, and for which owner.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.runs.asks import Asks as Asks
+    from guildhall.runs.execution.grants import Grant as Grant
+    from guildhall.runs.execution.runs import Runs as Runs
+    from guildhall.runs.hooks import Seat as Seat
+    from guildhall.runs.model import Answer as Answer
+    from guildhall.runs.model import Ask as Ask
+    from guildhall.runs.model import Bounds as Bounds
+    from guildhall.runs.model import Question as Question
+    from guildhall.runs.model import Run as Run
+    from guildhall.runs.model import RunRequest as RunRequest
+    from guildhall.runs.model import Stretch as Stretch
+    from guildhall.runs.model import Usage as Usage
+    from guildhall.runs.plan.planner import Planner as Planner
+    from guildhall.runs.purpose import Purpose as Purpose
+    from guildhall.runs.record.history import History as History
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

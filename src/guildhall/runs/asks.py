@@ -2,11 +2,9 @@
 
     open -> answered -> applied | expired | withdrawn
 
-All asks of a hall are in a single table, the inbox. An answer is recorded whether or not its run is alive. An ask about
-an unchanged subject is reused after a resume.
+An answer is recorded whether or not its run is alive. An ask about an unchanged subject is reused after a resume.
 
-Does not decide when to ask: `runs.execution.ledger` (approvals, limits) and `activities.questions` (questions) do. The
-SQL is in `runs.record.records`.
+Does not decide when to ask: `runs.execution.ledger` (approvals, limits) and `activities.questions` (questions) do.
 
 Invariant: the run applies an answer exactly once, in a single transaction with its journal entry.
 """
@@ -16,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import Clock, moment, stamp
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.execution.idle import Patience
+    from guildhall.runs.idle import Patience
     from guildhall.runs.record.journal import Journal
     from guildhall.store.engine import Store
 
@@ -58,12 +57,14 @@ class Asks:
         return found
 
     def open(self) -> list[Ask]:
-        """What can still be answered. One whose time is over is closed by its run when that goes on.
-
-        One that was put off comes back by itself: until its date it is not among them.
-        """
+        """Return the asks that the user can answer now: neither expired nor put off to a later date."""
         asks = self._store.read(lambda connection: records.list_asks(connection, status="open"))
-        return [ask for ask in asks if not self._is_due(ask) and not self._is_put_off(ask)]
+        now = self._clock.now()
+        return [
+            ask
+            for ask in asks
+            if not self._is_due(ask) and (ask.question.after is None or moment(ask.question.after) <= now)
+        ]
 
     def of_run(self, run: str) -> list[Ask]:
         """The asks of a run and of those that it has called, as a person is to see them."""
@@ -100,9 +101,6 @@ class Asks:
     def _is_due(self, ask: Ask) -> bool:
         return ask.expires_at is not None and self._clock.now() >= moment(ask.expires_at)
 
-    def _is_put_off(self, ask: Ask) -> bool:
-        return ask.question.after is not None and self._clock.now() < moment(ask.question.after)
-
     async def wait(self, ask: Ask) -> Ask:
         """The ask once it is no longer open. Waits no longer than the ask may take."""
         if await self.expire_if_due(ask):
@@ -111,9 +109,7 @@ class Asks:
         current = self.get(ask.id)
         if current.status != "open":
             return current
-        left = None
-        if ask.expires_at is not None:
-            left = (moment(ask.expires_at) - self._clock.now()).total_seconds()
+        left = (moment(ask.expires_at) - self._clock.now()).total_seconds() if ask.expires_at else None
         try:
             async with asyncio.timeout(left):
                 return await asyncio.shield(future)
@@ -122,19 +118,9 @@ class Asks:
             return self.get(ask.id)
 
     async def _close(self, ask: Ask, status: str, answer: Answer | None) -> Ask | None:
-        now = stamp(self._clock.now())
-
-        def write(connection: Connection) -> bool:
-            return records.change_ask(
-                connection,
-                ask.id,
-                "open",
-                status=status,
-                answer=asdict(answer) if answer else None,
-                closed_at=now,
-            )
-
-        if not await self._store.write(write):
+        said = asdict(answer) if answer else None
+        columns = {"status": status, "answer": said, "closed_at": stamp(self._clock.now())}
+        if not await self._store.write(lambda connection: records.change_ask(connection, ask.id, "open", **columns)):
             return None
         closed = self.get(ask.id)
         if (future := self._waiting.pop(ask.id, None)) is not None and not future.done():
@@ -169,8 +155,8 @@ class Asking:
         self._asks = asks
         self._store = store
         self._bus = bus
-        self._clock = clock
-        self._patience = patience
+        self.clock = clock
+        self.patience = patience
 
     @property
     def run(self) -> str:
@@ -178,7 +164,7 @@ class Asking:
 
     def publish(self, kind: type[DataT], data: DataT) -> None:
         """Publish an event of this run: `publish(TextDeltaData, {"text": "x"})`."""
-        self._bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self._clock.now())))
+        self._bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self.clock.now())))
 
     async def _ask(
         self,
@@ -203,15 +189,12 @@ class Asking:
         entry: Callable[[str], Payload],
         seconds: float | None = None,
     ) -> Ask:
-        """Return the ask about exactly this: an earlier one, open or closed, or else a new one.
-
-        `entry` makes the payload of the journal entry from the id of a new ask.
-        """
+        """Return an earlier ask about this subject, open or closed, or a new one. `entry` makes its journal payload."""
         mark = fingerprint(subject)
         ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
         # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.
         if ask is None or ask.status == "withdrawn" or (kind == "limit" and ask.status == "applied"):
-            now = self._clock.now()
+            now = self.clock.now()
             ask = Ask(
                 id=new_id(ASK),
                 run=self.run,
@@ -223,12 +206,7 @@ class Asking:
                 created_at=stamp(now),
                 expires_at=stamp(now + timedelta(seconds=seconds)) if seconds is not None else None,
             )
-            made = ask
-
-            def also(connection: Connection) -> None:
-                records.add_ask(connection, made)
-
-            await self.journal.append(entry(ask.id), key=key, also=also)
+            await self.journal.append(entry(ask.id), key=key, also=partial(records.add_ask, ask=ask))
         if ask.status == "open":
             self.publish(AskOpenedData, {"ask": ask.as_dict()})
         return ask
@@ -236,7 +214,7 @@ class Asking:
     async def closed(self, ask: Ask, patience: Patience | None = None) -> Ask:
         """The ask once it is closed; waits for it."""
         if ask.status == "open":
-            with (patience or self._patience).waiting():
+            with (patience or self.patience).waiting():
                 ask = await self._asks.wait(ask)
             self.publish(AskClosedData, {"id": ask.id, "status": ask.status})
         return ask
@@ -254,13 +232,9 @@ class Asking:
             return
 
         def also(connection: Connection) -> None:
-            _expect(records.change_ask(connection, ask.id, "answered", status="applied"))
+            if not records.change_ask(connection, ask.id, "answered", status="applied"):
+                raise RuntimeFailed("an answer was about to be applied twice")
             if then is not None:
                 then(connection)
 
         await self.journal.append(Answered(ask=ask.id, **asdict(ask.answer), bounds=bounds), key=key, also=also)
-
-
-def _expect(applied: bool) -> None:
-    if not applied:
-        raise RuntimeFailed("an answer was about to be applied twice")

@@ -1,27 +1,20 @@
-"""Run hooks: connect a run to its owner, which adds tools, judges the end of a run segment and resumes the run.
+"""Run hooks: connect a run to its owner, which adds tools, judges the end of a run segment and hears of it.
 
-The owner is a job, a commission, a meeting or a workflow. It passes the hooks in when it starts or resumes the run. The
-protocol for jobs, commissions and meetings lists the operations that the hall calls, such as resume, stop and the
-report of an answer. A replay uses hooks that execute nothing.
-
-Does not implement an owner: `jobs.service`, `projects.commissions`, `projects.meetings` and `workflow` do.
+The owner is a job, a commission, a meeting or a workflow. It passes the hooks in when it starts or resumes the run. A
+replay uses hooks that execute nothing. Does not implement an owner (`activities.owner`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.core.errors import GuildError
-    from guildhall.core.frame import Frame
-    from guildhall.runs.execution.grants import Grant
-    from guildhall.runs.execution.prepare import Prepared
-    from guildhall.runs.model import Ask, Run, Stretch
+    from guildhall.runs.model import Stretch
     from guildhall.tools.model import Execute, Tool, ToolCall
     from guildhall.workers.model import Worker
 
@@ -31,10 +24,7 @@ def _nothing(*_: object) -> None: ...
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """What whoever seats a run hands in from above.
-
-    The run waits for people by itself: one that waits does not make the run wait that it is below of.
-    """
+    """The hooks of an owner. A run with hooks that waits for the user does not make the run above it wait."""
 
     tools: tuple[Tool, ...] = ()  # beyond those that its worker has, `runs_in` the run
     execute: Callable[[str], Execute]  # for the run of this id: carries out the calls of these tools
@@ -60,43 +50,6 @@ class Seat:
         return tuple(one for one in base if one.name not in own and one.capabilities.isdisjoint(self.withheld))
 
 
-class Seating(Protocol):
-    """Whoever gives runs their seats, and goes on with them: jobs, commissions, meetings."""
-
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        """A run that stopped, ready to go on in its seat."""
-        ...
-
-    async def stop(self, run: str) -> list[str]:
-        """Ends for good what a run in a seat is there for; the runs that were ended."""
-        ...
-
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
-        """A run was to go on by itself and cannot."""
-        ...
-
-    async def follow(self, run: str) -> None:
-        """The record says of a run that nobody executed to its end how it ended."""
-        ...
-
-    async def answered(self, ask: Ask) -> None:
-        """A person has answered something that was asked in the tree of a run that sits here."""
-        ...
-
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
-        """From now on what waits goes on by itself, by `go_on`, when nothing holds it any more."""
-        ...
-
-    @property
-    def expecting(self) -> bool:
-        """Whether something is about to go on by itself."""
-        ...
-
-    def close(self) -> None:
-        """Nothing goes on by itself any more."""
-        ...
-
-
 def seat_on_record(
     tools: Sequence[Tool],
     seated: Callable[[Worker], Worker] | None = None,
@@ -110,14 +63,13 @@ def seat_on_record(
     def never(*_: object) -> NoReturn:
         raise AssertionError
 
-    hear = never if converses else None
     return Seat(
         tools=tuple(tools),
         execute=never,
         began=never,
         ended=never,
         seated=seated,
-        hear=hear,
+        hear=never if converses else None,
         server=server,
         withheld=withheld,
     )

@@ -1,10 +1,7 @@
 """Limits of a run: compute the bounds in force and the usage so far, grant more, and report reached limits.
 
-All amounts come from the journal. A model call that was cut off may have been paid for, so its whole reservation counts
-as spent. Limits in dollars need a model with a known price.
-
-Does not reserve amounts for calls (`runs.execution.budget`) and does not ask the user for more
-(`runs.execution.ledger`).
+All amounts come from the journal. Does not reserve amounts for calls (`runs.execution.budget`) and does not ask the
+user for more (`runs.execution.ledger`).
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.clock import moment
 from guildhall.core.errors import LimitReached
-from guildhall.runs.conversation import since_said
 from guildhall.runs.model import Bounds, Usage
 from guildhall.runs.record.entries import (
     Answered,
@@ -31,10 +27,11 @@ from guildhall.runs.record.entries import (
     ToolAsked,
     ToolDoubted,
 )
-from guildhall.runs.record.journal import Journal, entries_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from guildhall.runs.record.journal import Journal
 
 
 LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
@@ -53,11 +50,6 @@ def in_force(journal: Journal) -> Bounds:
     return bounds
 
 
-def turns(journal: Journal) -> int:
-    """The answers that count for the limit of turns: in a conversation those since something was said."""
-    return sum(1 for entry in entries_with(since_said(journal), ModelAnswered) if not entry.data.copied)
-
-
 def used(journal: Journal) -> Usage:
     """What the answers of this very run have used up, those that were no good included."""
     answers = [entry.data for entry in journal.all(ModelAnswered) if not entry.data.copied]
@@ -74,13 +66,8 @@ def used(journal: Journal) -> Usage:
 
 def used_with(journal: Journal, input_tokens: int, output_tokens: int, cost: float | None) -> Usage:
     """What the run will have used up with one more answer."""
-    before = used(journal)
-    return Usage(
-        turns=before.turns + 1,
-        input_tokens=before.input_tokens + input_tokens,
-        output_tokens=before.output_tokens + output_tokens,
-        cost_usd=before.cost_usd if cost is None else (before.cost_usd or 0.0) + cost,
-    )
+    answer = Usage(turns=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost)
+    return Usage.total([used(journal), answer])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,36 +80,31 @@ class Spent:
     @staticmethod
     def in_vain(journals: Iterable[Journal]) -> Spent:
         """What was reserved for calls that were cut off, and may have been paid for."""
-        every = list(journals)
-        tokens = sum(cut_off(journal, "reserved_tokens") for journal in every)
-        return Spent(dollars=sum(cut_off(journal, "reserved_usd") for journal in every), tokens=int(tokens))
+        calls = [call for journal in journals for call in _cut_off_calls(journal)]
+        dollars = sum(call.reserved_usd or 0.0 for call in calls)
+        return Spent(dollars=dollars, tokens=sum(call.reserved_tokens for call in calls))
 
     @staticmethod
     def by(journals: Iterable[Journal]) -> Spent:
-        """What these runs have spent.
-
-        A call that was asked and neither answered nor failed was cut off by a crash. It may have been paid for, so its
-        whole reservation counts as spent: a limit is never passed by crashing.
-        """
+        """Return what these runs have spent. A call that was cut off counts with its whole reservation."""
         every = list(journals)
         total, lost = Usage.total(map(used, every)), Spent.in_vain(every)
         tokens = total.input_tokens + total.output_tokens + lost.tokens
         return Spent(dollars=(total.cost_usd or 0.0) + lost.dollars, tokens=tokens)
 
 
-def cut_off(journal: Journal, what: Literal["reserved_usd", "reserved_tokens"]) -> float:
-    """What was reserved for calls whose answer was never seen."""
-    open_calls: dict[str, float] = {}
-    lost = 0.0
+def _cut_off_calls(journal: Journal) -> list[ModelAsked]:
+    """Return the model calls that were neither answered nor failed."""
+    open_calls: dict[str, ModelAsked] = {}
+    lost: list[ModelAsked] = []
     for entry in journal.entries:
         key, call = entry.key or "", entry.data
-        if isinstance(call, ModelAsked) and not call.copied:
-            lost += open_calls.pop(key, 0.0)
-            reserved = call.reserved_usd if what == "reserved_usd" else call.reserved_tokens
-            open_calls[key] = reserved or 0.0
-        elif isinstance(call, ModelAnswered | ModelCallFailed):
-            open_calls.pop(key, None)
-    return lost + sum(open_calls.values())
+        if isinstance(call, ModelAsked | ModelAnswered | ModelCallFailed):
+            before = open_calls.pop(key, None)
+            if isinstance(call, ModelAsked) and not call.copied:
+                lost += [before] if before else []
+                open_calls[key] = call
+    return [*lost, *open_calls.values()]
 
 
 def in_words(name: LimitName, value: float) -> str:
@@ -135,10 +117,9 @@ def in_words(name: LimitName, value: float) -> str:
 def reached(
     name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, lost: Spent, resumed_by: str | None
 ) -> LimitReached:
-    """The error that names the limit and how to go on with more: with twice as much, or with what is `needed`.
+    """Return the error for a limit, with a hint to double it or to grant what is `needed`.
 
-    `lost` is what calls that were cut off may have taken, `resumed_by` the run that is resumed to give it more. One
-    that another run has called has none: what it may use up is in its worker's file.
+    `lost`: held by calls that were cut off. `resumed_by`: the run to resume, or None for a called run.
     """
     value = getattr(bounds, name)
     if name == "max_turns":

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import ErrorInfo, LimitReached, UsageError
-from guildhall.runs.purpose import (
-    PLAIN,
-    CallPurpose,
-    Purpose,
-    PurposeT,
-    RunKind,
-    WorkflowPurpose,
-    purpose_from_record,
-)
+from guildhall.runs.purpose import PLAIN, CallPurpose, Purpose, PurposeT, RunKind, WorkflowPurpose, purpose_from_record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -106,10 +98,7 @@ def check_limits(
     *,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raise UsageError unless turns and tokens are positive integers and dollars are positive and finite.
-
-    `names`: the names of the limits in the message, where the caller knows them by others.
-    """
+    """Raise UsageError if a limit is not positive and finite. `names`: other names of the limits for the message."""
     for name, value in (("max_turns", max_turns), ("max_tokens", max_tokens)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
             raise UsageError(f"{names.get(name, name)}: {value!r} is not a whole number above zero")
@@ -130,9 +119,6 @@ class Bounds:
     max_budget_usd: float | None = None
     timeout: float | None = None  # seconds of running, waiting not counted
     budget: float | None = None  # dollars of the whole command
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,12 +145,9 @@ class RunRequest:
         """Return True if the run may ask a model itself."""
         return not isinstance(self.purpose, CallPurpose | WorkflowPurpose)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def request_from_record(record: Mapping[str, Any]) -> RunRequest:
-    """Return the request that `RunRequest.as_dict` stored. Other keys of the record are ignored."""
+    """Return the request that was stored as a plain dict. Other keys of the record are ignored."""
     known: dict[str, Any] = {one.name: record[one.name] for one in fields(RunRequest) if one.name in record}
     known["attachments"] = tuple(known["attachments"])
     known["purpose"] = purpose_from_record(known["purpose"])
@@ -214,7 +197,6 @@ class Usage:
 
     @staticmethod
     def total(usages: Iterable[Usage]) -> Usage:
-        """What several runs used up together."""
         every = list(usages)
         known = [usage.cost_usd for usage in every if usage.cost_usd is not None]
         return Usage(

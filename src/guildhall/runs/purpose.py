@@ -1,7 +1,5 @@
 """Purpose of a run: records whether the run answers its input, makes a call, or works for an owner.
 
-The owner is a job, a commission, a meeting or a workflow. The purpose is stored with the request.
-
 Does not carry out a purpose: jobs, commissions, meetings and workflows do.
 
 Invariant: the purpose of a run never changes, and `runs.kind` in the database is the kind of its purpose.
@@ -10,7 +8,7 @@ Invariant: the purpose of a run never changes, and `runs.kind` in the database i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,11 +42,7 @@ class CallPurpose:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the `worker_call`."""
-        return {
-            "worker_name": self.worker_name,
-            "input_data": self.input_data,
-            "attachments": list(self.attachments),
-        }
+        return {"worker_name": self.worker_name, "input_data": self.input_data, "attachments": list(self.attachments)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +94,11 @@ class WorkflowPurpose:
 PLAIN = PlainPurpose()
 Purpose = PlainPurpose | CallPurpose | JobPurpose | CommissionPurpose | MeetingPurpose | WorkflowPurpose
 PurposeT = TypeVar("PurposeT", bound=Purpose)
-_CLASSES: Mapping[str, type[Purpose]] = {
-    "plain": PlainPurpose,
-    "call": CallPurpose,
-    "job": JobPurpose,
-    "commission": CommissionPurpose,
-    "meeting": MeetingPurpose,
-    "workflow": WorkflowPurpose,
-}
+_CLASSES: Mapping[str, type[Purpose]] = {purpose.kind: purpose for purpose in get_args(Purpose)}
 
 
 def purpose_from_record(record: Mapping[str, Any]) -> Purpose:
-    """Return the purpose that `RunRequest.as_dict` stored."""
+    """Return the purpose that was stored as a plain dict."""
     fields = dict(record)
     if (contract := cast("Mapping[str, Any] | None", fields.get("contract"))) is not None:
         fields["contract"] = Contract(artifacts=tuple(contract["artifacts"]), schema=contract["schema"])

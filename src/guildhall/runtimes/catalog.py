@@ -1,6 +1,5 @@
 """Runtime catalog: lists each runtime with its program, versions, durability and gaps.
 
-The docs, `guild doctor` and `guild plan` print the rows.
 Durability says which parts of a run are found again behind its doors after a crash or in a replay:
 
     exact          every model answer and every tool result

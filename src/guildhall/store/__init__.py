@@ -4,3 +4,18 @@ Above: hall, workflow, projects, jobs, activities, runs, memory, room and worker
 Below: core.
 Does not interpret rows. The meaning of a run or an ask is not known here.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.store.engine import Store as Store
+    from guildhall.store.engine import scratch as scratch
+    from guildhall.store.schema import is_created as is_created
+    from guildhall.store.schema import prepare as prepare
+    from guildhall.store.tables import metadata as metadata
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -1,11 +1,9 @@
 """Store: reads an SQLite file in snapshots and writes it through a single thread with group commit.
 
-`write(fn)` passes a function to the writer thread. The thread takes all waiting functions, runs each in a savepoint of
-a single transaction, commits, and then resolves their futures. `durable=True` makes that commit survive a power cut
-too, not only the death of the process.
-
-A function gets a SQLAlchemy connection and only runs statements. It must not commit or wait for anything outside,
-because every other writer waits for it. It returns plain data, not an open result.
+`write(fn)` passes a function to the writer thread. The thread runs all waiting functions in a single transaction, each
+in a savepoint, commits, and then resolves their futures. `durable=True` makes that commit survive a power cut too, not
+only the death of the process. A function only runs statements and returns plain data. It must not commit or wait for
+anything outside, because every other writer waits for it.
 
 Invariant: a write that succeeded for its caller is on disk.
 """
@@ -13,39 +11,38 @@ Invariant: a write that succeeded for its caller is on disk.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import os
 import queue
 import sqlite3
+import tempfile
 import threading
 from concurrent.futures import Future
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import NullPool
+
+from guildhall.store.schema import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from pathlib import Path
-
 
 T = TypeVar("T")
-_BATCH = 256
-_PATIENCE = 10.0  # seconds for another process to let go of the file
+_MAX_BATCH = 256
+_TIMEOUT_S = 10.0  # for another process to release the file
+_IN_MEMORY = "/dev/shm"  # a folder whose files need no disk
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Write:
     fn: Callable[[Connection], Any]
     durable: bool
     done: Future[Any] | asyncio.Future[Any]
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    write: _Write
     result: Any = None
     failure: BaseException | None = None
 
@@ -71,7 +68,7 @@ class Store:
             self._writer.start()
 
     def read(self, fn: Callable[[Connection], T]) -> T:
-        """The result of a function that only looks; all that it sees is of one moment."""
+        """Return the result of a function that only reads, from one snapshot."""
         with self._reading:
             raw = _raw(self._reader)
             raw.execute("BEGIN")
@@ -81,20 +78,20 @@ class Store:
                 _undo(raw)
 
     def submit(self, fn: Callable[[Connection], T], *, durable: bool = False) -> Future[T]:
-        """A write, to be waited for by a thread. Cancelling the future does not take it back."""
+        """Write, and return a future for a thread to wait for. Cancelling the future does not undo the write."""
         done: Future[T] = Future()
         self._enter(_Write(fn, durable, done))
         return done
 
     async def write(self, fn: Callable[[Connection], T], *, durable: bool = False) -> T:
-        """A write, to be awaited. Once it returns, it is committed; a cancelled caller's write still happens."""
+        """Write and return after the commit. The write of a cancelled caller still happens."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._enter(_Write(fn, durable, done))
         return await done
 
-    @contextlib.contextmanager
+    @contextmanager
     def watched(self) -> Generator[asyncio.Event]:
-        """An event that is set after every commit from now on; who has looked clears it, and waits for the next."""
+        """Yield an event that is set after every commit. The caller clears it before it reads."""
         watcher = (asyncio.get_running_loop(), asyncio.Event())
         with self._entering:
             self._watchers = (*self._watchers, watcher)
@@ -105,7 +102,7 @@ class Store:
                 self._watchers = tuple(one for one in self._watchers if one is not watcher)
 
     def close(self) -> None:
-        """Ends after all that was handed in is committed."""
+        """Commit all pending writes, then close."""
         with self._entering:
             if not self._open:
                 return
@@ -133,101 +130,101 @@ class Store:
                 batch: list[_Write] = []
                 while first is not None:
                     batch.append(first)
-                    if len(batch) == _BATCH or self._queue.empty():
+                    if len(batch) == _MAX_BATCH or self._queue.empty():
                         break
                     first = self._queue.get()
                 closing = first is None
                 if batch:
-                    _settle(_commit(connection, batch))
+                    _commit(connection, batch)
+                    _settle(batch)
                     for loop, changed in self._watchers:
-                        with contextlib.suppress(RuntimeError):  # the loop is closed
+                        with suppress(RuntimeError):  # the loop is closed
                             loop.call_soon_threadsafe(changed.set)
 
 
 def _engine(path: Path, mode: str) -> Engine:
-    uri = f"{path.absolute().as_uri()}?mode={mode}"
-    engine = create_engine(
-        "sqlite://",
-        creator=lambda: sqlite3.connect(
-            uri, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
-        ),
-        poolclass=NullPool,
-        json_serializer=partial(json.dumps, allow_nan=False),  # NaN is no JSON, and SQLite could not read it back
-    )
-    event.listen(engine, "connect", _configure)
-    return engine
+    def connect() -> sqlite3.Connection:
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
+        raw = sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        raw.execute("PRAGMA foreign_keys=ON")
+        return raw
 
-
-def _configure(connection: sqlite3.Connection, _record: object) -> None:
-    connection.execute("PRAGMA foreign_keys=ON")
+    to_json = partial(json.dumps, allow_nan=False)  # NaN is not JSON, and SQLite could not read it back
+    return create_engine("sqlite://", creator=connect, poolclass=NullPool, json_serializer=to_json)
 
 
 def _raw(connection: Connection) -> sqlite3.Connection:
     return cast("sqlite3.Connection", connection.connection.dbapi_connection)
 
 
-def _commit(connection: Connection, batch: list[_Write]) -> list[_Outcome]:
-    """Runs a batch in one transaction. A function that raises undoes itself alone; a failed commit is everyone's."""
+def _commit(connection: Connection, batch: list[_Write]) -> None:
+    """Run a batch in one transaction. A function that raises undoes only its own write. A failed commit fails all."""
     raw = _raw(connection)
     try:
         raw.execute(f"PRAGMA synchronous={'FULL' if any(write.durable for write in batch) else 'NORMAL'}")
         raw.execute("BEGIN IMMEDIATE")
         if len(batch) == 1:
-            outcomes = [_Outcome(batch[0], batch[0].fn(connection))]
+            batch[0].result = batch[0].fn(connection)
         else:
-            outcomes = [_apart(raw, connection, write) for write in batch]
+            for write in batch:
+                _run_apart(raw, connection, write)
         raw.execute("COMMIT")
-    except BaseException as error:  # noqa: BLE001 - whatever it was: each caller hears it, and the thread goes on
+    except BaseException as error:  # noqa: BLE001 - each caller gets it, and the thread continues
         _undo(raw)
-        return [_Outcome(write, failure=error) for write in batch]
-    return outcomes
+        for write in batch:
+            write.failure = error
 
 
-def _apart(raw: sqlite3.Connection, connection: Connection, write: _Write) -> _Outcome:
+def _run_apart(raw: sqlite3.Connection, connection: Connection, write: _Write) -> None:
     raw.execute("SAVEPOINT one")
     try:
-        outcome = _Outcome(write, write.fn(connection))
+        write.result = write.fn(connection)
     except BaseException as error:
-        if not raw.in_transaction:  # SQLite gave up the whole transaction (disk full): the batch failed, not this one
+        if not raw.in_transaction:  # SQLite rolled back the whole transaction (disk full)
             raise
         raw.execute("ROLLBACK TO one")
-        outcome = _Outcome(write, failure=error)
+        write.failure = error
     raw.execute("RELEASE one")
-    return outcome
 
 
 def _undo(raw: sqlite3.Connection) -> None:
-    # A rollback that fails leaves the transaction open; the next BEGIN fails and is told to its caller.
-    with contextlib.suppress(sqlite3.Error):
+    # A rollback that fails leaves the transaction open; the next BEGIN fails and its caller gets the error.
+    with suppress(sqlite3.Error):
         if raw.in_transaction:
             raw.execute("ROLLBACK")
 
 
-def _settle(outcomes: Iterable[_Outcome]) -> None:
-    """Tells each caller. An event loop is woken once a batch, not once a write."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
-    for outcome in outcomes:
-        done = outcome.write.done
-        if isinstance(done, asyncio.Future):
-            by_loop.setdefault(done.get_loop(), []).append(outcome)
-        elif done.set_running_or_notify_cancel():
-            _tell(done, outcome)
+def _settle(batch: Iterable[_Write]) -> None:
+    """Resolve the futures of the callers. An event loop is woken once for a batch, not once for each write."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Write]] = {}
+    for write in batch:
+        if isinstance(write.done, asyncio.Future):
+            by_loop.setdefault(write.done.get_loop(), []).append(write)
+        elif write.done.set_running_or_notify_cancel():
+            _resolve([write])
     for loop, theirs in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            loop.call_soon_threadsafe(_tell_all, theirs)
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            loop.call_soon_threadsafe(_resolve, theirs)
 
 
-def _tell_all(outcomes: Iterable[_Outcome]) -> None:
-    for outcome in outcomes:
-        if not outcome.write.done.done():  # cancelled meanwhile
-            _tell(outcome.write.done, outcome)
+def _resolve(batch: Iterable[_Write]) -> None:
+    for write in batch:
+        if write.done.done():  # cancelled meanwhile
+            continue
+        if write.failure is None:
+            write.done.set_result(write.result)
+        elif isinstance(write.failure, StopIteration):  # a future does not accept it: its caller would wait for ever
+            write.done.set_exception(RuntimeError(f"a write raised {write.failure!r}"))
+        else:
+            write.done.set_exception(write.failure)
 
 
-def _tell(done: Future[Any] | asyncio.Future[Any], outcome: _Outcome) -> None:
-    failure = outcome.failure
-    if failure is None:
-        done.set_result(outcome.result)
-    elif isinstance(failure, StopIteration):  # no future takes this one, and its caller would wait for ever
-        done.set_exception(RuntimeError(f"a write raised {failure!r}"))
-    else:
-        done.set_exception(failure)
+@contextmanager
+def scratch() -> Generator[Store]:
+    """Yield an empty database that is deleted afterwards, in memory if possible. A replay of a workflow uses it."""
+    place = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="guild-scratch-", dir=place, ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "scratch.db")
+        prepare(path)
+        with closing(Store(path)) as store:
+            yield store

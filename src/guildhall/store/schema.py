@@ -1,10 +1,9 @@
 """Schema: creates the database of a home from the tables, and checks an existing database before it is opened.
 
-Does not upgrade: nothing is released, so there is a single schema revision. The second revision brings migrations.
+Does not upgrade: nothing is released, so there is a single schema revision. Most commands find an existing database,
+which is checked with sqlite3 alone.
 
-Invariant: a file that this version cannot use is never changed. That is a file that is not a database, the database of
-another program (it lacks our SQLite application id), or a database with another schema revision. A usable database
-is checked with sqlite3 alone, because most commands find an existing database.
+Invariant: a file that is not a database, or has another application id or schema revision, is never changed.
 """
 
 from __future__ import annotations
@@ -15,14 +14,9 @@ import stat
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import HallUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 APPLICATION_ID = 0x4755494C  # "GUIL"
 REVISION = "0001"
@@ -68,7 +62,7 @@ def is_created(path: Path, choose_another: str = SET_HOME) -> bool:
 
 
 def _header(path: Path) -> bytes:
-    """The first bytes of the file; none where there is no file or nothing in it."""
+    """Return the first bytes of the file, none if it is missing or empty."""
     try:
         # Not blocking: a pipe in the place of the file must not hold up the command.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,32 +103,26 @@ def _blank() -> bytes:
     """Return the file of an empty database. Cached for processes that create many, such as test runs."""
     from tempfile import TemporaryDirectory
 
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "blank.db")
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            connection.execute("BEGIN")
-            for statement in _schema():
-                connection.execute(statement)
-            connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISION,))
-            connection.execute("COMMIT")
-            connection.execute("PRAGMA journal_mode=WAL")
-        return path.read_bytes()
-
-
-def _schema() -> Iterator[str]:
-    """Yield the statements that create all tables and indexes, and the table that holds the revision."""
     from sqlalchemy.dialects.sqlite import dialect
     from sqlalchemy.schema import CreateIndex, CreateTable
 
     from guildhall.store.tables import metadata
 
-    ours = dialect()
-    for table in metadata.sorted_tables:
-        yield str(CreateTable(table).compile(dialect=ours))
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            yield str(CreateIndex(index).compile(dialect=ours))
-    yield "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
+    sqlite = dialect()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "blank.db")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute("BEGIN")
+            for table in metadata.sorted_tables:
+                connection.execute(str(CreateTable(table).compile(dialect=sqlite)))
+                for index in sorted(table.indexes, key=lambda index: str(index.name)):
+                    connection.execute(str(CreateIndex(index).compile(dialect=sqlite)))
+            connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISION,))
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode=WAL")
+        return path.read_bytes()
 
 
 def _keep_private(path: Path) -> None:

@@ -174,13 +174,8 @@ deliveries = Table(
     Column("priority", Integer, nullable=False),
     Column("status", Text, nullable=False),  # unread, held, done, dead
 )
-Index(
-    "deliveries_unread",
-    deliveries.c.room,
-    deliveries.c.agent,
-    deliveries.c.message,
-    sqlite_where=text("status = 'unread'"),
-)
+_UNREAD = text("status = 'unread'")
+Index("deliveries_unread", deliveries.c.room, deliveries.c.agent, deliveries.c.message, sqlite_where=_UNREAD)
 
 documents = Table(
     "documents",
@@ -275,12 +270,7 @@ room_log = Table(
     sqlite_autoincrement=True,
 )
 Index("room_log_by_call", room_log.c.room, room_log.c.run, room_log.c.key, unique=True)
-Index(
-    "room_log_shown",
-    room_log.c.room,
-    room_log.c.run,
-    sqlite_where=text("op IN ('inbox_shown', 'inbox_read')"),
-)
+Index("room_log_shown", room_log.c.room, room_log.c.run, sqlite_where=text("op IN ('inbox_shown', 'inbox_read')"))
 
 # The workflow
 

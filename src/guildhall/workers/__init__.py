@@ -4,3 +4,26 @@ Above: memory, runs, jobs, members, projects, workflow, hall and cli.
 Below: tools, sandbox, policy, store and core.
 A worker is a definition, not a process and not a run. Package `runs` assembles and executes it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.workers.code import Code as Code
+    from guildhall.workers.code import Trust as Trust
+    from guildhall.workers.create import draft as draft
+    from guildhall.workers.definition import Definition as Definition
+    from guildhall.workers.lifecycle import usable as usable
+    from guildhall.workers.loader import load as load
+    from guildhall.workers.model import Lock as Lock
+    from guildhall.workers.model import Worker as Worker
+    from guildhall.workers.package import Package as Package
+    from guildhall.workers.package import read_package as read_package
+    from guildhall.workers.package_store import Packages as Packages
+    from guildhall.workers.registry import Registry as Registry
+    from guildhall.workers.registry import choose_model as choose_model
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -24,10 +24,10 @@ from guildhall.core.ids import digest, is_name
 from guildhall.core.yaml_writer import dump
 from guildhall.sandbox.view import Folder
 from guildhall.tools.executor import BUILT_IN
+from guildhall.workers.code import checked_schema
 from guildhall.workers.definition import Definition, Line
 from guildhall.workers.loader import WORKER_SUFFIXES, check
 from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
-from guildhall.workers.references import checked_schema
 from guildhall.workers.registry import normal
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _FILES = ("script:", "replay:")  # models that are files or records of this mach
 
 
 class Spec(BaseModel):
-    """What can be asked for."""
+    """A request for a new worker."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -70,26 +70,25 @@ class Draft:
         return (self.path,) if self.schema is None else (self.path, self.schema_path)
 
     def is_saved(self) -> bool:
-        """Whether exactly this has been saved already."""
+        """Return True if the file exists with exactly this text."""
         try:
             return self.path.read_text() == self.text
         except (OSError, UnicodeDecodeError):
             return False
 
     def save(self) -> None:
-        """Writes the files, the worker's last. One that is there is never overwritten."""
+        """Write the files, the worker's last. An existing file is never overwritten."""
         if self.schema is not None:
             _write_new(self.schema_path, self.schema)
         _write_new(self.path, self.text)
 
 
 def spec_of(data: Mapping[str, Any]) -> Spec:
-    """What is asked for, checked."""
+    """Return the request. Raise UsageError if it is not valid."""
     try:
         spec = Spec.model_validate(dict(data))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        raise UsageError(f"{yaml.field_name(first['loc'])}: {first['msg']}") from None
+        raise UsageError(_first_problem(error)) from None
     if not is_name(spec.name) or spec.name.lower().endswith(WORKER_SUFFIXES):
         raise UsageError(f"name: {spec.name!r} cannot name a worker", hint="Use letters, digits, '_', '-' and '.'.")
     if not spec.instructions.strip() or "\0" in spec.instructions:
@@ -106,9 +105,9 @@ def draft(
     creator: Worker | None = None,
     by: str,
 ) -> Draft:
-    """The worker that is asked for, with the rights that it may have. `by` says who writes it.
+    """Return the worker of a request, with the rights that it may have. `by` names its author.
 
-    `taken` are the names of all workers that can be reached: none is shadowed by a new one.
+    `taken`: the names of all reachable workers, which a new worker must not shadow.
     """
     if frame.worktree is not None:
         hint = "Propose it in words, or as a file of the project; a person takes it over."
@@ -128,7 +127,11 @@ def draft(
         data["output_schema_ref"] = str(schema_path.relative_to(root))
     data |= rights
     text = f"# Written by {by}. A draft: read it, then `guild worker promote {spec.name}`.\n{dump(data)}"
-    definition = _checked(path, text)
+    try:
+        definition = check(yaml.parse(path, text))
+    except InvalidFile as error:
+        raise UsageError(f"the worker cannot be made: {error.message}", hint=error.hint) from None
+    schema = None if spec.output_schema is None else checked_schema(spec.output_schema, "output_schema")
     made = Draft(
         worker=Worker(
             definition=definition,
@@ -140,7 +143,7 @@ def draft(
         path=path,
         text=text,
         schema_path=schema_path,
-        schema=_schema(spec.output_schema),
+        schema=None if schema is None else json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
         left_out=left_out,
     )
     if spec.name.casefold() in {name.casefold() for name in taken} and not made.is_saved():
@@ -148,21 +151,8 @@ def draft(
     return made
 
 
-def _checked(path: Path, text: str) -> Definition:
-    try:
-        return check(yaml.parse(path, text))
-    except InvalidFile as error:
-        raise UsageError(f"the worker cannot be made: {error.message}", hint=error.hint) from None
-
-
-def _schema(schema: dict[str, Any] | None) -> str | None:
-    if schema is None:
-        return None
-    return json.dumps(checked_schema(schema, "output_schema"), indent=2, ensure_ascii=False) + "\n"
-
-
 def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) -> str:
-    """The model, unless it is a file of this machine that nobody has chosen for this."""
+    """Return the model. Raise Refused for a local file that neither the settings nor the creator use."""
     chosen = {defaults.model if defaults else None, creator.definition.model if creator else None}
     if normal(model).startswith(_FILES) and model not in chosen:
         raise Refused(f"model: {model!r} is a file of this machine", hint="Name a provider's model, or none at all.")
@@ -170,7 +160,7 @@ def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) 
 
 
 def _rights(defaults: WorkerCreation, creator: Worker | None, frame: Frame) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields that give rights: those of the settings, as far as the creator has them; and what is left out."""
+    """Return the rights of the settings that the creator has too, and the rights that are left out."""
     left_out: list[str] = []
     tools: list[str] = []
     for name in defaults.tools:
@@ -196,7 +186,7 @@ def _rights(defaults: WorkerCreation, creator: Worker | None, frame: Frame) -> t
 
 
 def _rules(defaults: WorkerCreation, creator: Worker | None) -> dict[str, dict[str, Any]]:
-    """The rules of both, the tighter of the two for each name."""
+    """Return the rules of settings and creator, the stricter of the two for each name."""
     handed_on = rule_names() - _NOT_HANDED_ON
     own = creator.definition.tool_rules if creator else {}
     asked = _parsed({"tool_rules": defaults.tool_rules}).tool_rules
@@ -216,7 +206,7 @@ def _rules(defaults: WorkerCreation, creator: Worker | None) -> dict[str, dict[s
 
 
 def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> dict[str, Any] | None:
-    """A sandbox of the settings within the creator's own; None where the creator has nothing of the kind."""
+    """Return a sandbox of the settings, narrowed to the creator's, or None if the creator has no such right."""
     asked = _parsed({"sandboxes": {name: wanted}})
     fields = asked.sandboxes[name].model_dump(mode="json", exclude_defaults=True)
     if creator is None:
@@ -243,32 +233,34 @@ def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> d
 
 
 def _looked_at(creator: Worker, frame: Frame) -> tuple[Folder, ...]:
-    """The folder that it works in, if it has tools that look at files there."""
+    """Return the working folder if the creator has tools that read files there."""
     looks = any("fs.read" in BUILT_IN[name] for name in creator.definition.tools)
     return (Folder(path=frame.sees.resolve()),) if looks else ()
 
 
 def _common(wanted: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The suffixes that both allow, where none named means all of them; None: there are none."""
+    """Return the suffixes that both allow, or None if there are none. An empty tuple allows all."""
     if not wanted or not own:
         return wanted or own
     return tuple(suffix for suffix in wanted if suffix in own) or None
 
 
 def _parsed(fields: dict[str, Any]) -> Definition:
-    """Fields of the settings as those of a worker file."""
+    """Return fields of the settings as those of a worker file."""
     try:
         return Definition.model_validate({"name": "new", "instructions": "-", **fields})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        raise InvalidFile(
-            f"worker_creation.{yaml.field_name(first['loc'])}: {first['msg']}",
-            hint="Correct it in config.yaml of your home.",
-        ) from None
+        hint = "Correct it in config.yaml of your home."
+        raise InvalidFile(f"worker_creation.{_first_problem(error)}", hint=hint) from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    return f"{yaml.field_name(first['loc'])}: {first['msg']}"
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Writes a file that must not be there, unless with this very text. No link leads it elsewhere."""
+    """Write a new file. Raise Conflict if it exists with another text, and Refused if a link leads elsewhere."""
     for folder in (path.parent.parent, path.parent):
         if folder.is_symlink():
             raise Refused("a new worker is not written through a link", where=str(folder))

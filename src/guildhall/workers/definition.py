@@ -56,7 +56,7 @@ def _everyone(value: object) -> object:
 
 
 def _worker_name(value: object) -> object:
-    """A name, one with its place before it (`project/reviewer`), or `*`."""
+    """Accept a name, a name with its scope (`project/reviewer`), or `*`."""
     if isinstance(value, str) and value != EVERY_WORKER:
         scope, _, name = value.rpartition("/")
         _name(name if scope in ("", "project", "home", "package", "shipped") else value)
@@ -64,7 +64,7 @@ def _worker_name(value: object) -> object:
 
 
 def _member_name(value: object) -> object:
-    """A name, one with its place before it (`home/researcher`), or `*`."""
+    """Accept a name, a name with its scope (`home/researcher`), or `*`."""
     if isinstance(value, str) and value != EVERY_WORKER:
         _name(value.removeprefix("project/").removeprefix("home/"))
     return value
@@ -76,11 +76,12 @@ Line = Annotated[StrictStr, BeforeValidator(_plain), Field(min_length=1, max_len
 Suffix = Annotated[StrictStr, BeforeValidator(_suffix)]
 MemberName = Annotated[StrictStr, BeforeValidator(_member_name)]
 WorkerName = Annotated[StrictStr, BeforeValidator(_worker_name)]
+_EVERYONE = BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...])
 Bytes = Annotated[StrictInt, Field(gt=0, le=10**12)]
 
 
 class Part(BaseModel):
-    """What all parts of a worker file share: unknown fields are errors, and nothing changes after reading."""
+    """A part of a worker file: frozen, and without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -100,7 +101,7 @@ class Sandbox(Part):
 
 
 class AttachmentPolicy(Part):
-    """What may be attached to a request to the worker."""
+    """Limits of the attachments of a request to the worker."""
 
     max_attachments: Annotated[StrictInt, Field(ge=0, le=1000)] = Field(default=4, description="How many files.")
     max_total_bytes: Bytes = Field(default=10_000_000, description="How many bytes all of them may have.")
@@ -117,7 +118,7 @@ class AttachmentPolicy(Part):
 
 
 class ToolRule(Part):
-    """What holds for a capability or for a tool."""
+    """A rule for a capability or a tool."""
 
     name: StrictStr | None = Field(default=None, description="The rule's name, where rules are written as a list.")
     allowed: StrictBool = Field(default=True, description="false: the worker may not do this at all.")
@@ -153,7 +154,7 @@ class McpServer(Part):
 
 
 class Limits(Part):
-    """What one run may use up."""
+    """Limits of one run."""
 
     max_turns: Annotated[StrictInt, Field(gt=0)] | None = Field(default=150, description="Model calls; null: no limit.")
     max_tokens: Annotated[StrictInt, Field(gt=0)] | None = Field(
@@ -166,7 +167,7 @@ class Limits(Part):
 
 
 class Completion(Part):
-    """What must be there before a job of the worker is called completed."""
+    """Files that a job of the worker must write."""
 
     artifacts: Annotated[tuple[Line, ...], Field(max_length=100)] = Field(
         default=(), description="Files below the job's artifacts/ that it must have written, such as report.md."
@@ -174,7 +175,7 @@ class Completion(Part):
 
 
 def named_rules(value: object) -> object:
-    """Rules by name: a list with `name:` in each becomes a mapping, and a name inside must be the name outside."""
+    """Return rules by name. A list of rules with `name:` becomes a mapping; a name inside must equal the key."""
     if isinstance(value, list | tuple):
         named: dict[str, object] = {}
         for rule in cast("list[object]", value):
@@ -195,7 +196,7 @@ def named_rules(value: object) -> object:
 
 
 class Definition(Part):
-    """What a worker file says."""
+    """All fields of a worker file."""
 
     name: Name = Field(description="The worker's name: that of its file.")
     description: StrictStr | None = Field(default=None, description="What it is for, in a line.")
@@ -210,19 +211,17 @@ class Definition(Part):
     )
     tools: tuple[Name, ...] = Field(default=(), description="Built-in tools that it may use.")
     toolboxes: tuple[ToolboxName, ...] = Field(default=(), description="Toolboxes that it may use.")
-    members: Annotated[
-        tuple[MemberName, ...],
-        BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...]),
-    ] = Field(default=(), description="Guild members that it may dispatch to; `*`: all that take work.")
+    members: Annotated[tuple[MemberName, ...], _EVERYONE] = Field(
+        default=(), description="Guild members that it may dispatch to; `*`: all that take work."
+    )
     mcp_servers: dict[Name, McpServer] = Field(default_factory=dict, description="Further servers of tools, by name.")
     sandboxes: dict[Name, Sandbox] = Field(default_factory=dict, description="Folders that it may see, by name.")
     attachment_policy: AttachmentPolicy = Field(
         default=AttachmentPolicy(), description="What may be attached to a request."
     )
-    allow_workers: Annotated[
-        tuple[WorkerName, ...],
-        BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...]),
-    ] = Field(default=(), description="Workers that it may call; `*`: all active ones.")
+    allow_workers: Annotated[tuple[WorkerName, ...], _EVERYONE] = Field(
+        default=(), description="Workers that it may call; `*`: all active ones."
+    )
     tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
         default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
     )

@@ -36,7 +36,7 @@ WALL_SECONDS = 20.0
 
 
 def find_prompt(name: str, folders: Sequence[Path]) -> Path | None:
-    """The prompt file of a worker in the first folder that has one. Two in one folder is an error."""
+    """Return the prompt file of a worker in the first folder that has one. Raise InvalidFile if it has two."""
     for folder in folders:
         found = [path for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").exists() or path.is_symlink()]
         if len(found) > 1:
@@ -48,7 +48,7 @@ def find_prompt(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def prompt_text(prompt: Path, values: Mapping[str, Any], *, seconds: int = CPU_SECONDS) -> str:
-    """The instructions that a prompt file stands for."""
+    """Return the instructions in a prompt file. A template is rendered."""
     if prompt.suffix in RENDERED:
         return _rendered(prompt, values, seconds)
     try:
@@ -58,13 +58,8 @@ def prompt_text(prompt: Path, values: Mapping[str, Any], *, seconds: int = CPU_S
 
 
 def _rendered(prompt: Path, values: Mapping[str, Any], seconds: int) -> str:
-    request = {
-        "path": sys.path,
-        "folder": str(prompt.parent),
-        "name": prompt.name,
-        "values": dict(values),
-        "seconds": seconds,
-    }
+    where = {"path": sys.path, "folder": str(prompt.parent), "name": prompt.name}
+    request = {**where, "values": dict(values), "seconds": seconds}
     too_long = InvalidFile("the template takes too long to render", where=str(prompt), hint="Look for endless loops.")
     try:
         child = subprocess.run(
@@ -94,12 +89,13 @@ WORKER_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def load(path: Path, *, scope: Scope = "project", lock: Lock | None = None) -> Worker:
-    """The worker in a file, ready to run."""
+    """Return the worker in a file, ready to run."""
     source = yaml.read(path)
     definition = check(source)
     text, instructions = source.text, definition.instructions
     if instructions is None:
-        instructions = prompt_text(_prompt(source, definition), _values(definition))
+        values = {"name": definition.name, "description": definition.description or ""}
+        instructions = prompt_text(_prompt(source, definition), values)
         text = f"{text}\0{instructions}"
     if not instructions.strip():
         raise source.error("the instructions are empty", ("instructions",))
@@ -114,7 +110,7 @@ def load(path: Path, *, scope: Scope = "project", lock: Lock | None = None) -> W
 
 
 def check_file(path: Path) -> Definition:
-    """What a file says, checked as far as that is possible without rendering anything."""
+    """Return the definition in a file. Its prompt must exist, but is not rendered."""
     source = yaml.read(path)
     definition = check(source)
     if definition.instructions is None:
@@ -123,7 +119,7 @@ def check_file(path: Path) -> Definition:
 
 
 def given(fields: Mapping[str, Any]) -> Worker:
-    """A worker that is built in Python from the fields of a worker file. Its instructions are inline."""
+    """Return a worker that is built in Python from the fields of a worker file. Its instructions are inline."""
     name = fields.get("name")
     source = yaml.Source(Path(f"Worker({name!r})"), "", dict(fields), {})
     definition = definition_in(source, Definition)
@@ -138,7 +134,7 @@ def given(fields: Mapping[str, Any]) -> Worker:
 
 
 def check(source: Source) -> Definition:
-    """The definition in a source, with the file's name where it gives none."""
+    """Return the definition in a source. The name defaults to the file's."""
     stem = source.path.stem
     data = cast("object", source.data)
     if isinstance(data, dict) and cast("dict[str, Any]", data).get("name") is None:
@@ -153,7 +149,7 @@ def check(source: Source) -> Definition:
 
 
 def definition_in(source: Source, kind: type[Kind], location: Location = ()) -> Kind:
-    """The definition in a part of a source, its tools and rules held against those that there are."""
+    """Return the definition in a part of a source. Raise InvalidFile for unknown tools and rules."""
     source = in_todays_words(source, location)
     definition = yaml.validate(kind, source, location)
     for index, tool in enumerate(definition.tools):
@@ -172,7 +168,7 @@ def definition_in(source: Source, kind: type[Kind], location: Location = ()) -> 
 def in_todays_words(
     source: Source, location: Location = (), others: Mapping[str, str] = MappingProxyType({"backend": "runtime"})
 ) -> Source:
-    """The source with the rules at a location as a mapping, and `others` as the usual names. Lines stay right."""
+    """Return the source with `others` renamed and a list of rules as a mapping. Line numbers are kept."""
     if not isinstance(cast("object", source.at(location)), dict):
         return source
     fields = dict(cast("dict[str, Any]", source.at(location)))
@@ -191,7 +187,7 @@ def in_todays_words(
 
 
 def _with(data: Any, location: Location, part: Any) -> Any:
-    """The data with another part at a location."""
+    """Return the data with another part at a location."""
     if not location:
         return part
     return {**data, location[0]: _with(data[location[0]], location[1:], part)}
@@ -209,8 +205,3 @@ def _prompt(source: Source, definition: Definition) -> Path:
         hint = f"Write `instructions:` here, or the file {folders[0] / definition.name}.md."
         raise source.error("the worker has no instructions", hint=hint)
     return prompt
-
-
-def _values(definition: Definition) -> dict[str, Any]:
-    """What a template may use."""
-    return {"name": definition.name, "description": definition.description or ""}

@@ -1,6 +1,6 @@
-"""Worker types: define a worker with its origin, its folders and rules, an entry of a listing, and a lock.
+"""Worker types: define a worker with its origin, folders and rules, its lock, its trusted files, and its package.
 
-Does not read files (see `workers.loader`).
+Does not read files (see `workers.loader`). Does not import pydantic, because commands import this module.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from guildhall.policy.rules import ALIASES, CAPABILITIES, Rule
 from guildhall.sandbox.view import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from guildhall.core.frame import Frame
     from guildhall.workers.definition import Definition, Sandbox, Status
 
 Scope = Literal["project", "home", "package", "shipped", "given", "workflow"]
+Standing = Literal["trusted", "new", "changed", "gone"]
+PackageKind = Literal["worker", "toolbox", "both"]
 
 WORKERS = "workers"
 GENERATED = "generated"  # below workers/: what workers wrote
@@ -72,9 +74,17 @@ SYSTEM_TOOLS = (
 )
 
 
+_STANDING_TEXTS: Mapping[Standing, str] = {
+    "trusted": "trusted",
+    "new": "not trusted yet",
+    "changed": "changed since you trusted it",
+    "gone": "gone since you trusted it",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A worker's text, pinned: the file as it was when it was locked."""
+    """A pin of a worker's text at the time of the lock."""
 
     path: Path
     digest: str
@@ -84,7 +94,7 @@ class Lock:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A definition, and where it comes from."""
+    """A definition with its origin."""
 
     definition: Definition
     instructions: str  # as resolved: inline, from a file, or rendered
@@ -114,35 +124,29 @@ class Worker:
 
     @property
     def changed(self) -> bool:
-        """Whether it is locked and its text is no longer what was locked."""
+        """Return True if the worker is locked and its text differs from the pin."""
         return self.lock is not None and self.lock.digest != self.digest
 
     @property
     def place(self) -> str:
-        """Where it is, for errors: the file, or how else it came."""
+        """Return the file of the worker, or its name, for errors."""
         return str(self.path) if self.path else f"the worker {self.name!r}"
 
     @property
     def identity(self) -> str:
-        """Who it is over all its activations, whatever its text says today."""
+        """Return the identity of the worker, which does not depend on its text."""
         origin = f"{self.scope}:{self.path or self.name}"
         return f"{origin}#{self.name}" if self.scope == "workflow" else origin
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Its rules as policy reads them, in the words of today."""
-        return tuple(
-            Rule(
-                name=ALIASES.get(name, name),
-                allowed=rule.allowed,
-                approval_required=rule.approval_required,
-                timeout=rule.timeout,
-            )
-            for name, rule in self.definition.tool_rules.items()
-        )
+        """Return the rules for the policy, with aliases resolved."""
+        rules = self.definition.tool_rules.items()
+        fields = {"allowed", "approval_required", "timeout"}
+        return tuple(Rule(name=ALIASES.get(name, name), **rule.model_dump(include=fields)) for name, rule in rules)
 
     def rules_for(self, tools: Iterable[str]) -> tuple[Rule, ...]:
-        """Its rules, once all tools of a run are known: one that names none of them would silently protect nothing."""
+        """Return the rules. Raise InvalidFile for a rule that names no tool of the run: it would protect nothing."""
         known = {*rule_names(), *tools}
         for rule in self.rules:
             if rule.name not in known:
@@ -151,19 +155,19 @@ class Worker:
         return self.rules
 
     def folder(self, frame: Frame) -> Path:
-        """Where its sandboxes start: its project, or the caller's for a worker that belongs to none."""
+        """Return the folder of its sandboxes: its project, or the caller's if it has none."""
         return project_of(self.path) if self.path and self.scope == "project" else frame.root
 
     def frame(self, frame: Frame) -> Frame:
-        """The frame in which it looks for other workers: in its own project, wherever it was called from."""
+        """Return the frame in which it finds other workers: that of its own project."""
         return replace(frame, root=self.folder(frame))
 
     def beside(self, frame: Frame) -> Path:
-        """Where the files that belong to it lie: prompts, schemas, scripts."""
+        """Return the folder of its prompts, schemas and scripts."""
         return project_of(self.path) if self.path else frame.root
 
     def deciding(self, frame: Frame) -> tuple[Path, ...]:
-        """What decides what it and those around it may do: of the caller's project, of its own, and its own file."""
+        """Return the paths that define permissions, such as worker files and settings. Runs must not write them."""
         projects = dict.fromkeys((frame.root, self.folder(frame), self.beside(frame)))
         found = [project / name for project in projects for name in DECIDING]
         # Its own file beside no `workers/`; one in there is kept with that folder, unless the folder is a sandbox.
@@ -171,7 +175,7 @@ class Worker:
         return (*found, self.path, *self.keeps) if self.path and loose else (*found, *self.keeps)
 
     def folders(self, frame: Frame) -> tuple[Folder, ...]:
-        """Its sandboxes. One that is only read must exist; one that is written may be made by the run."""
+        """Return its sandboxes. A read-only folder must exist; a writable folder may be created by the run."""
         return tuple(self._folder(name, sandbox, frame) for name, sandbox in self.definition.sandboxes.items())
 
     def _folder(self, name: str, sandbox: Sandbox, frame: Frame) -> Folder:
@@ -202,7 +206,7 @@ class Worker:
         )
 
     def _seen(self, path: Path, sandbox: Sandbox, frame: Frame, field: str) -> Path:
-        """A sandbox of a request that has a checkout of its own: what lies in the project is what the checkout has."""
+        """Return the path of a sandbox, moved from the project to the worktree if the frame has one."""
         if frame.worktree is None:
             return path
         root, worktree = frame.root.resolve(), frame.worktree.resolve()
@@ -218,7 +222,7 @@ class Worker:
         return path
 
     def as_dict(self) -> dict[str, Any]:
-        """The worker as `--json` prints it and the record keeps it."""
+        """Return the worker for `--json` and the record."""
         return {
             **self.definition.model_dump(mode="json"),
             "instructions": self.instructions,
@@ -232,7 +236,7 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A worker in a listing. A file that is wrong is listed too, with what is wrong in it."""
+    """A worker in a listing. An invalid file is listed too, with its error."""
 
     name: str
     scope: Scope
@@ -243,19 +247,116 @@ class Listed:
     error: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "path": str(self.path)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """A file that the user trusts, with the digest that it had then."""
+
+    path: Path
+    digest: str
+    trusted_at: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A file of some code and its trust, with its current size and digest."""
+
+    path: Path
+    shown: str
+    size: int
+    digest: str
+    standing: Standing
+    trusted_at: str | None = None
+
+    @property
+    def said(self) -> str:
+        return _STANDING_TEXTS[self.standing]
+
+    def as_dict(self) -> dict[str, Any]:
         return {
-            "name": self.name,
-            "scope": self.scope,
             "path": str(self.path),
-            "status": self.status,
-            "locked": self.locked,
-            "description": self.description,
-            "error": self.error,
+            "file": self.shown,
+            "size": self.size,
+            "sha256": self.digest,
+            "standing": self.standing,
+            "trusted_at": self.trusted_at,
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class PackageListed:
+    """A package in a listing. An invalid package is listed too, with its error."""
+
+    name: str
+    path: Path  # its folder
+    types: tuple[str, ...] = ()
+    description: str | None = None
+    version: str | None = None
+    error: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "path": str(self.path), "types": list(self.types)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageFile:
+    """A file of a package."""
+
+    path: str  # from the package
+    size: int
+    runs: bool = False  # it is code that may be executed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageTool:
+    """A tool that a package exports."""
+
+    name: str
+    description: str
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageShown:
+    """A package with everything that it contains."""
+
+    package: PackageListed
+    files: tuple[PackageFile, ...]
+    digest: str  # of all files
+    posture: str | None = None  # of a worker
+    rights: Mapping[str, Any] | None = None  # of a worker: the fields of its definition that are not defaults
+    activate: str | None = None
+    export: str | None = None
+    tools: tuple[PackageTool, ...] = ()  # of a toolbox
+    problems: tuple[str, ...] = ()  # why its worker or its tools cannot be used here
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **self.package.as_dict(),
+            "posture": self.posture,
+            "rights": dict(self.rights) if self.rights is not None else None,
+            "activate": self.activate,
+            "export": self.export,
+            "tools": [{**vars(tool), "capabilities": list(tool.capabilities)} for tool in self.tools],
+            "files": [vars(file) for file in self.files],
+            "digest": self.digest,
+            "problems": list(self.problems),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """A package that was added to the home."""
+
+    name: str
+    path: Path
+    kept: Path | None = None  # the files of the package that it replaced
+
+
 def project_of(path: Path) -> Path:
-    """The folder that a worker file belongs to: the one that holds its `workers/`, else the file's own."""
+    """Return the folder that holds the `workers/` of a file, else the file's own folder."""
     folder = path.parent
     if folder.name == GENERATED and folder.parent.name == WORKERS:
         folder = folder.parent
@@ -263,5 +364,5 @@ def project_of(path: Path) -> Path:
 
 
 def rule_names() -> frozenset[str]:
-    """Every name that a rule may have in any worker."""
+    """Return the names that a rule of any worker may have."""
     return frozenset({*CAPABILITIES, *ALIASES, *BUILT_IN_TOOLS, *SYSTEM_TOOLS})

@@ -7,50 +7,35 @@ Invariant: a package is added as a whole or not at all, and the files of a remov
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
-from dataclasses import dataclass
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import ids
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.ids import is_name, new_id
 from guildhall.core.text import did_you_mean
+from guildhall.workers.code import Code, package_code
 from guildhall.workers.definition import Definition
-from guildhall.workers.model import Lock, Worker
-from guildhall.workers.package import (
-    PROJECT_FILE,
-    Added,
-    Kind,
-    Package,
-    described_files,
-    files_below,
-    only_toolbox,
-    read_package,
-)
-from guildhall.workers.references import Code, activation_of, exported
+from guildhall.workers.model import Added, Lock, PackageFile, PackageKind, PackageListed, PackageTool, Worker
+from guildhall.workers.package import PROJECT_FILE, Package, is_toolbox_only, read_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from guildhall.core.paths import Home
 
-
-@dataclass(frozen=True, kw_only=True)
-class PackageListed:
-    """A package in a listing. One that is wrong is listed too, with what is wrong in it."""
-
-    name: str
-    path: Path  # its folder
-    types: tuple[str, ...] = ()
-    description: str | None = None
-    version: str | None = None
-    error: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**vars(self), "path": str(self.path), "types": list(self.types)}
+MAX_FILES = 2_000
+MAX_BYTES = 50_000_000
+SHIPPED = Path(__file__).parent / "shipped_packages"
+ASIDE = ".aside"  # below packages/: what was replaced or removed
+# Folders of other tools beside the files of a package.
+_IGNORED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv", "build", "dist"})
+_NAME_LINE = re.compile(r'^name = ".*"$', re.MULTILINE)
 
 
 class Packages:
@@ -60,7 +45,7 @@ class Packages:
         self._folder = home.packages
 
     def folders(self) -> Iterator[Path]:
-        """The folder of each, right or wrong. What begins with a dot is put aside, and no package."""
+        """Yield the folder of each package, valid or not. Names that begin with a dot are not packages."""
         try:
             found = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
         except OSError as error:
@@ -68,21 +53,21 @@ class Packages:
         yield from (path for path in found if not path.name.startswith(".") and (path.is_dir() or path.is_symlink()))
 
     def workers(self) -> Iterator[Path]:
-        """The folder of each that is a worker. One that is wrong is one too, unless it says that it is a toolbox."""
+        """Yield the folder of each worker package. An invalid package counts, unless it declares only a toolbox."""
         for folder in self.folders():
             try:
                 if "worker" in read_package(folder).types:
                     yield folder
             except GuildError:
-                if not only_toolbox(folder):
+                if not is_toolbox_only(folder):
                     yield folder
 
     def listed(self) -> list[PackageListed]:
-        """Every package, the wrong ones with what is wrong in them."""
+        """Return every package, the invalid ones with their error."""
         return [_listed(folder) for folder in self.folders()]
 
     def find(self, name: str) -> Package:
-        """The package of a name, if it is right."""
+        """Return the package of a name. Raise NotFound if there is none, and InvalidFile if it is not valid."""
         folder = self._folder / name
         if not is_name(name) or not (folder.exists() or folder.is_symlink()):
             hint = did_you_mean(name, [one.name for one in self.folders()]) or "Which there are: guild package ls."
@@ -93,16 +78,16 @@ class Packages:
 
 
 def code_in(package: Package) -> list[Code]:
-    """All code that a package names; an error where it is not there or cannot be run."""
-    found = [exported(package)] if "toolbox" in package.types else []
-    found += [activation_of(package)] if package.table.activate is not None else []
+    """Return all code that a package names. Raise an error if a part is missing or is not text."""
+    found = [package_code(package, "toolbox")] if "toolbox" in package.types else []
+    found += [package_code(package, "activation")] if package.table.activate is not None else []
     for code in found:
-        code.sources()  # it must be text
+        code.sources()
     return found
 
 
 def worker_in(package: Package, lock: Lock | None = None) -> Worker:
-    """The worker that a package is."""
+    """Return the worker of a package."""
     if package.posture is None:
         hint = "A toolbox is named by workers: toolboxes = [...]."
         raise package.error(f"the package {package.name!r} is a toolbox and no worker", "type", hint)
@@ -114,7 +99,7 @@ def worker_in(package: Package, lock: Lock | None = None) -> Worker:
         instructions=package.posture,
         scope="package",
         digest=ids.digest(text.encode()),
-        path=package.folder / PROJECT_FILE,
+        path=package.path,
         lock=lock,
         activate=package.table.activate,
     )
@@ -139,16 +124,12 @@ def _listed(folder: Path) -> PackageListed:
     return listed_as(package)
 
 
-SHIPPED = Path(__file__).parent / "shipped_packages"
-ASIDE = ".aside"  # below packages/: what was replaced or removed
-_NAME_LINE = re.compile(r'^name = ".*"$', re.MULTILINE)
-
 _PROJECT = """\
 # What each field means: docs/packages.md
 [project]
 name = "{name}"
 version = "0.1.0"
-description = "{description}"
+description = "Say in a line what it is for"
 
 [tool.guildhall]
 {table}"""
@@ -193,12 +174,12 @@ def greet(who: str) -> str:
 
 
 def templates() -> list[str]:
-    """The packages that come with Guildhall, to be copied."""
+    """Return the names of the packages that come with Guildhall."""
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{PROJECT_FILE}"))
 
 
-def new_package(home: Home, name: str, kind: Kind = "worker", template: str | None = None) -> Path:
-    """A new package that works as it is; one that is there already is never touched."""
+def new_package(home: Home, name: str, kind: PackageKind = "worker", template: str | None = None) -> Path:
+    """Create a package that works without changes. An existing package is never changed."""
     if not is_name(name):
         raise UsageError(f"{name!r} cannot name a package", hint="Use letters, digits, '_', '-' and '.', at most 64.")
     if template is not None and template not in templates():
@@ -227,31 +208,29 @@ def _copied(name: str, template: str) -> Mapping[str, str]:
     return {**files, PROJECT_FILE: own}
 
 
-def _starter(name: str, kind: Kind) -> Mapping[str, str]:
-    types = {"worker": '"worker"', "toolbox": '"toolbox"', "both": '["worker", "toolbox"]'}
-    own = f'toolboxes = ["{name}"]             # its own tools, as every other worker names them\n'
-    table = f"type = {types[kind]}\n"
+def _starter(name: str, kind: PackageKind) -> Mapping[str, str]:
+    types = '["worker", "toolbox"]' if kind == "both" else f'"{kind}"'
+    table = f"type = {types}\n"
     files: dict[str, str] = {}
     if kind != "toolbox":
-        toolboxes = (
-            own if kind == "both" else '# toolboxes = ["mail"]               # toolboxes, of packages or files\n'
-        )
+        toolboxes = '# toolboxes = ["mail"]               # toolboxes, of packages or files\n'
+        if kind == "both":
+            toolboxes = f'toolboxes = ["{name}"]             # its own tools, as every other worker names them\n'
         table += _WORKER.format(name=name, toolboxes=toolboxes)
         files["activation.py"] = _ACTIVATION
     if kind != "worker":
         table += 'export = "tools"                     # the module that has the tools\n'
         files["tools.py"] = _TOOLS
-    project = _PROJECT.format(name=name, description="Say in a line what it is for", table=table)
-    return {PROJECT_FILE: project, **files}
+    return {PROJECT_FILE: _PROJECT.format(name=name, table=table), **files}
 
 
 def add_package(
     home: Home, source: Path, at: str, *, seen: str | None, force: bool, unused: Callable[[str], None]
 ) -> Added:
-    """Copies a folder into the home.
+    """Copy a folder into the home.
 
-    `at` is the moment, for the name under which a replaced one is kept; `unused` raises where it may not be replaced
-    now. `seen` is the digest of what a person has looked at: the very same is added.
+    `at` is the time, for the name of the files that are kept of a replaced package. `unused` raises if the package
+    cannot be replaced now. `seen` is the digest that the user has confirmed: no other content is added.
     """
     incoming = _incoming(home)
     try:
@@ -274,8 +253,8 @@ def add_package(
         kept = _put_aside(home, folder, at) if there else None
         incoming.rename(folder)
     except InvalidFile as error:
-        error.where = (error.where or "").replace(str(incoming), str(source)) or None
-        raise
+        where = (error.where or "").replace(str(incoming), str(source)) or None
+        raise InvalidFile(error.message, others=error.others, where=where, hint=error.hint) from None
     except OSError as error:
         raise Conflict(f"the package cannot be copied: {error.strerror or error}", where=str(source)) from None
     finally:
@@ -284,7 +263,7 @@ def add_package(
 
 
 def remove_package(home: Home, name: str, at: str) -> Path:
-    """Takes a package out of use, right or wrong. Gives where it is kept."""
+    """Remove a package, valid or not. Return the folder that keeps its files."""
     folder = home.packages / name
     if not is_name(name) or not (folder.exists() or folder.is_symlink()):
         raise NotFound(f"there is no package {name!r}", hint="Which there are: guild package ls.")
@@ -292,7 +271,7 @@ def remove_package(home: Home, name: str, at: str) -> Path:
 
 
 def _incoming(home: Home) -> Path:
-    """A folder beside the packages and none of them, so that a package is there as a whole or not at all."""
+    """Create a hidden folder beside the packages. Renaming it adds the package as a whole."""
     folder = home.packages / f".{new_id('p')}"
     folder.mkdir(parents=True, mode=0o700)
     return folder
@@ -306,3 +285,80 @@ def _put_aside(home: Home, folder: Path, at: str) -> Path:
     target = next(aside / name for name in names if not os.path.lexists(aside / name))
     folder.rename(target)
     return target
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield every file of a package. Raise InvalidFile for a link or another special file."""
+    count = size = 0
+    for place, folders, files in os.walk(folder, onerror=_unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _IGNORED_FOLDERS)
+        for name in (*folders, *sorted(files)):
+            path = folder / place / name
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                kind = "a link" if stat.S_ISLNK(status.st_mode) else "no plain file"
+                raise InvalidFile(f"this is {kind}", where=str(path), hint="Put a copy into the package.")
+            count, size = count + 1, size + status.st_size
+            if count > MAX_FILES or size > MAX_BYTES:
+                message = f"the package is too large: over {MAX_FILES:,} files or {MAX_BYTES // 1_000_000} MB"
+                raise Conflict(message, where=str(folder), hint="Is it the folder of the package itself?")
+            yield path
+
+
+def _unreadable(error: OSError) -> None:
+    raise InvalidFile(f"the folder cannot be read: {error.strerror or error}", where=str(error.filename))
+
+
+def described_files(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFile, ...], str]:
+    """Return the files of a package, and a digest of all of them."""
+    runs = {file.path for one in code for file in one.files}
+    found: list[PackageFile] = []
+    digests: dict[str, str] = {}
+    try:
+        for path in files_below(folder):
+            shown, data = path.relative_to(folder).as_posix(), path.read_bytes()
+            found.append(PackageFile(path=shown, size=len(data), runs=path.resolve() in runs))
+            digests[shown] = ids.digest(data)
+    except OSError as error:
+        raise InvalidFile(f"the package cannot be read: {error.strerror or error}", where=str(folder)) from None
+    return tuple(found), ids.fingerprint(digests)
+
+
+def tools_said(code: Code) -> tuple[PackageTool, ...]:
+    """Return the functions that are decorated with `tool`. Tools that are built in another way are not found."""
+    return tuple(tool for text in code.sources().values() for tool in _tools(text))
+
+
+def _tools(text: str) -> Iterator[PackageTool]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # loading it will say so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for decorator in node.decorator_list:
+                call = decorator if isinstance(decorator, ast.Call) else None
+                target = call.func if call else decorator
+                if getattr(target, "id", getattr(target, "attr", None)) == "tool":
+                    given = {one.arg: _literal(one.value) for one in call.keywords} if call else {}
+                    yield _tool(node, given)
+
+
+def _tool(node: ast.FunctionDef | ast.AsyncFunctionDef, given: Mapping[str | None, Any]) -> PackageTool:
+    name, can = given.get("name"), given.get("capabilities") or ()
+    known = cast("list[Any]", can) if isinstance(can, set | list | tuple) else ["?"]
+    said = (ast.get_docstring(node) or "").partition("\n\n")[0]
+    return PackageTool(
+        name=name if isinstance(name, str) else node.name,
+        description=" ".join(said.split()),
+        capabilities=tuple(sorted(map(str, known))),
+    )
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return "?"

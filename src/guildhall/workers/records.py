@@ -1,6 +1,6 @@
 """Worker records: read and write locks and trusted files, and query the unfinished work of workers.
 
-Does not decide about trust (see `workers.trust`) or locks (see `workers.lifecycle`).
+Does not decide about trust (see `workers.code`) or locks (see `workers.lifecycle`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from guildhall.store.tables import commissions, meetings, trust
 from guildhall.store.tables import locks as table
-from guildhall.workers.model import Lock
-from guildhall.workers.trust import Pin
+from guildhall.workers.model import Lock, Pin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,40 +23,40 @@ _OVER = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
 
 
 def all_locks(connection: Connection) -> dict[Path, Lock]:
-    """Every lock, by the path of its file."""
+    """Return all locks by path."""
     rows = connection.execute(select(table.c.path, table.c.digest, table.c.locked_at, table.c.wished))
     found = (Lock(path=Path(path), digest=pin, locked_at=at, wished=wished) for path, pin, at, wished in rows)
     return {lock.path: lock for lock in found}
 
 
 def put_lock(connection: Connection, lock: Lock) -> None:
-    """Pins a file; a lock that it already has is replaced."""
+    """Add or replace the lock of a file."""
     values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": lock.wished}
     statement = insert(table).values(path=str(lock.path), **values)
     connection.execute(statement.on_conflict_do_update(index_elements=["path"], set_=values))
 
 
 def pin_wish(connection: Connection, lock: Lock) -> Lock:
-    """Pins a file that asks for it, unless it is pinned; the lock that holds now."""
+    """Add the lock that a file asks for, unless it is locked. Return the current lock."""
     values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": True}
     connection.execute(insert(table).values(path=str(lock.path), **values).on_conflict_do_nothing())
     return all_locks(connection)[lock.path]
 
 
 def drop_lock(connection: Connection, path: Path) -> bool:
-    """Removes the lock of a file; False: there was none."""
+    """Remove the lock of a file. Return False if there was none."""
     return connection.execute(delete(table).where(table.c.path == str(path))).rowcount > 0
 
 
 def all_pins(connection: Connection) -> dict[Path, Pin]:
-    """Every file that is trusted, by its path."""
+    """Return all trusted files by path."""
     rows = connection.execute(select(trust.c.path, trust.c.digest, trust.c.trusted_at))
     found = (Pin(path=Path(path), digest=pin, trusted_at=at) for path, pin, at in rows)
     return {pin.path: pin for pin in found}
 
 
 def put_pins(connection: Connection, pins: Iterable[Pin]) -> None:
-    """Trusts files as they are said to be; what was trusted of them before is replaced."""
+    """Add or replace the pins of trusted files."""
     for pin in pins:
         values = {"digest": pin.digest, "trusted_at": pin.trusted_at}
         statement = insert(trust).values(path=str(pin.path), **values)
@@ -65,13 +64,13 @@ def put_pins(connection: Connection, pins: Iterable[Pin]) -> None:
 
 
 def drop_pins(connection: Connection, paths: Iterable[Path]) -> None:
-    """Takes the trust in files back."""
+    """Remove the pins of files."""
     for path in paths:
         connection.execute(delete(trust).where(trust.c.path == str(path)))
 
 
 def work_for(connection: Connection, workers: Iterable[str]) -> list[str]:
-    """The commissions and meetings of these workers that are not over."""
+    """Return the unfinished commissions and meetings of workers."""
     found: list[str] = []
     for work in (commissions, meetings):
         wanted = work.c.worker.in_(tuple(workers)) & work.c.status.not_in(_OVER)

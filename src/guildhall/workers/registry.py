@@ -6,7 +6,7 @@ Guildhall. A name that matches several files is an error. Does not parse worker 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, NoModel, No
 from guildhall.core.text import did_you_mean
 from guildhall.workers.loader import WORKER_SUFFIXES, check_file, load
 from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
-from guildhall.workers.package import PROJECT_FILE, only_toolbox, read_package
+from guildhall.workers.package import PROJECT_FILE, is_toolbox_only, read_package
 from guildhall.workers.package_store import Packages, worker_in
 
 if TYPE_CHECKING:
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent / "shipped"
 FILES = (*WORKER_SUFFIXES, PROJECT_FILE)  # how the name of a worker ends that is a file
-
-
-@dataclass(frozen=True)
-class _Found:
-    name: str
-    scope: Scope
-    path: Path
 
 
 class Registry:
@@ -52,7 +45,7 @@ class Registry:
         self._locks = locks or {}
 
     def find(self, name: str, cwd: Path) -> Worker:
-        """The worker of a name, of a place and a name such as `project/name`, or in a file relative to `cwd`."""
+        """Return the worker of a name, of a scope and a name such as `project/name`, or in a file relative to `cwd`."""
         if name.endswith(FILES):
             return self._in_file(cwd / name)
         scope, _, rest = name.rpartition("/")
@@ -63,7 +56,7 @@ class Registry:
             raise NotFound(f"there is no worker {name!r}", hint=hint)
         everything = [found for found in self._files() if not scope or found.scope == scope]
         matching = [found for found in everything if found.name == rest]
-        if not matching and scope in ("", "package") and only_toolbox(self._folders["package"] / rest):
+        if not matching and scope in ("", "package") and is_toolbox_only(self._folders["package"] / rest):
             hint = f"A worker has its tools when its file says so: toolboxes: [{rest}]."
             raise NotFound(f"the package {rest!r} is a toolbox and no worker", hint=hint)
         if not matching:
@@ -74,7 +67,7 @@ class Registry:
         return self._load(matching[0].path, matching[0].scope)
 
     def listed(self) -> list[Listed]:
-        """Every worker file, the wrong ones with what is wrong in them."""
+        """Return every worker, the invalid ones with their error."""
         return [self._listed(found) for found in self._files()]
 
     def _in_file(self, path: Path) -> Worker:
@@ -103,28 +96,23 @@ class Registry:
     def _lock(self, path: Path) -> Lock | None:
         return self._locks.get(path) or self._locks.get(path.resolve())
 
-    def _listed(self, found: _Found) -> Listed:
+    def _listed(self, found: Listed) -> Listed:
         pinned = self._lock(found.path) is not None
         try:
             in_package = found.scope == "package"
             definition = self._load(found.path, found.scope).definition if in_package else check_file(found.path)
         except GuildError as error:
-            return Listed(name=found.name, scope=found.scope, path=found.path, locked=pinned, error=str(error))
-        return Listed(
-            name=found.name,
-            scope=found.scope,
-            path=found.path,
-            status=definition.status,
-            locked=pinned or definition.locked,
-            description=definition.description,
-        )
+            return replace(found, locked=pinned, error=str(error))
+        locked = pinned or definition.locked
+        return replace(found, status=definition.status, locked=locked, description=definition.description)
 
-    def _files(self) -> Iterator[_Found]:
-        """Every worker file in the order of look-up; a folder that has two roles is seen once."""
+    def _files(self) -> Iterator[Listed]:
+        """Yield every worker file in the order of look-up. A folder that has two roles is listed once."""
         seen: set[Path] = set()
         for scope, top in self._folders.items():
             if scope == "package":
-                yield from (_Found(folder.name, scope, folder / PROJECT_FILE) for folder in self._packages.workers())
+                for folder in self._packages.workers():
+                    yield Listed(name=folder.name, scope=scope, path=folder / PROJECT_FILE)
                 continue
             for folder in (top, top / GENERATED):
                 if not folder.is_dir() or (real := folder.resolve()) in seen:
@@ -132,7 +120,7 @@ class Registry:
                 seen.add(real)
                 for path in _entries(real):
                     if path.name.endswith(WORKER_SUFFIXES) and not path.name.startswith(".") and path.is_file():
-                        yield _Found(path.stem, scope, path)
+                        yield Listed(name=path.stem, scope=scope, path=path)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -142,7 +130,7 @@ def _entries(folder: Path) -> list[Path]:
         raise InvalidFile(f"the folder cannot be read: {error.strerror}", where=str(folder)) from None
 
 
-def _ambiguous(name: str, found: list[_Found]) -> GuildError:
+def _ambiguous(name: str, found: list[Listed]) -> GuildError:
     places = "\n".join(f"  {one.scope}/{one.name}  {one.path}" for one in found)
     if len({one.scope for one in found}) == len(found):
         hint = f"Say which one: {' or '.join(f'{one.scope}/{one.name}' for one in found)}."
@@ -176,9 +164,9 @@ def choose_model(
     override: str | None = None,
     given_by: str = BY_OPTION,
 ) -> Choice:
-    """The model of a run. `override` beats all; a script is looked for where it was named.
+    """Return the model of a run and who chose it. A script is relative to the place that names it.
 
-    `given_by` is how a person could have named one.
+    `given_by`: how the user can name a model, for the error.
     """
     candidates: tuple[tuple[Chooser, str | None], ...] = (
         ("override", override),
@@ -199,6 +187,6 @@ def choose_model(
 
 
 def normal(model: str) -> str:
-    """`provider/model` as `provider:model`; what already has a colon before the first slash stays as it is."""
+    """Return `provider/model` as `provider:model`. A name with a colon before the first slash is unchanged."""
     provider, slash, rest = model.partition("/")
     return f"{provider}:{rest}" if slash and provider and rest and ":" not in provider else model

@@ -66,7 +66,7 @@ def read_inside(folder: str, name: str, label: str = "the prompts folder") -> st
 
 
 def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The rendered text as `text`, or what is wrong as `error`, with `file` and `line` where they are known."""
+    """Return the rendered text as `text`, or the problem as `error`, with `file` and `line` if known."""
     from jinja2 import FunctionLoader, StrictUndefined, TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -96,12 +96,12 @@ def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(folder: str, name: str) -> str:
-    """A file that a template names: from the prompts folder on, or, the same, from the project on."""
+    """Return a file that a template names, relative to the prompts folder or to the project."""
     return read_inside(folder, name.removeprefix("prompts/"))
 
 
 def _place(error: Exception, folder: str) -> dict[str, Any]:
-    """Where in which template it happened; jinja2 puts the template's own lines into the traceback."""
+    """Return the template and line of an error. jinja2 puts the lines of the template into the traceback."""
     line: int | None = getattr(error, "lineno", None)
     if line is not None:
         return {"file": str(getattr(error, "name", "")), "line": line}
@@ -110,7 +110,7 @@ def _place(error: Exception, folder: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Reads the request, limits this process, renders, answers."""
+    """Read the request, limit this process, render, and answer."""
     request = json.load(sys.stdin.buffer)
     sys.path[:] = request["path"]
     seconds = int(request["seconds"])

@@ -22,11 +22,11 @@ from guildhall.room import mentions
 from guildhall.room.model import ALL
 from guildhall.runs.assembly.assembled import from_snapshot, snapshot
 from guildhall.runs.plan.model import Executes
+from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits, ToolRule
 from guildhall.workers.loader import in_todays_words
 from guildhall.workers.model import BUILT_IN_TOOLS, Worker
-from guildhall.workers.references import Code, CodeFile
 from guildhall.workers.registry import normal
 from guildhall.workflow.definition import OTHER_NAMES, AgentDefinition, Definition
 from guildhall.workflow.model import Agent, Names, Workflow, command, unfilled
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from guildhall.core.yaml import Location, Source
-    from guildhall.workers.trust import Trust
+    from guildhall.workers.code import Trust
 
     Find = Callable[[str], Worker]  # a worker by its name or file, as the workflow's project sees it
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import Executes, Plan
-    from guildhall.workers.trust import Seen, Trust
+    from guildhall.workers.code import Trust
+    from guildhall.workers.model import Seen
 
 
 _INDENT = "  "

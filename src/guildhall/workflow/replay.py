@@ -23,7 +23,7 @@ from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolS
 from guildhall.runs.replay.replay import Difference, Over, Replayed, difference_of
 from guildhall.runs.replay.script_export import TeamPart
 from guildhall.runtimes.model import Assignment, Doors, Outcome
-from guildhall.store.temporary import scratch
+from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import election, records
 from guildhall.workflow.agent_steps import effects_before
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Run
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
-    from guildhall.runs.replay.recordings import Recordings
+    from guildhall.runs.replay.replay import Recordings
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
     from guildhall.workflow.model import Agent, Values, Workflow

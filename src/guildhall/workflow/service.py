@@ -162,7 +162,7 @@ class Workflows:
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
         seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
-        return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
+        return await self._runs.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
     async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
         """A worker takes a seat in `global:main`: the workflow, where it lives, or ready to be launched with it."""
@@ -205,7 +205,7 @@ class Workflows:
         """Raises where an agent's model has no price, so that the team's budget could not be kept."""
         for agent in workflow.agents if request.budget is not None else ():
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
-            source = self._runs.source(choice.model, frame)
+            source = self._runs.source_of(choice.model, frame, False)
             if not has_price(source):
                 raise ModelUnusable(
                     f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "
@@ -224,7 +224,7 @@ class Workflows:
         there = workflow.frame(frame)
         seat = self._conductor(workflow, there, lambda connection, run: None)
         seat = replace(seat, plan=self._opening(run, workflow, there, grant))
-        return await self._runs.preparation.prepare_again(run, frame, grant=grant, seat=seat)
+        return await self._runs.prepare_again(run, frame, grant=grant, seat=seat)
 
     def _opening(self, run: str, workflow: Workflow, frame: Frame, grant: Grant | None) -> str:
         """What could happen when it goes on, in a line."""

@@ -1,4 +1,4 @@
-"""Examples: the files that `guild init` writes, and the stories that `guild demo` plays.
+"""Examples: the stories that `guild demo` plays, and in `data` the files of the examples that `guild init` writes.
 
-The files of an example are in `data`. Does not parse the commands (see `cli.commands.setup`).
+Does not parse the commands (see `cli.commands.setup`).
 """

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.activities.contract import Decided
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import HallClient
+    from guildhall.cli.command import Context
     from guildhall.jobs.model import JobShown
     from guildhall.runs.model import Run
 
@@ -79,10 +78,8 @@ def print_job(id: str, shown: JobShown, screen: Screen) -> None:
         ["cost", money(shown.cost_usd)],
         *(["artifact", screen.exactly(path)] for path in shown.artifacts),
     ]
-    screen.table([row for row in rows if row[1]])
-    if job.summary:
-        screen.heading("\nsummary")
-        screen.result(job.summary)
+    screen.facts(rows)
+    screen.section("summary", job.summary)
     _print_questions(id, shown, screen)
     print_decisions(shown.decisions, screen)
     if job.status == "completed":
@@ -95,18 +92,15 @@ def print_job(id: str, shown: JobShown, screen: Screen) -> None:
 
 
 def _print_questions(id: str, shown: JobShown, screen: Screen) -> None:
-    wrapped = screen.out.isatty()
     questions = () if shown.job.run else shown.questions  # a member's have no ids
     if shown.asked or questions:
         screen.heading("\nquestions")
     for one in shown.asked:
-        screen.result(f"{one.ask}:\n{screen.barred(one.question, wrapped=wrapped)}")
-        answer = (
-            f"answer:\n{screen.barred(one.answer, wrapped=wrapped)}" if one.answer else f"guild answer {one.ask} ..."
-        )
-        screen.result(answer)
+        screen.result(f"{one.ask}:\n{screen.barred(one.question)}")
+        answer = one.answer and f"answer:\n{screen.barred(one.answer)}"
+        screen.result(answer or f"guild answer {one.ask} ...")
     for question in questions:
-        screen.result(screen.barred(question, wrapped=wrapped))
+        screen.result(screen.barred(question))
         if shown.job.status == "running":
             screen.note(how_to_answer(id, question, questions))
 
@@ -115,7 +109,7 @@ def _print_questions(id: str, shown: JobShown, screen: Screen) -> None:
 
 
 def how_to_answer(job: str, question: str, questions: Sequence[str]) -> str:
-    """The command that answers one of a job's open questions; its beginning says which, where there are several."""
+    """Return the command that answers one of a job's open questions. It names the question if there are several."""
     if len(questions) == 1:
         return f'guild answer {job} "..."'
     whole = " ".join(question.split())
@@ -125,7 +119,7 @@ def how_to_answer(job: str, question: str, questions: Sequence[str]) -> str:
 
 
 def question_meant(given: str, questions: Sequence[str]) -> str:
-    """The question that is meant by its text, or by its beginning; what fits none is for the member to refuse."""
+    """Return the question with this text or beginning. The member refuses a text that fits none."""
     found = _meant(given, questions)
     if len(found) > 1:
         raise UsageError(f"{len(found)} questions begin with {given!r}", hint="Give more of the one that is meant.")
@@ -139,39 +133,25 @@ def _meant(given: str, questions: Sequence[str]) -> list[str]:
     return [one for one in questions if beginning and " ".join(one.split()).startswith(beginning)]
 
 
-async def wait_for_member(id: str, client: HallClient, frame: Frame) -> JobShown:
-    """Wait until a job of a member has ended, or waits for the user."""
-    while (shown := await client.jobs.get(id, frame)).job.status == "running" and not shown.waits:
+async def wait_for_member(id: str, ctx: Context) -> int:
+    """Wait until a job of a member has ended or needs the user. Print its end and return the exit code."""
+    while (shown := await ctx.client.jobs.get(id, ctx.frame)).job.status == "running" and not shown.waits:
         await SystemClock().sleep(_POLL_S)
-    return shown
-
-
-async def print_end(id: str, shown: JobShown, client: HallClient, frame: Frame, screen: Screen) -> int:
-    """Print the result of a member's job, or its open questions. Return the exit code."""
-    if shown.waits:
+    status, screen = shown.job.status, ctx.screen
+    result = await ctx.client.jobs.result(id, ctx.frame) if status == "completed" else None
+    if ctx.args.json:
+        screen.json({**shown.as_wire(), **(result.as_wire() if result else {}), "member": id.rpartition("/")[0]})
+    elif shown.waits:
         for question in shown.questions:
-            screen.note(screen.barred(question, wrapped=screen.out.isatty()))
+            screen.note(screen.barred(question))
             screen.note(f"It waits for you: {how_to_answer(id, question, shown.questions)}", "yellow")
         if not shown.questions:
             screen.note(f'It waits for you: guild answer {id} "..."', "yellow")
-    elif shown.job.status == "completed":
-        screen.result((await client.jobs.result(id, frame)).output)
+    elif result is not None:
+        screen.result(result.output)
     else:
-        screen.note(f"guild: {id} {shown.job.status}: {shown.job.error or 'no reason was given'}", "red")
-    return _exit_code(shown)
-
-
-async def print_end_as_json(id: str, shown: JobShown, client: HallClient, frame: Frame, screen: Screen) -> int:
-    """Print the status of a member's job, with its result if it is completed. Return the exit code."""
-    result = (await client.jobs.result(id, frame)).as_wire() if shown.job.status == "completed" else {}
-    screen.json({**shown.as_wire(), **result, "member": id.rpartition("/")[0]})
-    return _exit_code(shown)
-
-
-def _exit_code(shown: JobShown) -> int:
-    if shown.waits:
-        return exit_codes.NEEDS_YOU
-    return exit_codes.DONE if shown.job.status == "completed" else exit_codes.FAILED
+        screen.note(f"guild: {id} {status}: {shown.job.error or 'no reason was given'}", "red")
+    return exit_codes.NEEDS_YOU if shown.waits else exit_codes.DONE if result is not None else exit_codes.FAILED
 
 
 def label_of(text: str) -> str:

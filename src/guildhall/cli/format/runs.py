@@ -14,29 +14,7 @@ from guildhall.core.clock import moment
 from guildhall.core.errors import ErrorInfo
 from guildhall.runs.model import AMOUNT, DATE, WORDS, Ask, Run
 from guildhall.runs.purpose import WorkflowPurpose
-from guildhall.runs.record.entries import (
-    Answered,
-    Assembly,
-    Crashed,
-    Ended,
-    Entry,
-    LimitAsked,
-    LoopAsked,
-    ModelAnswered,
-    ModelAsked,
-    ModelCallFailed,
-    Paused,
-    Payload,
-    QuestionAsked,
-    Resumed,
-    Said,
-    ToolAsked,
-    ToolDoubted,
-    ToolEnded,
-    ToolRefused,
-    ToolStarted,
-    WorkerCreated,
-)
+from guildhall.runs.record import entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,6 +25,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.model import Shown
 
 _MAX_SUMMARY_CHARS = 160
+_CALLED_FIELDS = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
 # A resumed run replays its recorded answers, so these errors would occur again.
 _FINAL_ERRORS = ("runtime_failed", "not_fulfilled", "context_too_long")
 # The hints of these errors contain the command `guild resume`.
@@ -78,57 +57,57 @@ def _span(seconds: float) -> str:
     return ""
 
 
-def entry_line(entry: Entry[Payload]) -> str:
+def entry_line(entry: entries.Entry[entries.Payload]) -> str:
     """Return a journal entry as one line."""
     key = one_line(entry.key or "-", 20)
     told = one_line(_describe(entry.data), _MAX_SUMMARY_CHARS)
     return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {told}".rstrip()
 
 
-def _describe(data: Payload) -> str:
+def _describe(data: entries.Payload) -> str:
     """Return the main facts of an entry."""
     match data:
-        case Assembly():
+        case entries.Assembly():
             from guildhall.runtimes.model import labelled
 
             return "; ".join([data.model, *map(labelled, data.attachments)])
-        case ModelAsked():
+        case entries.ModelAsked():
             again = f"attempt {data.attempt + 1}: " if data.attempt else ""
             return again + "; ".join(_text(part.get("content")) for part in data.message)
-        case ModelAnswered():
+        case entries.ModelAnswered():
             return "; ".join(_spoken(data.response))
-        case ModelCallFailed() | Crashed():
+        case entries.ModelCallFailed() | entries.Crashed():
             return data.message
-        case Said():
+        case entries.Said():
             return data.words
-        case Answered():
+        case entries.Answered():
             return " ".join(filter(None, (data.ask, data.choice, data.note))) + _more(data.bounds)
-        case Resumed():
+        case entries.Resumed():
             return f"was {data.was}{_more(data.bounds)}"
-        case Ended():
+        case entries.Ended():
             return _stopped(data.status, data.error["message"] if data.error else data.reason)
-        case Paused():
+        case entries.Paused():
             return _stopped(data.status, data.reason)
-        case WorkerCreated():
+        case entries.WorkerCreated():
             return _json(data.to_record())
         case _:
             return _describe_call(data)
 
 
-def _describe_call(data: Payload) -> str:
+def _describe_call(data: entries.Payload) -> str:
     match data:
-        case ToolRefused():  # with what the model reads: who refused it, and why
+        case entries.ToolRefused():  # with what the model reads: who refused it, and why
             return f"{_call(data)}: {_content(data.result) or data.reason or ''}"
-        case ToolAsked() | ToolStarted() | ToolDoubted():
+        case entries.ToolAsked() | entries.ToolStarted() | entries.ToolDoubted():
             return _call(data)
-        case ToolEnded():
+        case entries.ToolEnded():
             text = _content(data.result)
             return f"error: {text}" if data.result.get("is_error") else text
-        case LoopAsked():
+        case entries.LoopAsked():
             return f"{data.title}, {data.ask} asks whether they may go on"
-        case QuestionAsked():
+        case entries.QuestionAsked():
             return f"{data.ask} asks: {data.question}"
-        case LimitAsked():
+        case entries.LimitAsked():
             return f"{data.limit} {data.value} is used up, {data.ask} asks for more"
         case _:
             return ""
@@ -147,7 +126,7 @@ def _spoken(response: Mapping[str, Any]) -> Iterator[str]:
             yield f"says {_text(part['content'])}"
 
 
-def _call(data: ToolRefused | ToolAsked | ToolStarted | ToolDoubted) -> str:
+def _call(data: entries.ToolRefused | entries.ToolAsked | entries.ToolStarted | entries.ToolDoubted) -> str:
     return f"{data.tool} {_json(data.arguments)}"
 
 
@@ -187,30 +166,25 @@ async def result_data(shown: Shown, client: HallClient) -> dict[str, Any]:
         "error": run.error,
         "usage": shown.usage.as_dict(),
         "cost_usd": shown.usage.cost_usd,
-        "runs": [_called(one) for one in shown.below],
+        "runs": [{key: value for key, value in one.as_dict().items() if key in _CALLED_FIELDS} for one in shown.below],
         "asks": [ask.as_dict() for ask in shown.asks if ask.status == "open"],
         **team,
     }
 
 
-def _called(run: Run) -> dict[str, Any]:
-    keys = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
-    data = run.as_dict()
-    return {key: data[key] for key in keys}
-
-
-def next_steps(shown: Shown, screen: Screen) -> list[str]:
-    """Return lines with the commands that continue a run that has stopped."""
+def print_next_steps(shown: Shown, screen: Screen) -> None:
+    """Print the commands that continue a run that has stopped."""
     run = shown.run
     waiting = [ask for ask in shown.asks if ask.status == "open"]
-    lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
-    lines += [f"Answer with: {how_to_answer(ask)}" for ask in waiting]
+    for ask in waiting:
+        screen.note(f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}")
+    for ask in waiting:
+        screen.note(f"Answer with: {how_to_answer(ask)}")
     if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
         verb = "meet" if run.kind == "meeting" else "resume"
-        lines.append(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
+        screen.note(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
     elif _may_try_again(run):
-        lines.append(f"Try again from there: guild resume {id_of(run)}")
-    return lines
+        screen.note(f"Try again from there: guild resume {id_of(run)}")
 
 
 def how_to_answer(ask: Ask, *, here: bool = False) -> str:
@@ -230,11 +204,9 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 
 def _may_try_again(run: Run) -> bool:
     """Return True if a failed run could succeed when it is resumed, and its hint does not say so already."""
-    if run.status != "failed" or run.parent is not None or run.error_code in _FINAL_ERRORS:
+    if run.status != "failed" or run.parent is not None or run.error_code in (*_FINAL_ERRORS, *RESUME_HINTED):
         return False
-    if run.kind == "workflow" and run.error_code == "invalid_file":  # it keeps the text that it began with
-        return False
-    return run.error_code not in RESUME_HINTED
+    return run.kind != "workflow" or run.error_code != "invalid_file"  # it keeps the text that it began with
 
 
 def used(shown: Shown) -> str:
@@ -264,14 +236,12 @@ def print_outcome(shown: Shown, screen: Screen) -> None:
     for ask in shown.asks:
         if ask.status == "open" and ask.question.body:
             screen.note(screen.barred(ask.question.body, wrapped=screen.err.isatty()))
-    for line in next_steps(shown, screen):
-        screen.note(line)
+    print_next_steps(shown, screen)
 
 
 def print_error(run: Run, error: ErrorInfo | ErrorData, screen: Screen) -> None:
     """Print why a run failed, and the hint of the error."""
     where = f"{place}: " if (place := error.get("where")) else ""
-    message = error["message"]
-    screen.note(f"guild: {id_of(run)} {run.status}: {where}{message}", "red")
+    screen.note(f"guild: {id_of(run)} {run.status}: {where}{error['message']}", "red")
     if hint := error.get("hint"):
         screen.note(rename_run(hint, run))

@@ -1,21 +1,32 @@
-"""Workflow output: prints workflows and their agents, with the command that retries a failed agent.
+"""Workflow output: prints workflows and their agents, and formats the events and messages of a room as lines.
 
-Does not print the messages of a workflow (see `cli.format.rooms`).
+Messages are formatted in full. Their further lines are indented, so that none can pass for another message. Does not
+follow a run (see `cli.follow`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.screen import Screen, money
+from guildhall.cli.screen import Screen, money, one_line, plain
 from guildhall.core.clock import moment
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.workflow.target import GLOBAL, AgentShown, Target, WorkflowShown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from guildhall.room.model import Message
     from guildhall.runs.model import Run
+
+# Tools whose calls are printed as the event that they cause. Only a failed call is printed as a call.
+SHOWN_AS_EVENTS = frozenset(
+    {
+        *("channel_send", "document_write", "document_append", "document_create", "document_suggest"),
+        *("proposal_create", "proposal_vote", "proposal_cancel", "status_set", "no_action"),
+    }
+)
+_ROOM = "room"  # the speaker of messages without a sender
 
 
 def name_of(run: Run) -> str:
@@ -35,12 +46,14 @@ def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str
 
 def _agent(agent: AgentShown) -> str:
     """Return the state of an agent in a few words."""
-    parts = [agent.status if not agent.task else f"{agent.status}: {agent.task}"]
-    parts += [agent.state] if agent.state else []
-    parts += [f"{agent.unread} unread"] if agent.unread else []
-    parts += [f"wakes {agent.schedule.wakeup}"] if agent.schedule else []
-    parts += [money(agent.cost_usd)] if agent.runs else []
-    return "; ".join(parts)
+    parts = (
+        f"{agent.status}: {agent.task}" if agent.task else agent.status,
+        agent.state,
+        f"{agent.unread} unread" if agent.unread else None,
+        f"wakes {agent.schedule.wakeup}" if agent.schedule else None,
+        money(agent.cost_usd) if agent.runs else None,
+    )
+    return "; ".join(filter(None, parts))
 
 
 def failed_agents(workflow: WorkflowShown) -> list[AgentShown]:
@@ -58,45 +71,74 @@ def print_workflow(workflow: WorkflowShown, screen: Screen) -> None:
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""
     rows = [
         ["workflow", f"{workflow.target}{again}"],
+        ["file", workflow.file if workflow.name != GLOBAL else ""],
         ["run", workflow.run],
         ["status", f"{workflow.status} ({workflow.reason})" if workflow.reason else workflow.status],
         ["mode", "until it is stopped" if workflow.mode == "start" else "until it is quiet"],
         ["started", workflow.created_at],
+        ["ended", workflow.ended_at or ""],
+        ["said", f"{workflow.messages} messages"],
+        ["cost", money(workflow.cost_usd)],
     ]
-    if workflow.name != GLOBAL:
-        rows.insert(1, ["file", workflow.file])
-    if workflow.ended_at:
-        rows.append(["ended", workflow.ended_at])
-    rows.append(["said", f"{workflow.messages} messages"])
-    rows.append(["cost", money(workflow.cost_usd)])
-    screen.table(rows)
+    screen.facts(rows)
     print_agents(workflow.agents, screen)
 
 
 def print_agents(agents: Sequence[AgentShown], screen: Screen) -> None:
-    if not agents:
-        return
-    screen.heading("\nagents")
-    screen.table(
-        [
-            [
-                str(agent.target),
-                agent.status,
-                "; ".join(filter(None, (agent.task, agent.state))) or "-",
-                f"{agent.unread} unread",
-                "1 run" if agent.runs == 1 else f"{agent.runs} runs",
-                money(agent.cost_usd) if agent.runs else "-",
-                _wakes(agent),
-            ]
-            for agent in agents
-        ],
-        indent="  ",
-    )
+    rows: list[list[str]] = []
+    for agent in agents:
+        does = "; ".join(filter(None, (agent.task, agent.state))) or "-"
+        runs, cost = "1 run" if agent.runs == 1 else f"{agent.runs} runs", money(agent.cost_usd) if agent.runs else "-"
+        wakes, schedule = "", agent.schedule
+        if schedule is not None:
+            due = f", next {moment(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
+            wakes = f"wakes {schedule.wakeup}{due}"
+        rows.append([str(agent.target), agent.status, does, f"{agent.unread} unread", runs, cost, wakes])
+    if rows:
+        screen.heading("\nagents")
+        screen.table(rows, indent="  ")
 
 
-def _wakes(agent: AgentShown) -> str:
-    schedule = agent.schedule
-    if schedule is None:
-        return ""
-    due = f", next {moment(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
-    return f"wakes {schedule.wakeup}{due}"
+def event_line(type: str, data: Mapping[str, Any]) -> str | None:
+    """Return an event of a room or a workflow as one line, or None if it is not printed."""
+    actor = one_line(str(data.get("actor")), 80)
+    match type:
+        case "message" | "held":
+            speaker = actor if data.get("kind") in ("message", "suggestion") else _ROOM
+            kept = " (held back: this seems to go round in circles)" if type == "held" else ""
+            return _message_text(speaker, data.get("reached") or (), str(data.get("content"))) + kept
+        case "vote":
+            why = f" ({data['reason']})" if data.get("reason") else ""
+            return one_line(f"{actor} votes on {data.get('id')}: {data.get('choice')}{why}", 500)
+        case "document":
+            done = "made" if data.get("new") else "changed"
+            return one_line(f"{actor} {done} the document {data.get('path')} ({data.get('size')} bytes)", 500)
+        case "status":
+            text = "; ".join(str(data[name]) for name in ("task", "state") if data.get(name))
+            return one_line(f"{actor} is at: {text}", 500) if text else None
+        case "no_action":
+            return one_line(f"{actor} has nothing to do: {data.get('reason') or 'no reason given'}", 500)
+        case "trouble":
+            return one_line(f"{_ROOM}: {data.get('message')}", 500)
+        case "workflow":
+            phases = {
+                "setup": "setup" if data.get("steps") else None,
+                "election": "the agents elect who writes the documents",
+                "quiet": "quiet",
+            }
+            return phases.get(str(data.get("phase")))
+        case _:
+            return None
+
+
+def _message_text(speaker: str, recipients: Any, content: str) -> str:
+    """Return a message with its sender and recipients. Further lines are indented, so that none can pass for one."""
+    to = ", ".join(map(str, recipients))
+    first = f"{speaker} to {to}" if to else speaker
+    return f"{one_line(first, 200)}: {plain(content).strip()}".replace("\n", "\n    ")
+
+
+def message_line(message: Message) -> str:
+    """Return a message of the channel as a line of `guild log`."""
+    speaker = message.sender if message.kind in ("message", "suggestion") else _ROOM
+    return f"      {message.at[11:19]}Z  {_message_text(speaker, message.mentions, message.content)}"

@@ -42,10 +42,7 @@ if TYPE_CHECKING:
     from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runs.replay.fork import Forked
     from guildhall.runs.replay.replay import Replayed
-    from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.package import Added, Kind, PackageShown
-    from guildhall.workers.package_store import PackageListed
-    from guildhall.workers.trust import Pin, Seen
+    from guildhall.workers.model import Added, Listed, PackageKind, PackageListed, PackageShown, Pin, Seen, Worker
     from guildhall.workflow.plan import WorkflowPlan
     from guildhall.workflow.target import Schedule, Sent, Start, Target, WorkflowShown
 
@@ -410,7 +407,7 @@ class Packages(Protocol):
         """Return what a package folder contains, installed or not, without executing any of its code."""
         ...
 
-    async def create(self, name: str, *, kind: Kind = "worker", template: str | None = None) -> Path:
+    async def create(self, name: str, *, kind: PackageKind = "worker", template: str | None = None) -> Path:
         """Create and install a package from a template and return its folder."""
         ...
 

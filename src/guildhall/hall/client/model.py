@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from guildhall.members.model import MemberStatus
     from guildhall.room.model import Proposal, Vote
     from guildhall.runs.plan.model import Executes, Plan
-    from guildhall.workers.model import Worker
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen, Worker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.prepare import SourceOf
     from guildhall.runs.execution.runs import RuntimeOf
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Worker
-    from guildhall.workers.trust import Pin
+    from guildhall.workers.model import Pin, Worker
     from guildhall.workflow.service import WorkflowPolicy
 
 

@@ -24,6 +24,7 @@ from guildhall.store.schema import SET_HOME
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from guildhall.activities.owner import RunOwner
     from guildhall.core.paths import Home
     from guildhall.jobs.service import Jobs
     from guildhall.members.service import Members
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.hooks import Seating
     from guildhall.runs.purpose import RunKind
     from guildhall.workflow.service import Workflows
 
@@ -204,7 +204,7 @@ class Hall:
 
     # owners of runs
 
-    def owner_of(self, kind: RunKind) -> Seating | None:
+    def owner_of(self, kind: RunKind) -> RunOwner | None:
         """Return the service that owns the runs of this kind, or None if none does."""
         if kind == "job":
             return self.jobs
@@ -212,7 +212,7 @@ class Hall:
             return self.meetings
         return self.commissions if kind == "commission" else None
 
-    def owners(self) -> tuple[Seating, ...]:
+    def owners(self) -> tuple[RunOwner, ...]:
         """Return all services that own runs."""
         return (self.jobs, self.commissions, self.meetings)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from guildhall.activities.owner import RunOwner
     from guildhall.core.events import Event, EventBus
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.environment import Environment
@@ -34,16 +35,15 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.hooks import Seating
     from guildhall.runs.model import Ask, ParkCause, RunRequest
     from guildhall.runs.replay.fork import Forks
-    from guildhall.runs.replay.recordings import Recordings
+    from guildhall.runs.replay.replay import Recordings
     from guildhall.tools.model import Toolbox
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.service import Workflows
 
     # Returns the service that owns the runs of a kind: jobs, commissions or meetings. None: no service does.
-    OwnerOf = Callable[[RunKind], Seating | None]
+    OwnerOf = Callable[[RunKind], RunOwner | None]
 
 MAX_BUFFERED_EVENTS = 1_000  # for a client that reads slowly, if the hall stays
 _CHOOSE_ANOTHER = "Name another file in `context.config.db`."
@@ -97,7 +97,7 @@ class RunServices:
         from guildhall.jobs import service as jobs
         from guildhall.projects.commissions.service import recorded_hooks
         from guildhall.projects.meetings.service import recorded_session_hooks
-        from guildhall.runs.replay.recordings import Recordings
+        from guildhall.runs.replay.replay import Recordings
 
         return Recordings(
             store=self.store,
@@ -170,7 +170,7 @@ class RunServices:
         if not isinstance(request.purpose, CallPurpose):
             worker = self.workers.find(request.worker, frame)
             self.workers.check_trust(worker, frame, [toolbox.name for toolbox in given])
-        return await self.runs.preparation.prepare(request, frame, given)
+        return await self.runs.prepare(request, frame, given)
 
     async def prepare_again(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
@@ -186,11 +186,11 @@ class RunServices:
             return await self.workflows.again(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
             return await owner.again(run, frame, grant)
-        return await self.runs.preparation.prepare_again(run, frame, given, grant)
+        return await self.runs.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
         """Start to execute a prepared run."""
-        if self.history.get(prepared.run).kind == "workflow":
+        if prepared.purpose.kind == "workflow":
             self.workflows.launch(prepared)
         else:
             self.runs.launch(prepared)

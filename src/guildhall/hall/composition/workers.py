@@ -20,10 +20,10 @@ from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
+from guildhall.workers.code import how_to_trust
 from guildhall.workers.definition import ToolRule
 from guildhall.workers.lifecycle import usable, wish
 from guildhall.workers.registry import Registry
-from guildhall.workers.trust import Pin, how_to_trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Listed, Pin, Worker
 
     # The tools that a worker has in a project without declaring them: worker, frame, run, context.
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]
@@ -148,19 +148,9 @@ class WorkerServices:
     @cached_property
     def planner(self) -> Planner:
         """Computes what a worker could do. It starts nothing that could do anything."""
-        from guildhall.runs.assembly.memory import RunMemory
         from guildhall.runs.plan.planner import Planner
 
-        return Planner(
-            supply=self.supply,
-            find=self.find,
-            everyone=self.listed,
-            active=self.active,
-            describe=self._runtimes.boxes.describe,
-            memory=RunMemory(memory=self._memory(), request_compaction=lambda request: None),
-            provided=self._project_tools,
-            priced=self.has_price,
-        )
+        return Planner(assembler=self.assembler, priced=self.has_price)
 
     @cached_property
     def assembler(self) -> Assembler:
@@ -169,16 +159,14 @@ class WorkerServices:
         from guildhall.runs.assembly.memory import RunMemory
 
         return Assembler(
-            self._environment.environ,
             find=self.find,
             everyone=self.listed,
             active=self.active,
-            settings=self._environment.settings,
             describe=self._runtimes.boxes.describe,
             memory=RunMemory(
                 memory=self._memory(), request_compaction=lambda request: self._compactor().start(request)
             ),
-            instead=self._environment.policy.replace_tool,
+            replace_tool=self._environment.policy.replace_tool,
             supply=self.supply,
             serve=self._serve,
             provided=self._project_tools,

@@ -16,9 +16,9 @@ from guildhall.core.text import did_you_mean
 from guildhall.room.tools import room_tools
 from guildhall.runs.assembly.preflight import refuse
 from guildhall.runs.plan.planner import PlannedSeat
+from guildhall.workers.code import Trust
 from guildhall.workers.lifecycle import usable
 from guildhall.workers.registry import choose_model
-from guildhall.workers.trust import Trust
 from guildhall.workflow.loader import demand_trust, load
 from guildhall.workflow.plan import WorkflowPlan, as_far_as_known, plan
 from guildhall.workflow.replay import WorkflowReplays

@@ -104,7 +104,7 @@ def _settings(hall: Hall, frame: Frame) -> Check:
 
 
 def _keys(hall: Hall, frame: Frame) -> Check:
-    names = [key.variable for key in detected_keys(joined(hall.environ, frame.keys))]
+    names = detected_keys(joined(hall.environ, frame.keys))
     hint = (
         None if names else "Set a provider's key, such as ANTHROPIC_API_KEY. `script:` models and the demo need none."
     )

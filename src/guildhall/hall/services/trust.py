@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.hall.client.interface import Trust
 from guildhall.workers import records
-from guildhall.workers.trust import Pin, Seen
+from guildhall.workers.model import Pin, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,13 +14,12 @@ from guildhall.core.paths import project_root
 from guildhall.hall.client.model import Trusting
 from guildhall.hall.composition.workflow_files import load_workflow, plans_of_agents
 from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_programs, tests_in
-from guildhall.members.service import member_code
+from guildhall.members.folders import member_code
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import Executes, Plan
+from guildhall.workers.code import Code, Trust, toolboxes_in
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
-from guildhall.workers.references import Code, toolboxes_in
-from guildhall.workers.trust import Trust
 from guildhall.workflow.loader import executed
 from guildhall.workflow.plan import as_far_as_known
 from guildhall.workflow.target import MAIN, is_workflow, workflows_in

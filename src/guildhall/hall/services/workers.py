@@ -26,30 +26,31 @@ from guildhall.runs.record.records import unfinished
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings
 from guildhall.workers import lifecycle, records
+from guildhall.workers.code import package_code
 from guildhall.workers.definition import Definition
-from guildhall.workers.model import WORKERS, Listed, Worker
-from guildhall.workers.package import (
+from guildhall.workers.model import (
+    WORKERS,
     Added,
-    Kind,
-    Package,
+    Listed,
+    PackageKind,
+    PackageListed,
     PackageShown,
     PackageTool,
-    described_files,
-    read_package,
-    tools_said,
+    Worker,
 )
+from guildhall.workers.package import Package, read_package
 from guildhall.workers.package_store import (
-    PackageListed,
     Packages,
     add_package,
     code_in,
+    described_files,
     listed_as,
     new_package,
     remove_package,
+    tools_said,
     worker_in,
 )
 from guildhall.workers.records import work_for
-from guildhall.workers.references import activation_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +117,7 @@ class PackageService(interface.Packages):
     async def inspect(self, folder: Path) -> PackageShown:
         return await asyncio.to_thread(_inspect, folder)
 
-    async def create(self, name: str, *, kind: Kind = "worker", template: str | None = None) -> Path:
+    async def create(self, name: str, *, kind: PackageKind = "worker", template: str | None = None) -> Path:
         return new_package(self._hall.home, name, kind, template)
 
     async def add(self, folder: Path, *, seen: str | None = None, force: bool = False) -> Added:
@@ -166,7 +167,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
             problems.append(str(error))
     if package.table.activate is not None:
         try:
-            await demand_function(activation_of(package), str(package.path))
+            await demand_function(package_code(package, "activation"), str(package.path))
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
@@ -226,7 +227,7 @@ class MemberService(Members):
         return self._hall.members.shown(self._hall.members.find(name, frame))
 
     async def create(self, name: str, frame: Frame, *, template: str | None = None) -> Path:
-        from guildhall.members.create import new_member
+        from guildhall.members.folders import new_member
 
         return new_member(frame.root, name, template)
 

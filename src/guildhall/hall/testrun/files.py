@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, NotTrusted
 from guildhall.core.paths import Home, project_root
+from guildhall.workers.code import Code, CodeFile, Trust
 from guildhall.workers.package_store import ASIDE
-from guildhall.workers.references import Code, CodeFile
-from guildhall.workers.trust import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

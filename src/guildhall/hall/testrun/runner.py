@@ -50,7 +50,7 @@ from guildhall.runs.replay.normalize import Neutral
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.definition import TypedHandler
 from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
-from guildhall.workers.trust import Pin, Seen, Trust
+from guildhall.workers.code import Trust
 from guildhall.workflow.ordering import RecordedOrder, begins, ends, who
 from guildhall.workflow.service import WorkflowPolicy
 from guildhall.workflow.start import values_of
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.callees import Outsiders
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.plan.model import Plan
-    from guildhall.workers.model import Worker
+    from guildhall.workers.model import Pin, Seen, Worker
 
 _IN_MEMORY = "/dev/shm"  # where a file is never waited for
 

@@ -269,15 +269,10 @@ class Anthropic:
         if not isinstance(reason := answer.get("stop_reason"), str):
             raise BrokenOff
         blocks = base.objects(answer.get("content"), "content")
-        return ModelResponse(
-            parts=[part for block, place in blocks if (part := _part(block, place)) is not None],
-            usage=_usage(base.mapping(answer.get("usage") or {}, "usage")),
-            model_name=str(answer.get("model") or ""),
-            provider_name=API,
-            provider_response_id=str(answer.get("id") or ""),
-            provider_details=base.keeping(API, answer),
-            finish_reason=_FINISH.get(reason, "stop"),
-        )
+        parts = [part for block, place in blocks if (part := _part(block, place)) is not None]
+        usage = _usage(base.mapping(answer.get("usage") or {}, "usage"))
+        finish = _FINISH.get(reason, "stop")
+        return base.whole_response(answer, parts, API, API, usage, finish)
 
     def system(self, body: Mapping[str, Any]) -> str:
         return base.shown(body.get("system"), "system")

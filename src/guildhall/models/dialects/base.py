@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 from pydantic_ai.messages import (
     BinaryContent,
+    FinishReason,
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
@@ -35,6 +36,8 @@ from guildhall.core.text import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from pydantic_ai.usage import RequestUsage
 
     FileOf = Callable[[Mapping[str, Any], str], BinaryContent | None]
 
@@ -402,9 +405,24 @@ def kept(response: ModelResponse, api: str) -> dict[str, Any] | None:
     return dict(wire["answer"]) if isinstance(wire, dict) and wire.get("api") == api else None  # pyright: ignore
 
 
-def keeping(api: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The details of an answer that keep all of it."""
-    return {WIRE: {"api": api, "answer": dict(answer)}}
+def whole_response(
+    answer: Mapping[str, Any],
+    parts: list[ModelResponsePart],
+    api: str,
+    provider: str,
+    usage: RequestUsage,
+    finish: FinishReason,
+) -> ModelResponse:
+    """Return a response that keeps the whole answer of the provider in its details."""
+    return ModelResponse(
+        parts=parts,
+        usage=usage,
+        model_name=str(answer.get("model") or ""),
+        provider_name=provider,
+        provider_response_id=str(answer.get("id") or ""),
+        provider_details={WIRE: {"api": api, "answer": dict(answer)}},
+        finish_reason=finish,
+    )
 
 
 def names_of(response: ModelResponse) -> dict[str, str]:

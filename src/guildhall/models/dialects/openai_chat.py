@@ -232,15 +232,9 @@ class OpenAIChat:
             raise BrokenOff
         parts = list(_parts(base.mapping(choices[0].get("message"), "message")))
         called = any(isinstance(part, ToolCallPart) for part in parts)
-        return ModelResponse(
-            parts=parts,
-            usage=_usage(base.mapping(answer.get("usage") or {}, "usage")),
-            model_name=str(answer.get("model") or ""),
-            provider_name="openai",
-            provider_response_id=str(answer.get("id") or ""),
-            provider_details=base.keeping(API, answer),
-            finish_reason=_FINISH.get(reason, "tool_call" if called else "stop"),
-        )
+        usage = _usage(base.mapping(answer.get("usage") or {}, "usage"))
+        finish = _FINISH.get(reason, "tool_call" if called else "stop")
+        return base.whole_response(answer, parts, API, "openai", usage, finish)
 
     def system(self, body: Mapping[str, Any]) -> str:
         said = base.objects(body.get("messages"), "messages")

@@ -233,15 +233,9 @@ class OpenAIResponses:
         why = base.mapping(answer.get("incomplete_details") or {}, "incomplete_details").get("reason")
         called = any(isinstance(part, ToolCallPart) for part in parts)
         cut = "content_filter" if why == "content_filter" else "length"
-        return ModelResponse(
-            parts=parts,
-            usage=_usage(base.mapping(answer.get("usage") or {}, "usage")),
-            model_name=str(answer.get("model") or ""),
-            provider_name="openai",
-            provider_response_id=str(answer.get("id") or ""),
-            provider_details=base.keeping(API, answer),
-            finish_reason=cut if status == "incomplete" else "tool_call" if called else "stop",
-        )
+        usage = _usage(base.mapping(answer.get("usage") or {}, "usage"))
+        finish = cut if status == "incomplete" else "tool_call" if called else "stop"
+        return base.whole_response(answer, parts, API, "openai", usage, finish)
 
     def system(self, body: Mapping[str, Any]) -> str:
         items = body.get("input")

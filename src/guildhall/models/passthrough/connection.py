@@ -30,7 +30,7 @@ _LARGEST_HEAD = 100_000
 
 
 class LineLost(Exception):
-    """There is no connection, or it was lost, or what came was not HTTP."""
+    """A connection could not be made, was lost, or carried something that is not HTTP."""
 
 
 class Answered(Protocol):
@@ -51,7 +51,7 @@ class Line:
     """Posts requests. One connection serves one request after another; more are made when they are needed."""
 
     def __init__(self, *, silence: float = _SILENCE) -> None:
-        """`silence`: for how many seconds a provider may say nothing."""
+        """`silence`: seconds that a provider may take for its next bytes."""
         self._silence = silence
         self._idle: list[tuple[tuple[str, int], _Connection]] = []
         self._client: httpx2.AsyncClient | None = None  # where a proxy is in between
@@ -147,8 +147,6 @@ class _Connection(asyncio.Protocol):
         self._silent = True  # nothing of an answer has come
         self._head = self._complete = self._kept = False
 
-    # what the program does
-
     @property
     def reusable(self) -> bool:
         return self._complete and self._kept and not self._pieces and self._lost is None
@@ -197,8 +195,6 @@ class _Connection(asyncio.Protocol):
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    # how long it may be silent
-
     def _heard(self) -> None:
         self._last = self._loop.time()
         if self._late is None:
@@ -223,8 +219,6 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
         self._wake()
 
-    # what the connection tells
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -246,7 +240,7 @@ class _Connection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
-    # what the parser tells
+    # Callbacks of the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._size += len(name) + len(value)

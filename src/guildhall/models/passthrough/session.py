@@ -1,8 +1,5 @@
 """Passthrough session: answers the model requests of the program that executes a run, in the provider's format.
 
-    read -> trim to the run's prompt and tools -> find the call's key -> ask at the door -> record -> send the end
-
-The answer comes from a provider, a script, a recording or the run's own record. The program cannot tell which.
 A request without the run's prompt, such as a request for a title, gets a fixed answer and is not recorded. If it
 contains an earlier answer, such as a request for a summary, the run fails.
 A call continues if the program disconnects. A repeated request gets the recorded answer.
@@ -15,7 +12,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolReturnPart
 
@@ -33,23 +30,14 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
 
+    # The model door of a run.
+    Ask = Callable[[str, Sequence[ModelMessage], ModelRequestParameters, Through | None], Awaitable[ModelResponse]]
+
 MAX_CALLS = 16  # of one run under way at a time
 _ASIDE = "ok"  # what a program is told that asks for something of its own, such as a title
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 _FINAL = {"x-should-retry": "false"}  # the clients of both providers heed it: asking again is the door's to do
-
-
-class Ask(Protocol):
-    """The model door of a run."""
-
-    async def __call__(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        parameters: ModelRequestParameters,
-        through: Through | None = None,
-    ) -> ModelResponse: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,22 +49,17 @@ class Reply:
     body: AsyncIterator[bytes]
 
 
-async def _at_rest() -> None:
-    return
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What the model of a run is to be shown, and nothing else: programs add, cut what is long, and write files."""
+    """The only content that the model of a run is shown. Programs add text of their own and cut long text."""
 
     prompt: str
     names: Mapping[str, str]  # the run's tools as the program shows them, and as they are called here
     parameters: ModelRequestParameters  # those tools as they are to be shown
     results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, "ToolReturnPart"])  # by call; it grows
-    settle: Callable[[], Awaitable[None]] = _at_rest  # waits for the results of calls under way
+    settle: Callable[[], Awaitable[None]] | None = None  # waits for the results of calls under way
 
     def trim(self, *, login: bool) -> Trim:
-        """What a request is trimmed to."""
         ours = {tool.name: tool for tool in (*self.parameters.function_tools, *self.parameters.output_tools)}
         known = {theirs: ours[name] for theirs, name in self.names.items() if name in ours}
         tools = frozenset(self.names)
@@ -109,11 +92,11 @@ class Passing:
         id: str = "",
         retries: bool = False,
     ) -> None:
-        """Without `shown` the model is shown what the program asks it, whatever that is.
+        """Without `shown`, the model is shown everything that the program asks.
 
-        `breaks` ends the run with an error, `heard` hears each answer once it is on record. `another` says whether the
-        record has another question under a key, `upstream` where requests are passed on, `line` is the connection to
-        there. `retries`: what has failed may be asked again by the program; else that is the door's to do.
+        `breaks` ends the run with an error, and `heard` gets each answer when it is recorded. `another` returns True if
+        another question is recorded under a key. `upstream` returns where requests are passed on, over `line`.
+        `retries`: the program may repeat failed requests; else only the door does.
         """
         self._ask = ask
         self._shown = shown
@@ -128,7 +111,6 @@ class Passing:
         self._usage: dict[str, RequestUsage] = {}  # what the answers have cost, by the keys of their calls
 
     def under_way(self) -> tuple[asyncio.Future[ModelResponse], ...]:
-        """The calls that are being answered."""
         return tuple(call.task for call in self._calls.values())
 
     def close(self) -> None:
@@ -144,7 +126,7 @@ class Passing:
             told = parse(body)
             if count:
                 return await self._counted(dialect, told, headers)
-            if self._shown is not None:
+            if self._shown is not None and self._shown.settle is not None:
                 await self._shown.settle()
             if self._is_aside(dialect, told):
                 return self._aside(dialect, told)
@@ -162,8 +144,6 @@ class Passing:
         upstream = self._upstream(dialect.api)
         model = {"id": upstream.model if upstream else "model", "object": "model", "type": "model"}
         return _whole(200, {"object": "list", "data": [model], "has_more": False})
-
-    # what is asked
 
     def _is_aside(self, dialect: Dialect, body: Mapping[str, Any]) -> bool:
         """Whether the program asks for something of its own: then the run's prompt is not in the request."""
@@ -225,13 +205,14 @@ class Passing:
             for message in messages
         ]
 
-    # which call it is
-
     async def _reply(
         self, dialect: Dialect, request: WireRequest, body: Mapping[str, Any], headers: Mapping[str, str], query: str
     ) -> Reply:
         step = sum(1 for message in request.messages if message.kind == "response")
-        question = fingerprint(_compared(request.messages[-1]))
+        fields = ("part_kind", "content", "tool_name", "tool_call_id", "args")  # equal when the question is repeated
+        question = fingerprint(
+            [[repr(getattr(part, name, None)) for name in fields] for part in request.messages[-1].parts]
+        )
         key = self._key(f"m{step + 1}", question, request.messages)
         if (call := self._calls.get(key)) is not None:
             return await self._joined(dialect, request, call, key)
@@ -270,8 +251,6 @@ class Passing:
         elif isinstance(error, Exception):
             self._breaks(error)
         call.pieces.put_nowait(None)
-
-    # how it is answered
 
     async def _joined(self, dialect: Dialect, request: WireRequest, call: _Call, key: str) -> Reply:
         """The whole answer, when it is on record."""
@@ -313,11 +292,9 @@ class Passing:
         return _whole(status or 400, dialect.error(status or 400, _words(error)), {**self._final, **more})
 
     def _named(self, response: ModelResponse) -> ModelResponse:
-        """The answer with our names."""
         return response if self._shown is None else renamed(response, self._shown.names)
 
     def _theirs(self, response: ModelResponse) -> ModelResponse:
-        """The answer with the names that the program knows."""
         if self._shown is None:
             return response
         return renamed(response, {ours: theirs for theirs, ours in self._shown.names.items()})
@@ -350,9 +327,3 @@ def _words(error: BaseException) -> str:
 
 def _bare(text: str) -> str:
     return " ".join(text.split())
-
-
-def _compared(message: ModelMessage) -> list[list[str]]:
-    """A message as it can be compared: the same one asked again is the same, whenever that is."""
-    told = ("part_kind", "content", "tool_name", "tool_call_id", "args")
-    return [[repr(getattr(part, name, None)) for name in told] for part in message.parts]

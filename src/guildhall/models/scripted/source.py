@@ -130,11 +130,8 @@ class Answer(Strict):
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Answer:
-        content = {
-            name
-            for name in ("call", "calls", "say", "output", "usage", "expect", "expect_system", "sent")
-            if getattr(self, name) is not None
-        }
+        names = ("call", "calls", "say", "output", "usage", "expect", "expect_system", "sent")
+        content = {name for name in names if getattr(self, name) is not None}
         if self.fail is not None and content:
             raise ValueError(f"`fail` stands alone: an answer that fails has no `{min(content)}`")
         if self.fail is None and not content & {"call", "calls", "say", "output"}:
@@ -303,8 +300,7 @@ class ScriptSource:
                         raise ModelFailed(text, status=400, where=str(self.path))
 
     def _expect(self, answer: Answer, query: Query) -> None:
-        expected = ((answer.expect, sent_text), (answer.expect_system, system_text))
-        for pattern, shown_in in expected:
+        for pattern, shown_in in ((answer.expect, sent_text), (answer.expect_system, system_text)):
             if pattern is None or re.search(pattern, sent := shown_in(query.messages)) is not None:
                 continue
             shown = sent if len(sent) <= _SHOWN else f"{sent[:_SHOWN]} ... ({len(sent)} characters)"

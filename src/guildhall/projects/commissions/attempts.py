@@ -122,7 +122,7 @@ async def _start_run(
         purpose=purpose,
     )
     runs, profile = context.runs(), commission_profile(worker)
-    runs.launch(await runs.preparation.prepare(request, frame, worker=profile, seat=hooks(purpose)))
+    runs.launch(await runs.prepare(request, frame, worker=profile, seat=hooks(purpose)))
 
 
 def record_start(context: CommissionContext, id: str, connection: Connection, run: str) -> None:

@@ -271,7 +271,7 @@ class Commissions:
             _log.warning("%s: %s", id, error)
         await self._after_change()
 
-    # the owner of runs (Seating)
+    # the owner of runs (RunOwner)
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a commission to resume in its checkout."""
@@ -288,7 +288,7 @@ class Commissions:
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
             await asyncio.to_thread(workplace.check_out, worker.definition.checkout)
             hooks = self._hooks(purpose)
-            prepared = await context.runs().preparation.prepare_again(run, frame, grant=grant, seat=hooks)
+            prepared = await context.runs().prepare_again(run, frame, grant=grant, seat=hooks)
             await context.release(commission.id)
             return prepared
 

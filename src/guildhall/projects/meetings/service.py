@@ -238,7 +238,7 @@ class Meetings:
         now = self.context.now()
         await self.context.store.write(lambda connection: records.remove(connection, id, now))
 
-    # the owner of runs (Seating)
+    # the owner of runs (RunOwner)
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         async with self._sessions.locks[self.context.history.purpose(run, MeetingPurpose).id]:

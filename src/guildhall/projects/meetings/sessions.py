@@ -261,7 +261,7 @@ class Sessions:
         request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
         hooks = self._hooks(purpose, reason)
-        return await context.runs().preparation.prepare(request, run_frame, worker=meeting_profile(worker), seat=hooks)
+        return await context.runs().prepare(request, run_frame, worker=meeting_profile(worker), seat=hooks)
 
     async def resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a meeting to resume in its checkout."""
@@ -271,7 +271,7 @@ class Sessions:
         check_open(meeting)
         await context.check_out(meeting, checkout_scope(context, meeting))
         hooks = self._hooks(purpose)
-        return await context.runs().preparation.prepare_again(run, frame, grant=grant, seat=hooks)
+        return await context.runs().prepare_again(run, frame, grant=grant, seat=hooks)
 
     # the hooks of a run that is a session of a meeting
 

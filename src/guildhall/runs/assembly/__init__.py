@@ -2,3 +2,19 @@
 
 Does not execute the run and does not record it: `guildhall.runs.execution` does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.runs.assembly.activation import Boxes as Boxes
+    from guildhall.runs.assembly.assembled import Assembled as Assembled
+    from guildhall.runs.assembly.assembler import Assembler as Assembler
+    from guildhall.runs.assembly.callees import Outsiders as Outsiders
+    from guildhall.runs.assembly.memory import RunMemory as RunMemory
+    from guildhall.runs.assembly.preflight import Supply as Supply
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -1,10 +1,6 @@
 """Activation: calls the function of a worker package that sets prompt, tools and limits. Describes toolboxes.
 
-The function runs once, when the run is created, in a confined child process. Its result is recorded with the run, and a
-resumed run uses the record. Toolboxes are described in a confined child process too, and the hall caches up to 100
-descriptions by the bytes of the code.
-
-Does not check trust (`runs.assembly.preflight`) and does not load worker packages (`workers.package`).
+The function runs once, when the run is created, in a confined child process. Does not check trust: `preflight` does.
 
 Invariant: an activation can remove tools and tighten limits. It cannot add tools or raise limits.
 """
@@ -24,14 +20,13 @@ from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings, describe_package, describe_toolbox
 from guildhall.tools.host.process import ToolHost
 from guildhall.tools.host.protocol import HostSpec
+from guildhall.workers.code import Code, activation_code
 from guildhall.workers.package import PROJECT_FILE
-from guildhall.workers.references import Code, activation_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from guildhall.runs.record.entries import Assembly
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.model import Worker
 
@@ -64,17 +59,8 @@ class Activation:
         if self.limits is None:
             return bounds
         both = {name: (getattr(bounds, name), getattr(self.limits, name)) for name in LIMITS}
-        tighter = {
-            name: min(one for one in pair if one is not None) for name, pair in both.items() if pair[1] is not None
-        }
+        tighter = {name: own if was is None else min(was, own) for name, (was, own) in both.items() if own is not None}
         return replace(bounds, **tighter)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "system_prompt": self.system_prompt,
-            "tools": None if self.tools is None else list(self.tools),
-            "limits": None if self.limits is None else self.limits.as_dict(),
-        }
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Activation:
@@ -88,11 +74,6 @@ class Activation:
 DEFAULT = Activation()
 
 
-def on_record(frozen: Assembly) -> Activation:
-    """How a run began that is on record: nothing is called again."""
-    return Activation.from_dict(frozen.activation) if frozen.activation else DEFAULT
-
-
 def context_of(request: RunRequest, project: str | None) -> dict[str, Any]:
     """Return what the function is told about the purpose of a run: a job, a commission, a meeting, or just the run."""
     about: dict[str, Any] = {"project": project, "context": "run", "input": request.input}
@@ -104,21 +85,16 @@ def context_of(request: RunRequest, project: str | None) -> dict[str, Any]:
 
 
 async def activated(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> Activation:
-    """What the worker's own function says about a run that could have these tools."""
-    return await activate(worker, activation_code(worker), told(worker, tools, memory, context))
-
-
-def told(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> dict[str, Any]:
-    """What the function is told."""
-    definition = worker.definition
-    return {
+    """Call the worker's function for a run that could have these tools, and return its result."""
+    told = {
         "worker": {"name": worker.name, "description": worker.description, "identity": worker.identity},
         "posture": worker.instructions,
         "tools": [tool.as_shown() for tool in tools],
-        "limits": definition.limits.model_dump(mode="json"),
+        "limits": worker.definition.limits.model_dump(mode="json"),
         "memory": memory,
         **context,
     }
+    return await activate(worker, activation_code(worker), told)
 
 
 async def activate(worker: Worker, code: Code, told: Mapping[str, Any], *, seconds: float = SECONDS) -> Activation:
@@ -168,9 +144,8 @@ def understood(said: Any, reference: str, place: str, tools: Sequence[str]) -> A
         if name not in names:
             raise wrong(f"a field {shown(name)} that does not exist", did_you_mean(name, names))
     prompt, chosen = given.get("system_prompt"), given.get("tools")
-    if prompt is not None and (
-        not isinstance(prompt, str) or not prompt.strip() or not is_text(prompt) or len(prompt) > _MOST
-    ):
+    is_usable = isinstance(prompt, str) and prompt.strip() and is_text(prompt) and len(prompt) <= _MOST
+    if prompt is not None and not is_usable:
         raise wrong(f"a system_prompt that is no text of at most {_MOST:,} characters")
     if chosen is not None:
         chosen = _chosen(chosen, tools, wrong)
@@ -201,32 +176,31 @@ def _limits(given: Any, wrong: Any) -> Bounds:
     return Bounds(**{"max_turns": None, **found})
 
 
-_MAX_REMEMBERED = 100  # toolboxes that are remembered
+_MAX_CACHED = 100
 
 
 class Boxes:
-    """Describes toolboxes, and remembers what it has learned: the same code is not asked a second time.
+    """Describes toolboxes, and caches the descriptions.
 
-    What a host that can do nothing says follows from the code, and from what is installed beside Guildhall, which the
-    hall itself has loaded for as long as it lives. So the code is remembered byte by byte, with what it could not see.
+    A description depends on the bytes of the code, on the folders that the code can see, and on the installed packages,
+    which do not change while a hall runs.
     """
 
     def __init__(self) -> None:
         self._known: dict[Known, Toolbox] = {}
 
     async def describe(self, code: Code, surroundings: Surroundings) -> Toolbox:
-        """The tools of this code. An error is not remembered."""
         key = (code, surroundings.view.hidden, surroundings.view.shown)
         if key not in self._known:
             found = await describe(code, surroundings)
-            while len(self._known) >= _MAX_REMEMBERED:
+            while len(self._known) >= _MAX_CACHED:
                 del self._known[next(iter(self._known))]
             self._known[key] = found
         return self._known[key]
 
 
 async def describe(code: Code, surroundings: Surroundings) -> Toolbox:
-    """The tools, each with a handler that stands for the very text that was read."""
+    """Return the tools of this code. Their handlers are bound to the bytes that were read."""
     if code.entry is None:
         file = code.files[0]
         return await describe_toolbox(
@@ -235,9 +209,7 @@ async def describe(code: Code, surroundings: Surroundings) -> Toolbox:
     try:
         return await describe_package(code.name, code.entry, code.sources(), surroundings)
     except ToolUnavailable as error:
-        if error.where is None:  # of what is wrong in no line, the field is named that has led there
-            error.message = f"export: {error.message}"
-            error.where = str((code.folder or code.root) / PROJECT_FILE)
-        elif not error.where.startswith("/"):
-            error.where = str(code.root / error.where)
-        raise
+        if error.where is not None:
+            raise ToolUnavailable(error.message, where=str(code.root / error.where), hint=error.hint) from error
+        place = str((code.folder or code.root) / PROJECT_FILE)
+        raise ToolUnavailable(f"export: {error.message}", where=place, hint=error.hint) from error

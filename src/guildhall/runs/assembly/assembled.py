@@ -1,25 +1,23 @@
 """Assembled run: holds the parts of a run, and converts them to and from journal entry 0.
 
-The recorded form is sufficient to resume the run or to replay it, even if the file of the worker is gone. A resumed run
-keeps its recorded parts and loses the permissions that its worker no longer has. The rules of a run are the rules of
-the worker plus the guards against data exfiltration.
+The recorded form is sufficient to resume or replay the run, even if the file of the worker is gone. A resumed run keeps
+its recorded parts and loses the permissions that its worker no longer has.
 
 Does not resolve the parts: `runs.assembly.assembler` does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.rules import Mode, Rule, rules_against_risk
-from guildhall.runs.assembly.activation import DEFAULT, Activation, on_record
-from guildhall.runs.assembly.callees import NOBODY, Outsiders
+from guildhall.runs.assembly.activation import DEFAULT, Activation
+from guildhall.runs.assembly.callees import CREATE_RULES, NOBODY, Outsiders
 from guildhall.runs.assembly.tool_set import permitted
-from guildhall.runs.execution.worker_creation import RULES
 from guildhall.runs.model import Bounds
 from guildhall.runs.record.entries import Assembly
 from guildhall.runtimes.model import Assignment, Attachment
@@ -70,7 +68,6 @@ class Assembled:
 
     @property
     def assignment(self) -> Assignment:
-        """What the runtime is given."""
         return Assignment(
             system_prompt=self.system_prompt,
             first_message=self.first_message,
@@ -105,25 +102,25 @@ class Assembled:
             worker=snapshot(self.worker),
             model=self.model,
             mode=self.mode,
-            bounds=self.bounds.as_dict(),
+            bounds=asdict(self.bounds),
             given={toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
             servers={name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
             outsiders=self.outsiders.as_dict() if self.outsiders != NOBODY else None,
-            activation=self.activation.as_dict() if self.activation != DEFAULT else None,
+            activation=asdict(self.activation) if self.activation != DEFAULT else None,
             converses=self.converses,
         )
 
 
 def tightened(then: Assembled, today: Assembled) -> Assembled:
-    """A run as it was frozen, less what its worker no longer has: rules, tools, folders and the right to write them."""
+    """Return the recorded run without the tools, rules, folders and rights that its worker no longer has."""
     kept = {tool.name for tool in today.tools}
     gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
-    folders = {(folder.name, folder.path): folder for folder in today.surroundings.view.folders}
+    writable = {(folder.name, folder.path): folder.writable for folder in today.surroundings.view.folders}
     view = then.surroundings.view
     left = tuple(
-        replace(folder, writable=folder.writable and folders[folder.name, folder.path].writable)
+        replace(folder, writable=folder.writable and writable[folder.name, folder.path])
         for folder in view.folders
-        if (folder.name, folder.path) in folders
+        if (folder.name, folder.path) in writable
     )
     surroundings = replace(then.surroundings, view=replace(view, folders=left))
     allowed = then.allow_workers
@@ -172,7 +169,6 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
 
 
 def files_of(frozen: Assembly) -> tuple[Attachment, ...]:
-    """The attachments as they were read then."""
     return tuple(Attachment.from_dict(file) for file in frozen.files)
 
 
@@ -218,7 +214,6 @@ class Recipe:
 
 
 def recorded(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
-    """What a run that is on record was assembled from."""
     return Recipe(
         run=run,
         worker=from_snapshot(frozen.worker),
@@ -232,7 +227,7 @@ def recorded(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbo
         memory=frozen.memory,
         above=frozenset(frozen.above),
         called=frozen.called,
-        activation=on_record(frozen),
+        activation=Activation.from_dict(frozen.activation) if frozen.activation else DEFAULT,
     )
 
 
@@ -241,12 +236,10 @@ def rules_of(
 ) -> tuple[Rule, ...]:
     """The worker's rules, and those that guard what it could carry out; `around` is what those can do around it."""
     tools = tuple(tools)
-    own = recipe.worker.rules_for(tool.name for tool in tools)
+    # A new worker is always shown whole before it is made: the gate need not ask about its arguments as well.
+    own = (
+        replace(rule, approval_required=False) if rule.name in CREATE_RULES else rule
+        for rule in recipe.worker.rules_for(tool.name for tool in tools)
+    )
     accepted = recipe.worker.definition.accepts_risk
-    guards = rules_against_risk(permitted(tools, forbidden), accepted=accepted, around=around)
-    return (*map(_asked_by_itself, own), *guards)
-
-
-def _asked_by_itself(rule: Rule) -> Rule:
-    """A new worker is always shown whole before it is made: the gate need not ask about its arguments as well."""
-    return replace(rule, approval_required=False) if rule.name in RULES else rule
+    return (*own, *rules_against_risk(permitted(tools, forbidden), accepted=accepted, around=around))

@@ -1,10 +1,7 @@
 """Assembler: resolves prompt, model, tools, sandboxes, rules and limits of a new, resumed or replayed run.
 
-A new run uses the worker file as it is now. A resumed run uses its journal entry 0, and the stricter of the recorded
-and the current permissions applies. A replayed run uses the current worker file and the recorded memory and files.
-MCP servers of the worker are connected during assembly, except for a replay.
-
-Does not execute the run or write its record: `runs.execution.prepare` and `runs.execution.segment` do.
+A new run uses the current worker file, a resumed run its journal entry 0 and the stricter of both permissions. A replay
+uses the current worker file and the recorded memory and files. MCP servers are connected here, except for a replay.
 
 Invariant: a worker never runs with only a part of the things that it declares.
 """
@@ -12,12 +9,11 @@ Invariant: a worker never runs with only a part of the things that it declares.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.core.text import is_text
-from guildhall.models.credentials import joined
 from guildhall.runs.assembly.activation import DEFAULT, activated, context_of
 from guildhall.runs.assembly.assembled import (
     Assembled,
@@ -31,14 +27,20 @@ from guildhall.runs.assembly.assembled import (
     told_as_then,
 )
 from guildhall.runs.assembly.attachments import collect_for_person, permit
-from guildhall.runs.assembly.callees import NOBODY, declared, on_record, reached
+from guildhall.runs.assembly.callees import NOBODY, declared, on_record, reached, tree_tools
 from guildhall.runs.assembly.mcp_servers import still_served
 from guildhall.runs.assembly.preflight import Supply, fitting, refuse, refuse_native, refuse_talking, refuse_unguarded
-from guildhall.runs.assembly.tool_set import base_toolbox, bounds_of, permitted, refuse_unasked, tools_of, view_of
-from guildhall.runs.execution.delegation import tree_tools
+from guildhall.runs.assembly.tool_set import (
+    base_toolbox,
+    bounds_of,
+    permitted,
+    refuse_unasked,
+    surroundings_of,
+    tools_of,
+    view_of,
+)
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
-from guildhall.tools.executor import Surroundings
 from guildhall.tools.mcp.client import Servers, ended_if_not_used
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
@@ -55,48 +57,27 @@ if TYPE_CHECKING:
     from guildhall.runs.record.entries import Assembly
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import View
+    from guildhall.tools.executor import Surroundings
     from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.references import Code
-
-    Finder = Callable[[str, Frame], Worker]
-    Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]
-    # what the hall gives a worker in a frame without its declaring it: for the run of this id, in this context
-    Provided = Callable[[Worker, Frame, str, str], Sequence[Tool]]
-    Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Assembler:
     """Assembles runs for one hall."""
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        find: Finder,
-        everyone: Callable[[Frame], Iterable[Listed]],
-        active: Callable[[Frame], Sequence[Worker]],
-        settings: Callable[[Frame], Settings],
-        describe: Described,
-        memory: RunMemory,
-        instead: Callable[[Tool], Tool],
-        supply: Supply,
-        serve: Serve,
-        provided: Provided,
-        project: Callable[[Frame], str | None],
-    ) -> None:
-        """`project` gives the name of the registered project in which a frame is."""
-        self._environ = environ
-        self.find = find
-        self.everyone = everyone
-        self._active = active
-        self.settings = settings
-        self._describe = describe
-        self._memory = memory
-        self._instead = instead
-        self._supply = supply
-        self._serve = serve
-        self._provided = provided
-        self._project = project
+    supply: Supply
+    find: Callable[[str, Frame], Worker]
+    everyone: Callable[[Frame], Iterable[Listed]]
+    active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
+    describe: Callable[[Code, Surroundings], Awaitable[Toolbox]]
+    memory: RunMemory
+    # The tools that the hall gives a worker in a frame without a declaration, for the run with this id in this context.
+    provided: Callable[[Worker, Frame, str, str], Sequence[Tool]]
+    serve: Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
+    replace_tool: Callable[[Tool], Tool]
+    project: Callable[[Frame], str | None]  # the name of the registered project in which a frame is
 
     async def assemble(
         self,
@@ -110,10 +91,9 @@ class Assembler:
         attached: tuple[Attachment, ...] | None = None,
         seat: Seat | None = None,
     ) -> Assembled:
-        """A new run. `given` are toolboxes of the caller's own process.
+        """Assemble a new run. `given`: toolboxes of the caller's process. `worker`: if it was found already.
 
-        `worker` is the worker, where it was found already. `caller` is the run that has called it, whose budget it
-        has, and `attached` are the files that it hands over. `seat` is its place in a team.
+        `caller`: the run that calls this one, shares its budget, and hands over the `attached` files.
         """
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
@@ -123,19 +103,15 @@ class Assembler:
         usable(worker, "name")
         if seat is not None and seat.hear is not None:
             refuse_talking(worker)
-        settings = self.settings(frame)
+        settings = self.supply.settings(frame)
         try:
             choice = fitting(worker, _chosen(worker, frame, settings, request))
         except ModelUnusable:
             if request.asks_model:
                 raise
             choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
-        given = tuple(given)
-        named = [toolbox.name for toolbox in given]
-        own = choice.by == "worker"
-        refuse(self._supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
-        bounds = bounds_of(worker, settings, request, called=caller is not None)
-        schema = await self._supply.output_schema(worker, frame)
+        named, own = [toolbox.name for toolbox in given], choice.by == "worker"
+        refuse(self.supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
         recipe = Recipe(
             run=run,
             worker=worker,
@@ -143,21 +119,15 @@ class Assembler:
             input=request.input,
             model=choice.model,
             mode=request.mode,
-            bounds=bounds,
-            output_schema=schema,
+            bounds=bounds_of(worker, settings, request, called=caller is not None),
+            output_schema=await self.supply.output_schema(worker, frame),
             given=given,
             above=seat.around if seat else caller.around(worker) if caller else frozenset(),
             seat=seat,
             called=caller is not None,
             activation=None if worker.activate else DEFAULT,
-            context=context_of(request, self._project(frame)) if worker.activate else {},
+            context=context_of(request, self.project(frame)) if worker.activate else {},
         )
-        files = await self._attached(worker, request, frame, attached)
-        return replace(await self._build(recipe), attachments=files)
-
-    async def _attached(
-        self, worker: Worker, request: RunRequest, frame: Frame, attached: tuple[Attachment, ...] | None
-    ) -> tuple[Attachment, ...]:
         policy = worker.definition.attachment_policy
         if attached is None and request.attachments:
             view = self._view(worker, frame)
@@ -165,43 +135,33 @@ class Assembler:
                 collect_for_person, request.attachments, view, policy, root=frame.sees, where=worker.place
             )
         permit(attached or (), policy, where=worker.place)
-        return attached or ()
+        return replace(await self._build(recipe), attachments=attached or ())
 
     async def revive(
-        self,
-        frozen: Assembly,
-        frame: Frame,
-        given: Sequence[Toolbox] = (),
-        *,
-        run: str,
-        seat: Seat | None = None,
+        self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, seat: Seat | None = None
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
         recipe = replace(recorded(frozen, frame, run=run, given=given), seat=seat)
         built = await self._build(recipe)
         async with ended_if_not_used(built.servers):
-            return await self._revived(built, recipe, frozen)
-
-    async def _revived(self, built: Assembled, recipe: Recipe, frozen: Assembly) -> Assembled:
-        frame = recipe.frame
-        built = replace(built, tools=told_as_then(built.tools, frozen.tools))
-        _refuse_other_tools(built.tools, frozen.tools)
-        names = {tool["name"] for tool in frozen.tools}
-        revived = replace(
-            built,
-            system_prompt=frozen.system_prompt,
-            memory=frozen.memory,
-            attachments=files_of(frozen),
-            tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
-        )
-        then = recipe.worker
-        if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
-            return revived
-        worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
-        worker = _in_seat(worker, recipe.seat)
-        served = still_served(worker, then, built.servers.tools)
-        today = replace(recipe, worker=worker, output_schema=None, served=served)
-        return tightened(revived, await self._build(today))
+            tools = told_as_then(built.tools, frozen.tools)
+            _refuse_other_tools(tools, frozen.tools)
+            names = {tool["name"] for tool in frozen.tools}
+            revived = replace(
+                built,
+                system_prompt=frozen.system_prompt,
+                memory=frozen.memory,
+                attachments=files_of(frozen),
+                tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox may have got more since
+            )
+            then = recipe.worker
+            if then.path is None or then.scope == "workflow" or not then.path.exists():
+                return revived  # a workflow keeps to its record
+            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+            worker = _in_seat(worker, seat)
+            served = still_served(worker, then, built.servers.tools)
+            today = replace(recipe, worker=worker, output_schema=None, served=served)
+            return tightened(revived, await self._build(today))
 
     async def again(
         self,
@@ -213,15 +173,12 @@ class Assembler:
         worker: Worker | None = None,
         seat: Seat | None = None,
     ) -> tuple[Assembled, bool]:
-        """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more.
-
-        What the worker remembered is what it remembered then. Says also whether it is there no more.
-        """
+        """Assemble a recorded run from the current worker, and return True if a recorded definition was used."""
         given = [as_recorded(name, tools) for name, tools in frozen.given.items()]
         recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
             worker = worker or _in_seat(self.find(request.worker, frame), seat)
-            schema = await self._supply.output_schema(worker, frame)
+            schema = await self.supply.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
@@ -250,28 +207,21 @@ class Assembler:
 
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        settings = self.settings(frame)
-        surroundings = Surroundings(
-            view=self._view(worker, frame),
-            env=dict(frame.env),
-            web_search=settings.web_search.model_dump() if settings.web_search else None,
-            environ=joined(self._environ, frame.keys),
-            forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
-        )
-        recipe = replace(recipe, outsiders=recipe.outsiders or self._supply.outsiders(worker, frame))
-        servers = await self._serve(worker, frame, surroundings) if recipe.served is None else Servers()
+        settings = self.supply.settings(frame)
+        surroundings = surroundings_of(worker, frame, self._view(worker, frame), settings, self.supply.environ)
+        recipe = replace(recipe, outsiders=recipe.outsiders or self.supply.outsiders(worker, frame))
+        servers = await self.serve(worker, frame, surroundings) if recipe.served is None else Servers()
         async with ended_if_not_used(servers):
             served = servers.tools if recipe.served is None else recipe.served
-            tools = await self._tools(recipe, surroundings, settings, served)
+            tools = await self._tools(recipe, surroundings, served)
             return replace(await self._completed(recipe, surroundings, settings, tools), servers=servers)
 
     async def _completed(
         self, recipe: Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
     ) -> Assembled:
-        """All of it, once the tools are known."""
         worker, frame = recipe.worker, recipe.frame
         near = worker.frame(frame)
-        others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
+        others = reached(worker, lambda name: self.find(name, near), lambda: self.active(near))
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
         rules = rules_of(recipe, tools, surroundings.forbidden, around)
@@ -280,7 +230,7 @@ class Assembler:
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
-            memory = await self._memory.prompt_block(worker, frame, rules, limit_tokens=limit)
+            memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activated(worker, tools, memory, recipe.context)
         patience = settings.approvals.timeout
         outsiders = recipe.outsiders or NOBODY
@@ -307,31 +257,20 @@ class Assembler:
         )
 
     async def _tools(
-        self,
-        recipe: Recipe,
-        surroundings: Surroundings,
-        settings: Settings,
-        served: Mapping[str, Sequence[Tool]],
+        self, recipe: Recipe, surroundings: Surroundings, served: Mapping[str, Sequence[Tool]]
     ) -> tuple[Tool, ...]:
         """All tools of the run, in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
-        system: tuple[Tool, ...] = ()
-        if worker.definition.base:
-            limit = settings.memory.limit_tokens
-            memory = self._memory.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
-            base = (*base_toolbox().tools, *memory, *self._provided(worker, frame, recipe.run, recipe.part_of))
-            system = recipe.seat.beside(base) if recipe.seat else base
-        near = worker.frame(frame)
-        system += recipe.seat.tools if recipe.seat else ()
-        tree = tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
-        system += recipe.seat.beside(tree) if recipe.seat else tree
+        base = self.base_tools(worker, frame, recipe.part_of, run=recipe.run, model=recipe.model)
+        tree, seat = self.tree_tools(worker, frame), recipe.seat
+        system = (*seat.beside(base), *seat.tools, *seat.beside(tree)) if seat else (*base, *tree)
         outsiders = recipe.outsiders or NOBODY
         system += outsiders.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, surroundings, given, outsiders.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
         every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
-        tools = tuple(map(self._instead, every))
+        tools = tuple(map(self.replace_tool, every))
         refuse_native(worker, tools)
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -341,8 +280,21 @@ class Assembler:
             raise ToolUnavailable(message, where=worker.place)
         return tools
 
+    def base_tools(self, worker: Worker, frame: Frame, context: str, *, run: str, model: str) -> tuple[Tool, ...]:
+        """Return the tools that a worker has without declaring them, except those for calling workers."""
+        if not worker.definition.base:
+            return ()
+        limit = self.supply.settings(frame).memory.limit_tokens
+        memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
+        return (*base_toolbox().tools, *memory, *self.provided(worker, frame, run, context))
+
+    def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
+        """Return the tools with which a worker calls and creates workers."""
+        near = worker.frame(frame)
+        return tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return view_of(worker, worker.folders(frame), frame, self._supply.home, self._supply.locked())
+        return view_of(worker, worker.folders(frame), frame, self.supply.home, self.supply.locked())
 
     async def _toolboxes(
         self,
@@ -358,8 +310,8 @@ class Assembler:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
-                code = self._supply.toolbox(worker, name, frame, given)
-                found[name] = (await self._describe(code, surroundings)).tools
+                code = self.supply.toolbox(worker, name, frame, given)
+                found[name] = (await self.describe(code, surroundings)).tools
         return found
 
 
@@ -386,7 +338,6 @@ def _prompt(instructions: str, *blocks: str) -> str:
 
 
 def _refuse_other_tools(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:
-    """Refuses to go on with other tools than the model was shown."""
     now = {tool.name: tool.as_shown() for tool in tools}
     for tool in frozen:
         if now.get(tool["name"]) != tool:

@@ -1,10 +1,7 @@
 """Attachments: read the files of a request once, within the limits of the worker's `attachment_policy`.
 
-A worker that calls another worker can name only files of its own sandboxes (`input/deck.pdf`) and files that it was
-given. A user can also name other files: below the project by a path from the current folder, anywhere by an absolute
-path.
-
-Does not implement safe file access: `sandbox.files` does, as for the tools of a run.
+A worker can name only files of its own sandboxes (`input/deck.pdf`) and files that it was given. A user can also name
+files below the project by a path from the current folder, and files anywhere by an absolute path.
 
 Invariant: no link, name or concurrent replacement leads out of the permitted folder. The policy applies to the given
 name before the file is opened, and to the name that a link leads to.
@@ -12,7 +9,7 @@ name before the file is opened, and to the name that a link leads to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,22 +51,10 @@ MEDIA_TYPES = {
 _TEXT = "text/plain"
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """A file that was named, and where it is."""
-
-    name: str
-    rooted: Rooted
-    spot: Spot
-
-
 def collect(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, where: str | None = None
 ) -> tuple[Attachment, ...]:
-    """The files that a worker hands on: `sandbox/path`, in the sandboxes of its view. `policy` is the callee's.
-
-    `where` is the callee's place, for errors.
-    """
+    """Read files that a worker names as `sandbox/path`. `policy` and `where` (for errors) are those of the callee."""
     sandboxes = _sandboxes_of(view)
     return _read_all(names, lambda name: _in_sandbox(name, sandboxes), policy, where)
 
@@ -88,14 +73,11 @@ def hand_on(names: Sequence[str], own: Iterable[Attachment], view: View, callee:
 def collect_for_person(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, root: Path, where: str | None = None
 ) -> tuple[Attachment, ...]:
-    """The files that a person names: in a sandbox of the worker's by `sandbox/path`, else a file of their own.
-
-    A path from the current folder stays below `root`, the project; a whole path (`/...`, `~/...`) leads anywhere.
-    """
+    """Read files that the user names: `sandbox/path`, a path below `root` (the project), or an absolute path."""
     sandboxes = _sandboxes_of(view)
     named = {folder.name for folder in sandboxes.view.folders}
 
-    def find(name: str) -> _Wanted:
+    def find(name: str) -> tuple[str, Rooted, Spot]:
         if _sandbox_and_path(name, named)[0] in named:
             return _in_sandbox(name, sandboxes)
         if name.startswith(("/", "~")):
@@ -118,8 +100,9 @@ def refuse_untaken(attachments: Iterable[Attachment], source: Source) -> None:
     """Refuses a file that the model cannot look at, before anything is asked of it."""
     for file in attachments:
         if not file.is_text and not source.takes(file.media_type):
+            kind = "PDFs" if file.media_type == _PDF else "images"
             raise ModelUnusable(
-                f"{source.name} takes no {_kind(file)}: {file.name} ({file.media_type}) cannot be handed to it",
+                f"{source.name} takes no {kind}: {file.name} ({file.media_type}) cannot be handed to it",
                 hint="Choose a model that does, with --override-model, or attach what is in the file as text.",
             )
 
@@ -149,26 +132,26 @@ def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str
     return sandbox, path
 
 
-def _in_sandbox(name: str, rooted: Rooted) -> _Wanted:
+def _in_sandbox(name: str, rooted: Rooted) -> tuple[str, Rooted, Spot]:
     named = {folder.name for folder in rooted.view.folders}
     sandbox, path = _sandbox_and_path(name, named)
     if sandbox in ("", ".", "..", "~") or not path.strip("/"):
         hint = "Name it as sandbox/path, such as input/deck.pdf."
         raise UsageError(f"{name!r} is not a file in a sandbox", hint=hint)
-    return _Wanted(f"{sandbox}/{path}", rooted, rooted.within(rooted.sandbox(sandbox), path))
+    return f"{sandbox}/{path}", rooted, rooted.within(rooted.sandbox(sandbox), path)
 
 
-def _below(name: str, view: View, root: Path) -> _Wanted:
+def _below(name: str, view: View, root: Path) -> tuple[str, Rooted, Spot]:
     project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
     rooted = Rooted(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
-        return _Wanted(name, rooted, rooted.spot(name))
+        return name, rooted, rooted.spot(name)
     except Refused:
         hint = "A file anywhere else is attached by its whole path."
         raise Refused(f"{name} is not below {project.path}", hint=hint) from None
 
 
-def _anywhere(name: str, view: View) -> _Wanted:
+def _anywhere(name: str, view: View) -> tuple[str, Rooted, Spot]:
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
@@ -177,16 +160,16 @@ def _anywhere(name: str, view: View) -> _Wanted:
         raise UsageError(f"{name} cannot be attached: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
     rooted = Rooted(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
-    return _Wanted(name, rooted, rooted.within(folder, path.name or "."))
+    return name, rooted, rooted.within(folder, path.name or ".")
 
 
 # Reading
 
 
 def _read_all(
-    names: Sequence[str], find: Callable[[str], _Wanted], policy: AttachmentPolicy, where: str | None
+    names: Sequence[str], find: Callable[[str], tuple[str, Rooted, Spot]], policy: AttachmentPolicy, where: str | None
 ) -> tuple[Attachment, ...]:
-    """All of them, or an error: what is not permitted by its name is not even opened."""
+    """Read the files that `find` locates. A file whose name the policy does not permit is not opened."""
     _refuse_many(len(names), policy, where)
     _refuse_twice(names)
     for name in names:
@@ -196,8 +179,8 @@ def _read_all(
     read: list[Attachment] = []
     size = 0
     for name in names:
-        wanted = find(name)
-        contents = wanted.rooted.read(wanted.spot, most=_most(policy) - size)
+        attached_as, rooted, spot = find(name)
+        contents = rooted.read(spot, most=_most(policy) - size)
         for called in {_last(name), contents.name}:  # through a link a file has two names, and both count
             if not suits(called, contents.folder.attachment_suffixes):
                 suffixes = ", ".join(contents.folder.attachment_suffixes)
@@ -205,7 +188,7 @@ def _read_all(
             _refuse_suffix(called, name, policy, where)
         size += len(contents.data)
         _refuse_large(size, policy, where)
-        read.append(_recognised(wanted.name, contents.data))
+        read.append(_recognised(attached_as, contents.data))
     return tuple(read)
 
 
@@ -237,10 +220,6 @@ def _is_utf8(data: bytes) -> bool:
 
 def _last(name: str) -> str:
     return name.replace(":", "/").rstrip("/").rpartition("/")[2]
-
-
-def _kind(file: Attachment) -> str:
-    return "PDFs" if file.media_type == _PDF else "images"
 
 
 # The policy

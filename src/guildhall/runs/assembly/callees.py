@@ -1,4 +1,4 @@
-"""Callees: find the workers that a worker can reach by calls, and hold the tools that it has from members.
+"""Callees: find the workers that a worker can reach by calls, and supply the tools to call workers and members.
 
 Each reachable worker is listed once, nearest first, even if workers call each other in a cycle. The capabilities of a
 callee are derived from its file alone.
@@ -9,22 +9,28 @@ Does not make calls (`runs.execution.delegation`) and does not start members (`m
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.runs.assembly.tool_set import OF_MEMBERS, server_capabilities
+from guildhall.tools.definition import tool
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Tool
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
+from guildhall.workers.model import GENERATED, Listed, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from guildhall.runs.record.entries import Assembly
-    from guildhall.workers.model import Worker
-    from guildhall.workers.references import Code
+    from guildhall.workers.code import Code
+
+
+CALL = "worker_call"
+CREATE = "worker_create"
+CREATE_RULES = frozenset({CREATE, "worker.create"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +46,7 @@ class Reached:
 def reached(
     worker: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]
 ) -> tuple[Reached, ...]:
-    """All that a run of the worker can come to, the nearest first; the worker itself is not among them.
-
-    `active` are the workers that `*` stands for.
-    """
+    """Return all other workers that a run of the worker can reach, nearest first. `active`: what `*` stands for."""
     known = {worker.identity}
     found: list[Reached] = []
     callers = deque([worker])
@@ -77,13 +80,9 @@ def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequ
         if name == EVERY_WORKER:
             yield from (Reached(name=one.name, through=caller.name, worker=one) for one in active())
             continue
-        problem = None
+        worker = problem = None
         try:
             worker = find(name)
-        except GuildError as error:
-            yield Reached(name=name, through=caller.name, problem=error.message)
-            continue
-        try:
             usable(worker, "name")
         except GuildError as error:
             problem = error.message
@@ -132,3 +131,87 @@ def on_record(frozen: Assembly, then: Worker, today: Worker) -> Outsiders | None
         },
         prompt=told["prompt"],
     )
+
+
+@tool(name=CREATE, capabilities={"worker.create"}, repeatable=True, runs_in="run")
+def create_tool(
+    name: str,
+    instructions: str,
+    description: str | None = None,
+    model: str | None = None,
+    output_schema: dict[str, Any] | None = None,
+) -> str:
+    """Write a new worker. A person reads it first; once approved it is a draft that you can call with worker_call.
+
+    Args:
+        name: Its name; no other worker has it.
+        instructions: How it is to work, what to care about, what a good answer looks like.
+        description: What it is for, in a line.
+        model: The model it runs on, as provider:model; leave it out to use yours.
+        output_schema: A JSON Schema (type object) that its result must fit; leave it out for plain text.
+    """
+    raise AssertionError
+
+
+def may_create(worker: Worker) -> bool:
+    """Whether its file says that it may write workers: by a rule that allows it."""
+    return any(rule.name in CREATE_RULES and rule.allowed for rule in worker.rules)
+
+
+@tool(name=CALL, capabilities={"worker.call"}, repeatable=True, runs_in="run")
+def _worker_call(worker_name: str, input_data: str | dict[str, Any], attachments: list[str] | None = None) -> str:
+    """Give another worker a task, and get its result.
+
+    Args:
+        worker_name: The worker's name.
+        input_data: All that it needs to know and is to do, as text or as a JSON object.
+        attachments: Files to hand over: sandbox/path in one of your own sandboxes, or one that you were given.
+    """
+    raise AssertionError
+
+
+def call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bool) -> Tool:
+    """`worker_call`, as a worker is shown it that may call these (names, and what each is for) and maybe make more."""
+    lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in callable_workers]
+    if creates:
+        lines.append("- those that you make with worker_create")
+    told = (
+        "Give another worker a task, and get its result. It has its own instructions and tools and knows nothing of "
+        "this conversation. Several calls in one answer are carried out side by side. The workers are:"
+    )
+    reads = {"attachments": frozenset({"fs.read"})}  # what is handed over is read by the one that hands it over
+    return replace(_worker_call, description="\n".join([told, *lines]), also=reads)
+
+
+def tree_tools(
+    worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
+) -> tuple[Tool, ...]:
+    """The tools with which a worker calls others and writes them, as far as its file says that it may."""
+    allowed, creates = worker.definition.allow_workers, may_create(worker)
+    if not allowed and not creates:
+        return ()
+    call = call_tool(callable_workers(allowed, find, everyone), creates=creates)
+    return (call, create_tool) if creates else (call,)
+
+
+def callable_workers(
+    allowed: Sequence[str], find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
+) -> list[tuple[str, str | None]]:
+    """The workers that an allow-list names, with what they are for. A draft that a worker wrote has only its name."""
+    if EVERY_WORKER in allowed:
+        return [(one.name, one.description) for one in everyone() if one.status == "active"]
+    found: list[tuple[str, str | None]] = []
+    for name in allowed:
+        try:
+            worker = find(name)
+        except GuildError:  # it may be written later; a call of one that is not there is told so
+            found.append((name, None))
+            continue
+        generated = worker.path is not None and worker.path.parent.name == GENERATED
+        found.append((name, None if generated and worker.status == "draft" else worker.description))
+    return found
+
+
+def keeps_budget(worker: Worker, *, priced: bool) -> bool:
+    """Whether the settings' budget applies: without a price it could not be kept, except for those that it calls."""
+    return priced or bool(worker.definition.allow_workers) or may_create(worker)

@@ -1,7 +1,4 @@
-"""MCP servers of a run: check, confine and connect the servers that a worker names.
-
-The servers start, or are reached, when the run is assembled. They end with the run. A server program sees the project
-of the worker read-only, and the folders of the run as the rules permit.
+"""MCP servers of a run: check, confine and connect the servers that a worker names, for as long as the run lasts.
 
 Does not speak MCP: `tools.mcp.client` does.
 
@@ -19,7 +16,7 @@ from guildhall.sandbox.jail import Confinement
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.mcp.client import Servers
 from guildhall.tools.mcp.model import ServerSpec, tool_name
-from guildhall.workers.references import program_of, seen_by, variables_of
+from guildhall.workers.code import program_of, seen_by, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,10 +33,7 @@ if TYPE_CHECKING:
 async def serve(
     worker: Worker, frame: Frame, surroundings: Surroundings, supply: Supply, more: Iterable[ServerSpec] = ()
 ) -> Servers:
-    """The servers that a worker names, all of them, connected; nothing of a project that is not trusted is started.
-
-    `more` are those that it has from elsewhere.
-    """
+    """Connect the servers that a worker names and `more`. Raise NotTrusted before a program of a project starts."""
     declared = worker.definition.mcp_servers
     for name in declared:
         supply.server(worker, name, frame)
@@ -48,10 +42,7 @@ async def serve(
 
 
 def still_served(worker: Worker, before: Worker, tools: Mapping[str, Iterable[Tool]]) -> dict[str, tuple[Tool, ...]]:
-    """The tools of servers as they are known, without those that the worker's file of today does not name so any more.
-
-    `before` is the worker that they were listed for.
-    """
+    """Return the known tools of the servers that the worker still declares as `before`, the worker at that time."""
     kept: dict[str, tuple[Tool, ...]] = {}
     for name, server in worker.definition.mcp_servers.items():
         then = before.definition.mcp_servers.get(name)
@@ -89,10 +80,7 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundin
 
 
 def _demand_outside(worker: Worker, name: str, program: Path, frame: Frame) -> None:
-    """Raises for a program of the project, where a run has a checkout of its own.
-
-    Its copy there is not the one that was trusted, and the user's is not to be seen.
-    """
+    """Raise if the program is in the project: its copy in the checkout is not trusted, and the original is hidden."""
     root = frame.root.resolve()
     words = (str(program), *(worker.definition.mcp_servers[name].command or ())[1:])
     for path in ((worker.folder(frame) / word).resolve() for word in words):

@@ -46,7 +46,6 @@ class RunMemory:
     request_compaction: Callable[[CompactionRequest], None]
 
     def tools(self, worker: Worker, frame: Frame, *, run: str, model: str, limit_tokens: int) -> tuple[Tool, ...]:
-        """Return the memory tools of a run."""
 
         def request_compaction(folder: MemoryFolder) -> None:
             self.request_compaction(

@@ -1,8 +1,6 @@
 """Preflight: compares the declarations of a worker with the available resources, and lists all problems.
 
-Covers the program of the runtime, the model, toolboxes, servers, members, output schema, variables and trust. Also
-refuses runs that a runtime cannot support: a conversation, a replay, or a resume that would repeat effects. Starting a
-run, `guild worker validate` and `guild doctor` use this module, so their results agree.
+Also refuses runs that a runtime cannot support: a conversation, a replay, or a resume that would repeat effects.
 
 Does not start servers or tools. Only an output schema that is a Python model is imported, in a confined child process.
 """
@@ -10,6 +8,7 @@ Does not start servers or tools. Only an output schema that is a Python model is
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,8 +21,9 @@ from guildhall.models.credentials import joined
 from guildhall.policy.rules import judge_risk
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runtimes.catalog import ROWS, Row
-from guildhall.workers.references import (
+from guildhall.workers.code import (
     Code,
+    Trust,
     activation_code,
     checked_schema,
     code_of,
@@ -34,7 +34,6 @@ from guildhall.workers.references import (
     toolbox_code,
     variables_of,
 )
-from guildhall.workers.trust import Pin, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,18 +43,17 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.callees import Outsiders
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Worker
+    from guildhall.workers.model import Pin, Worker
     from guildhall.workers.registry import Choice
 
 
-def schema_path(worker: Worker, frame: Frame) -> Path | None:
-    """The file of the worker's output schema, if it names one."""
+def _schema_path(worker: Worker, frame: Frame) -> Path | None:
+    """Return the file of the worker's output schema, or None if it names no file."""
     reference = worker.definition.output_schema_ref
     return worker.beside(frame) / reference if reference and reference.endswith(".json") else None
 
 
-def schema_in_file(worker: Worker, path: Path) -> Mapping[str, Any]:
-    """The schema in a file."""
+def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     if not path.exists():
         hint = "Make it, or correct the path: it starts at the worker's project."
         raise InvalidFile(f"output_schema_ref: there is no file {path}", where=worker.place, hint=hint)
@@ -79,9 +77,6 @@ async def schema_of_model(worker: Worker, code: Code) -> Mapping[str, Any]:
         raise InvalidFile(f"output_schema_ref: {error.message}", where=worker.place, hint=error.hint) from None
 
 
-_SCRIPT = "script:"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Supply:
     """What there is, in one home and for one environment."""
@@ -96,18 +91,11 @@ class Supply:
     own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
     def lacking(
-        self,
-        worker: Worker,
-        frame: Frame,
-        *,
-        given: Collection[str] = (),
-        script: bool = True,
-        thorough: bool = True,
+        self, worker: Worker, frame: Frame, *, given: Collection[str] = (), script: bool = True, thorough: bool = True
     ) -> list[GuildError]:
-        """All that the worker declares and cannot be given, in the order of its fields.
+        """Return a problem for each missing declaration, in the order of the fields. `given`: toolboxes of the caller.
 
-        `given` are toolboxes of the caller's own process. Without `script` another model than the worker's is used;
-        without `thorough` files that are read later anyway are only looked for.
+        Without `script` the model of the worker is not checked. Without `thorough` files are not read.
         """
         outside = self.outsiders(worker, frame)
         given = (*given, *outside.toolboxes)
@@ -137,8 +125,7 @@ class Supply:
         try:
             self.program(ROWS[worker.definition.runtime], frame)
         except GuildError as error:
-            error.where = error.where or worker.place
-            raise
+            raise type(error)(error.message, where=error.where or worker.place, hint=error.hint) from error
 
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
         """All code that the worker names, members and all, and what of it cannot be had."""
@@ -147,7 +134,7 @@ class Supply:
         return [*found, *outside.code], [*wrong, *outside.problems]
 
     def toolbox(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
-        """The file of a toolbox that is not among those `given`, if it may run."""
+        """Return the code of a toolbox that is not `given`. Raise NotTrusted if it may not run."""
         return self._trusted(toolbox_code(worker, name, frame, self.home, given), worker, frame)
 
     def server(self, worker: Worker, name: str, frame: Frame) -> None:
@@ -163,17 +150,15 @@ class Supply:
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """What the worker's output must look like, if its file says so."""
-        if (path := schema_path(worker, frame)) is not None:
-            return schema_in_file(worker, path)
+        if (path := _schema_path(worker, frame)) is not None:
+            return _read_schema(worker, path)
         return await schema_of_model(worker, self.module(worker, frame)) if names_module(worker) else None
 
     def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-        """The same as far as it stands in a file that is right."""
-        path = schema_path(worker, frame)
-        try:
-            return schema_in_file(worker, path) if path is not None else None
-        except GuildError:
-            return None
+        """Return the output schema if it is in a valid file, or None."""
+        path = _schema_path(worker, frame)
+        with suppress(GuildError):
+            return _read_schema(worker, path) if path is not None else None
 
     def trust(self) -> Trust:
         return Trust(self.pins(), self.own)
@@ -185,11 +170,11 @@ class Supply:
 
     def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
         """Raise if the output schema cannot be used, as far as that is known without executing code."""
-        path = schema_path(worker, frame)
+        path = _schema_path(worker, frame)
         if names_module(worker):
             self.module(worker, frame)
         elif path is not None and (thorough or not path.is_file()):
-            schema_in_file(worker, path)
+            _read_schema(worker, path)
 
     def _search(self, worker: Worker, frame: Frame) -> None:
         if "WebSearch" not in worker.definition.tools:
@@ -234,7 +219,6 @@ def doubts(worker: Worker) -> list[str]:
 
 def _provider(worker: Worker, model: str) -> None:
     """Refuses a model that nobody can have: no key is needed to see that."""
-    from guildhall.models.catalog import AUTO, CURSOR, REPLAY
     from guildhall.models.providers import split_name
 
     if model == AUTO or model.startswith((CURSOR, REPLAY)):
@@ -247,11 +231,11 @@ def _provider(worker: Worker, model: str) -> None:
 
 def _script(worker: Worker, frame: Frame, *, thorough: bool) -> None:
     model = worker.definition.model or ""
-    if not model.startswith(_SCRIPT):
+    if not model.startswith(SCRIPT):
         if thorough and model:
             _provider(worker, model)
         return
-    path = Path(anchored(model, worker.beside(frame)).removeprefix(_SCRIPT))
+    path = Path(anchored(model, worker.beside(frame)).removeprefix(SCRIPT))
     if not path.exists():
         start = "the folder of the workflow's file" if worker.scope == "workflow" else "the worker's project"
         hint = f"Make it, or correct the path: it starts at {start}."
@@ -336,9 +320,9 @@ def refuse_talking(worker: Worker) -> None:
     """Refuses a conversation with a worker whose runtime could not be walked through it again."""
     row = ROWS[worker.definition.runtime]
     if not row.routed:
-        said = f"runtime {row.name}: {row.title} asks its model itself, so that a conversation is on no record"
         raise Refused(
-            f"{said}: after a pause it could not be gone on with",
+            f"runtime {row.name}: {row.title} asks its model itself, so that a conversation is on no record: "
+            "after a pause it could not be gone on with",
             where=worker.place,
             hint="Choose another runtime for conversations with the worker, such as `runtime: pydantic`.",
         )

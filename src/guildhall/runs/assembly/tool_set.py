@@ -1,8 +1,5 @@
 """Tool set: determines the view of the disk, the tools in the model's order, and the bounds of a run.
 
-The order is system tools, sandbox tools, declared toolboxes, servers, declared built-in tools. Placeholders stand for
-the tools of servers and members that are not started. The default budget does not apply to a model without a price.
-
 Does not execute tools (`tools.executor`) and does not judge calls (`tools.gate`).
 
 Invariant: a run cannot write the files that define permissions.
@@ -13,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import ToolUnavailable
+from guildhall.models.credentials import joined
 from guildhall.policy.rules import Action, Mode, Rule, judge
-from guildhall.runs.execution.worker_creation import may_create
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.sandbox.files import settled
 from guildhall.sandbox.view import Folder, View
@@ -39,11 +36,23 @@ if TYPE_CHECKING:
 OF_MEMBERS = frozenset({"net"})
 
 
-def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
-    """The worker's sandboxes; and, to be read only, the project that it works in if it has tools that look at files.
+def surroundings_of(
+    worker: Worker, frame: Frame, view: View, settings: Settings, environ: Mapping[str, str]
+) -> Surroundings:
+    """Return what the tools of a run work with, apart from their arguments. `environ`: the variables of the hall."""
+    return Surroundings(
+        view=view,
+        env=dict(frame.env),
+        web_search=settings.web_search.model_dump() if settings.web_search else None,
+        environ=joined(environ, frame.keys),
+        forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
+    )
 
-    An agent may write in its working folder, with the tools that it has for that. What decides what runs may do is
-    kept, and so are the files of `locked` workers.
+
+def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
+    """Return the worker's sandboxes, its working folder, and the project for reading if it has tools that read files.
+
+    The run cannot write the files that define permissions, nor the files of `locked` workers.
     """
     folders = tuple(folders)
     can = frozenset[str]().union(*(BUILT_IN[name] for name in worker.definition.tools))
@@ -53,26 +62,13 @@ def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home,
     if workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
         others = tuple(folder for folder in folders if folder != Folder(path=workdir))
         folders = (Folder(path=workdir, writable="fs.write" in can), *others)
-    if frame.worktree is not None:
-        return settled(_in_worktree(frame, frame.worktree, folders, home, locked))
+    if (own := frame.worktree) is not None:
+        # A checkout is in the home, which is hidden otherwise, and so is the user's folder. Only the files in the
+        # user's folder define permissions, so a run may change their copies in its checkout.
+        kept = (own / ".git", *locked)
+        return settled(View(cwd=own, folders=folders, hidden=(home.path, frame.root), shown=(own,), kept=kept))
     kept = (*worker.deciding(frame), *locked)
     return settled(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
-
-
-def _in_worktree(frame: Frame, worktree: Path, folders: tuple[Folder, ...], home: Home, locked: Iterable[Path]) -> View:
-    """The view of a run that has a checkout of its own. It lies in the home, of which nothing else is seen; the user's
-    folder is not there.
-
-    What decides what runs may do is the user's copy of it: a changed one in the checkout decides nothing, and is work
-    like any other.
-    """
-    return View(
-        cwd=worktree,
-        folders=folders,
-        hidden=(home.path, frame.root),
-        shown=(worktree,),
-        kept=(worktree / ".git", *locked),
-    )
 
 
 def kept_in(view: View) -> tuple[Path, ...]:
@@ -120,8 +116,7 @@ def refuse_unasked(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, pla
 
 
 def server_capabilities(server: McpServer, forbidden: Collection[str], *, writes: bool) -> frozenset[str]:
-    """What the tools of a server can do to the world: a program whatever its confinement leaves it, and that keeps to
-    what the rules forbid; an address what other machines can do."""
+    """Return the capabilities of the tools of a server. The rules limit a program, but not a remote server."""
     if server.url is not None:
         return frozenset({"net"})
     can = {"net", "fs.read", *(["fs.write"] if writes else ())}
@@ -134,13 +129,10 @@ def expected_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ..
     """What stands for the tools of the worker's servers while these are not started: the names are theirs to give."""
     writes = any(folder.writable for folder in surroundings.view.folders)
     return tuple(
-        Tool(
-            name=tool_name(name, tool) if tool else f"{tool_name(name, '')}*",
-            description=f"Of the server {name}. What it does is known when it has started.",
-            input_schema={"type": "object"},
-            handler=_not_started,
-            capabilities=server_capabilities(server, surroundings.forbidden, writes=writes),
-            runs_in="hall",
+        _expected(
+            tool_name(name, tool) if tool else f"{tool_name(name, '')}*",
+            f"Of the server {name}. What it does is known when it has started.",
+            server_capabilities(server, surroundings.forbidden, writes=writes),
         )
         for name, server in worker.definition.mcp_servers.items()
         for tool in server.tools or ("",)
@@ -148,19 +140,23 @@ def expected_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ..
 
 
 def expected_of_member(name: str) -> Tool:
-    """What stands for the tools of a member while it is not started."""
+    """Return a placeholder for the tools of a member that is not started."""
+    about = f"Of the member {name}. What it does is known when it has started."
+    return _expected(f"{tool_name(name, '')}*", about, OF_MEMBERS)
+
+
+def _expected(name: str, description: str, capabilities: frozenset[str]) -> Tool:
+    def not_started() -> None:
+        raise AssertionError("this tool is only expected")
+
     return Tool(
-        name=f"{tool_name(name, '')}*",
-        description=f"Of the member {name}. What it does is known when it has started.",
+        name=name,
+        description=description,
         input_schema={"type": "object"},
-        handler=_not_started,
-        capabilities=OF_MEMBERS,
+        handler=not_started,
+        capabilities=capabilities,
         runs_in="hall",
     )
-
-
-def _not_started() -> None:
-    raise AssertionError("this tool is only expected")
 
 
 def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, frozenset[str]]:
@@ -169,23 +165,10 @@ def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, fr
     return {tool.name: tool.capabilities for tool in left}
 
 
-def keeps_budget(worker: Worker, *, priced: bool) -> bool:
-    """Whether the settings' budget applies: without a price it could not be kept, except for those that it calls."""
-    return priced or bool(worker.definition.allow_workers) or may_create(worker)
-
-
 def bounds_of(
-    worker: Worker,
-    settings: Settings,
-    request: RunRequest | None = None,
-    *,
-    priced: bool = True,
-    called: bool = False,
+    worker: Worker, settings: Settings, request: RunRequest | None = None, *, priced: bool = True, called: bool = False
 ) -> Bounds:
-    """What a run may use up. The settings' budget does not apply to a model without a price: it could not be kept.
-
-    Nor does it to a run that another one `called`: it is that one's already.
-    """
+    """Return the limits of a run. The budget of the settings needs a price, and is not given to a `called` run."""
     limits = worker.definition.limits
     asked = {} if request is None else {name: value for name, value in vars(request).items() if value is not None}
     return Bounds(

@@ -2,3 +2,21 @@
 
 Does not replay recorded runs: `guildhall.runs.replay` does.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.runs.execution.grants import Grant as Grant
+    from guildhall.runs.execution.ledger import LiveLedger as LiveLedger
+    from guildhall.runs.execution.memory_compaction import MemoryCompactor as MemoryCompactor
+    from guildhall.runs.execution.prepare import Prepared as Prepared
+    from guildhall.runs.execution.runs import Runs as Runs
+    from guildhall.runs.execution.segment import Stops as Stops
+    from guildhall.runs.execution.tokens import RunDoor as RunDoor
+    from guildhall.runs.execution.tokens import Tokens as Tokens
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

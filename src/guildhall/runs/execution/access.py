@@ -1,24 +1,21 @@
-"""Access to a run: issues tokens for live runs, and admits programs to the tool door and the model door.
+"""Access to a run: admits a program that executes the run to its tool door and its model door.
 
-A token is valid only while its run is executing: not before, not while the run is parked, not after its end. A program
-that executes the run also gets the model door. Each of its tool calls keeps the id that the model gave it, so that a
-repeated call is recognised.
+Each tool call of the program keeps the id that the model gave it, so that a repeated call is recognised.
 
 Does not serve HTTP (`hall.doors`) and does not judge calls (`tools.gate`).
-
-Invariant: a token opens only the doors of its own run, and is kept only in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 
 from guildhall.models.passthrough.connection import Line
-from guildhall.models.passthrough.session import Ask, Passing, Shown
+from guildhall.models.passthrough.session import Passing, Shown
+from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
 from guildhall.runtimes.model import Assignment, Entry, Guest
 from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
 from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -28,24 +25,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.models import ModelRequestParameters
 
-    from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import Through
-from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
-
-
-class _Asked(Behind, Protocol):
-    """The same with a model behind it."""
-
-    @property
-    def model(self) -> Ask: ...
-
-    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
-        """Whether the record has another question under this key."""
-        ...
-
-    def upstream(self, api: str) -> Upstream | None:
-        """Where a request in the format of this API is passed on to as it is."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +38,7 @@ class Lobby:
     assignment: Assignment
     line: Line = field(default_factory=Line)  # to the provider; it is closed with the run
 
-    def admit(self, behind: _Asked, guest: Guest) -> Entry:
+    def admit(self, behind: Behind, guest: Guest) -> Entry:
         servers = {name: tools for name, tools in self.servers.items() if tools}
         if guest.result is not None and self.assignment.output_schema is not None:
             servers[RESULT] = (_result_tool(self.assignment.output_schema),)
@@ -119,10 +99,9 @@ class Lobby:
 
 
 class Results:
-    """What the calls of a guest gave, as our own runtime would tell the model.
+    """The results of a program's calls, as our own runtime would report them to the model.
 
-    A call of a tool that the run does not have the guest refuses by itself: it is made at the gate all the same, which
-    says no and puts that on record.
+    The program itself refuses a call of a tool that the run does not have. The gate gets the call too, and records it.
     """
 
     def __init__(self, behind: Behind, tools: frozenset[str]) -> None:

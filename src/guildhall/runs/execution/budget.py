@@ -34,7 +34,6 @@ class Budget:
 
     @property
     def left(self) -> float | None:
-        """What may still be reserved here."""
         return None if self.limit is None else max(0.0, self.limit - self.spent - self.reserved)
 
     def tightest(self) -> Budget | None:
@@ -88,10 +87,7 @@ class Purse:
     def reserve(
         self, key: str, sent: int, price: Callable[[int], float | None], *, floor: int, ceiling: int
     ) -> tuple[float | None, int | None] | Short:
-        """Reserves a call: its dollars, and the most tokens of its answer, if that is limited.
-
-        `sent` tokens are the question; an answer has at least `floor` and at most `ceiling`.
-        """
+        """Reserve a call with `sent` tokens, and return its dollars and the limit of its answer, if there is one."""
         most: int | None = None
         if (level := self.tokens.tightest()) is not None:
             most = min(int(level.left or 0) - sent, ceiling)
@@ -103,7 +99,10 @@ class Purse:
             if most < floor:
                 return Short(level=level, needed=price(floor) or 0.0)
             cost = price(most)
-        self._hold(key, cost or 0.0, sent + (ceiling if most is None else most))
+        tokens = sent + (ceiling if most is None else most)
+        self._held[key] = (cost or 0.0, tokens)
+        self.dollars.reserve(cost or 0.0)
+        self.tokens.reserve(tokens)
         return cost, most
 
     async def room(self, short: Short) -> bool:
@@ -142,11 +141,6 @@ class Purse:
             if level.owner == run:
                 level.limit = getattr(bounds, level.name)
         self.moved.set()
-
-    def _hold(self, key: str, dollars: float, tokens: int) -> None:
-        self._held[key] = (dollars, tokens)
-        self.dollars.reserve(dollars)
-        self.tokens.reserve(tokens)
 
 
 def affordable(left: float, price: Callable[[int], float | None], ceiling: int) -> int:

@@ -1,9 +1,9 @@
-"""Delegation: defines `worker_call`, checks the allowed workers, and converts the result of a called run.
+"""Delegation: checks and answers `worker_call`, and carries out `worker_create`, which writes an approved worker.
 
-A call is a run of its own below the caller's run, with its own tools. At most 8 runs are below each other, including
-the run at the top. A run can also make a single call without asking a model.
+Does not start the called run (`runs.execution.runs`) and does not write worker files (`workers.create`).
 
-Does not start the called run: `runs.execution.runs` does.
+Invariant: a run tree calls a created worker only if its file, apart from the status, is as approved. A repeated call
+creates no second worker.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ErrorInfo, GuildError, LimitReached, Refused, RuntimeFailed
+from guildhall.core.ids import fingerprint
 from guildhall.core.text import did_you_mean
-from guildhall.runs.execution.worker_creation import create_tool, may_create
+from guildhall.runs.assembly.callees import CALL, CREATE, CREATE_RULES
+from guildhall.runs.record.entries import WorkerCreated
 from guildhall.runtimes.model import Assignment, Doors, Outcome
-from guildhall.tools.definition import tool
-from guildhall.tools.model import Tool, ToolCall, ToolResult
+from guildhall.tools.model import ToolCall, ToolResult
+from guildhall.workers.create import Draft, draft, spec_of
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.model import GENERATED, Listed, Worker
 from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
+    from guildhall.core.config import Settings
     from guildhall.models.model import OnText, Query
+    from guildhall.runs.execution.ledger import LiveLedger
+    from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.model import Run
+    from guildhall.runs.record.journal import Journal
+    from guildhall.workers.model import Listed, Worker
 
 DEEPEST = 8  # runs below one another, the one at the top included
 
@@ -41,11 +47,11 @@ class OneCall:
         self._arguments = arguments
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        if all(tool["name"] != _worker_call.name for tool in assignment.tools):
+        if all(tool["name"] != CALL for tool in assignment.tools):
             raise Refused(
                 "the worker may call no other one", hint="Name those that it may in `allow_workers:` of its file."
             )
-        result = await doors.tool(ToolCall(key="d1/call", tool="worker_call", arguments=self._arguments))
+        result = await doors.tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
         return Outcome(output=result.text, messages=[])
@@ -72,60 +78,6 @@ class Unasked:
 
 class ChildStopped(Exception):
     """A run that was called has stopped for now, and so does the one that called it."""
-
-
-@tool(name="worker_call", capabilities={"worker.call"}, repeatable=True, runs_in="run")
-def _worker_call(worker_name: str, input_data: str | dict[str, Any], attachments: list[str] | None = None) -> str:
-    """Give another worker a task, and get its result.
-
-    Args:
-        worker_name: The worker's name.
-        input_data: All that it needs to know and is to do, as text or as a JSON object.
-        attachments: Files to hand over: sandbox/path in one of your own sandboxes, or one that you were given.
-    """
-    raise AssertionError
-
-
-def call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bool) -> Tool:
-    """`worker_call`, as a worker is shown it that may call these (names, and what each is for) and maybe make more."""
-    lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in callable_workers]
-    if creates:
-        lines.append("- those that you make with worker_create")
-    told = (
-        "Give another worker a task, and get its result. It has its own instructions and tools and knows nothing of "
-        "this conversation. Several calls in one answer are carried out side by side. The workers are:"
-    )
-    reads = {"attachments": frozenset({"fs.read"})}  # what is handed over is read by the one that hands it over
-    return replace(_worker_call, description="\n".join([told, *lines]), also=reads)
-
-
-def tree_tools(
-    worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
-) -> tuple[Tool, ...]:
-    """The tools with which a worker calls others and writes them, as far as its file says that it may."""
-    allowed, creates = worker.definition.allow_workers, may_create(worker)
-    if not allowed and not creates:
-        return ()
-    call = call_tool(callable_workers(allowed, find, everyone), creates=creates)
-    return (call, create_tool) if creates else (call,)
-
-
-def callable_workers(
-    allowed: Sequence[str], find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
-) -> list[tuple[str, str | None]]:
-    """The workers that an allow-list names, with what they are for. A draft that a worker wrote has only its name."""
-    if EVERY_WORKER in allowed:
-        return [(one.name, one.description) for one in everyone() if one.status == "active"]
-    found: list[tuple[str, str | None]] = []
-    for name in allowed:
-        try:
-            worker = find(name)
-        except GuildError:  # it may be written later; a call of one that is not there is told so
-            found.append((name, None))
-            continue
-        generated = worker.path is not None and worker.path.parent.name == GENERATED
-        found.append((name, None if generated and worker.status == "draft" else worker.description))
-    return found
 
 
 def permitted(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
@@ -158,3 +110,88 @@ def limit_above(run: Run) -> bool:
     if run.error is None or run.error["code"] != LimitReached.code:
         return False
     return run.error.get("run") not in (None, run.id)
+
+
+def created(journals: Iterable[Journal]) -> dict[str, str]:
+    """The workers that the runs of these journals have made: names, with the text that was approved as a digest."""
+    entries = [entry for journal in journals for entry in journal.all(WorkerCreated)]
+    return {entry.data.name: entry.data.digest for entry in entries}
+
+
+def identity_of(worker: Worker) -> str:
+    """What was approved of a worker: all that its file says but the status, which a person may promote."""
+    return fingerprint(worker.definition.model_dump(mode="json", exclude={"status"}))
+
+
+def not_changed(worker: Worker, made: Mapping[str, str]) -> None:
+    """Raises where a worker that this tree has made is no longer the one that was approved."""
+    if identity_of(worker) != made[worker.name]:
+        raise Refused(
+            f"the worker {worker.name!r} is not what was approved", where=worker.place, hint="Make another one."
+        )
+
+
+async def create(
+    call: ToolCall,
+    prepared: Prepared,
+    ledger: LiveLedger,
+    settings: Settings,
+    everyone: Iterable[Listed],
+    planned: Callable[[Worker], str],
+) -> ToolResult:
+    """Carry out a call of `worker_create`. Repeating the call creates no second worker, even after a crash."""
+    assembled = prepared.assembled
+    try:
+        new = draft(
+            spec_of(call.arguments or {}),
+            settings.worker_creation,
+            prepared.frame,
+            taken=[listed.name for listed in everyone],
+            creator=assembled.worker,
+            by=f"the worker {assembled.worker.name} in {prepared.run}",
+        )
+        if ledger.journal.last(call.key, WorkerCreated) is None:
+            if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, planned)) is not None:
+                return refused
+            new.save()
+            files = [str(path) for path in new.files]
+            made = WorkerCreated(name=new.worker.name, digest=identity_of(new.worker), files=files)
+            await ledger.journal.append(made, key=call.key, durable=True)
+    except GuildError as error:
+        return ToolResult.error(f"{CREATE}: {error}")
+    return ToolResult.of(f"The worker {new.worker.name} is made, as a draft. Call it with worker_call.")
+
+
+async def _refusal(
+    call: ToolCall, new: Draft, prepared: Prepared, ledger: LiveLedger, planned: Callable[[Worker], str]
+) -> ToolResult | None:
+    """What the model is told if a person, or the way the run was started, does not want the worker."""
+    mode = prepared.assembled.mode
+    if mode == "approve_all":
+        return None
+    if mode == "strict":
+        return ToolResult.error("Not permitted: nobody may be asked in this run, and a new worker needs approval.")
+    timeout = next((rule.timeout for rule in prepared.assembled.rules if rule.name in CREATE_RULES), None)
+    # The file of the output schema does not exist yet: its text is shown beside the plan.
+    without_schema = new.worker.definition.model_copy(update={"output_schema_ref": None})
+    body = _as_shown(new, planned(replace(new.worker, definition=without_schema)))
+    approval, note = await ledger.confirm(call, body, shown=[new.text, new.schema], seconds=timeout)
+    if approval == "approved":
+        return None
+    said = (
+        "Nobody answered the request for approval in time, so the worker was not made. This is not a refusal."
+        if approval == "timed_out"
+        else "A person refused this worker."
+    )
+    return ToolResult.error(f"{said} {note}" if note else said)
+
+
+def _as_shown(new: Draft, plan: str) -> str:
+    """All that the person approves: the files as they will be, what does not go into them, and what could happen."""
+    parts = [f"{new.path}\n\n{new.text.rstrip()}"]
+    if new.schema is not None:
+        parts.append(f"{new.schema_path}\n\n{new.schema.rstrip()}")
+    if new.left_out:
+        parts.append("Of worker_creation in your settings it does not get:\n" + "\n".join(new.left_out))
+    parts.append(f"What could happen when it runs:\n{plan}")
+    return "\n\n".join(parts)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelUnusable, UsageError
-from guildhall.runs.assembly.tool_set import keeps_budget
+from guildhall.runs.assembly.callees import keeps_budget
+from guildhall.runs.limits import Spent, in_force, in_words
 from guildhall.runs.model import check_limits
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.record.journal import Journal
-from guildhall.runs.limits import Spent, in_force, in_words, turns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,7 @@ class Grant:
         check_limits(self.max_turns, self.max_tokens, budget=self.budget)
 
     def bounds(self, journal: Journal, below: Iterable[Journal], source: Source) -> dict[str, Any]:
-        """The bounds that it comes to for a run; one that is used up already would only end the run again.
-
-        `below` are the journals of the runs that it has called: their dollars and tokens are the run's too.
-        """
+        """Return the granted bounds. Raise UsageError if the run and the runs `below` it have used them up already."""
         self.refuse_too_little(journal, below)
         granted = {"max_turns": self.max_turns, "max_tokens": self.max_tokens, "budget": self.budget}
         if self.budget is not None:
@@ -49,7 +46,7 @@ class Grant:
 
     def refuse_too_little(self, journal: Journal, below: Iterable[Journal]) -> None:
         """Raises where a run has used up already what it is to have."""
-        used, spent, already = turns(journal), Spent.by([journal, *below]), None
+        used, spent, already = journal.turns(), Spent.by([journal, *below]), None
         if self.max_turns is not None and self.max_turns <= used:
             already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', used)}"
         elif self.max_tokens is not None and self.max_tokens <= spent.tokens:
@@ -77,9 +74,9 @@ def has_price(source: Source) -> bool:
 
 
 def priced(assembled: Assembled, source: Source, *, limited: bool) -> Assembled:
-    """Refuses limits in dollars that cannot be kept: the worker's own, and one that whoever runs it has set.
+    """Return the run with the default budget only if it can be enforced: with a price, or for runs that it calls.
 
-    The default budget does not apply to a model without a price, unless those that it may call, or make, have one.
+    Raise ModelUnusable if another limit in dollars cannot be enforced.
     """
     if limited or assembled.bounds.max_budget_usd is not None:
         refuse_unpriced(source)

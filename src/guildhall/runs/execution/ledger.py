@@ -1,11 +1,7 @@
 """Ledger of a live run: records the calls at both doors, enforces the limits, and asks the user.
 
-Answers a call from the journal if the journal already has its result. Publishes the events of the run. The user is
-asked for approvals, about calls that were cut off, and for more at a limit. Where no ask is possible, a limit ends the
-run.
-
-Does not judge tool calls (`tools.gate`), does not call models (`models.door`) and does not compute reservations
-(`runs.execution.budget`).
+Answers a call from the journal if the journal already has its result. Where no ask is possible, a limit ends the run.
+Does not judge tool calls (`tools.gate`) and does not compute reservations (`runs.execution.budget`).
 
 Invariant: a call is in the journal before it is made, and its result before the run receives it.
 """
@@ -29,11 +25,10 @@ from guildhall.core.events import (
 )
 from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR, ModelCall
-from guildhall.runs import conversation, limits
+from guildhall.runs import limits
 from guildhall.runs.asks import Asking, Asks
 from guildhall.runs.execution.budget import Purse, Short
 from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
-from guildhall.runs.record import messages as shown
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     LimitAsked,
@@ -49,7 +44,15 @@ from guildhall.runs.record.entries import (
     ToolRefused,
     ToolStarted,
 )
-from guildhall.runs.record.journal import Journal, entries_with
+from guildhall.runs.record.journal import Journal, entries_with, message_key
+from guildhall.runs.record.messages import (
+    dump_response,
+    format_arguments,
+    load_response,
+    request_parts,
+    tools_fingerprint,
+    unusable_answer,
+)
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.policy.rules import Verdict
-    from guildhall.runs.execution.idle import Patience
+    from guildhall.runs.idle import Patience
     from guildhall.runs.limits import LimitName
     from guildhall.store.engine import Store
     from guildhall.tools.gate import Approval, Doubt
@@ -87,10 +90,7 @@ class LiveLedger(Asking):
         below: Iterable[Journal] = (),
         above: LiveLedger | None = None,
     ) -> None:
-        """`below` are the journals of the runs that this one has called before, `above` is the run that called it.
-
-        One that is `seated` below it can be given more by resuming the run at the top.
-        """
+        """`below`: journals of the called runs. A `seated` run gets more by resuming the run at the top."""
         super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, patience=patience)
         self.bounds: Bounds = limits.in_force(journal)
         self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
@@ -114,12 +114,12 @@ class LiveLedger(Asking):
             return None
         if self.journal.last(key, ModelAsked) is None or self.asked_another(key, messages):
             raise _diverged(key)
-        return shown.load_response(answer.data.response)
+        return load_response(answer.data.response)
 
     def asked_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Whether something else was asked under this key."""
         asked = self.journal.last(key, ModelAsked)
-        return asked is not None and asked.data.message != shown.request(messages[-1])
+        return asked is not None and asked.data.message != request_parts(messages[-1])
 
     def failures(self, key: str) -> int:
         return len(entries_with(self.journal.of(key), ModelCallFailed))
@@ -136,11 +136,11 @@ class LiveLedger(Asking):
             if not await self.purse.room(held):
                 name = cast("LimitName", held.level.name)
                 needed = held.level.spent + held.needed
-                await self.owner(held.level.owner).limit(name, needed, waiting=self._patience)
+                await self.owner(held.level.owner).limit(name, needed, waiting=self.patience)
 
     def _turns(self) -> int:
         """Those that were made and those under way: a program may ask for several side by side."""
-        return limits.turns(self.journal) + self.purse.calls
+        return self.journal.turns() + self.purse.calls
 
     def owner(self, run: str) -> LiveLedger:
         """The ledger of the run above, or of this one, whose limit it is."""
@@ -148,8 +148,8 @@ class LiveLedger(Asking):
 
     async def asked(self, call: ModelCall) -> None:
         asked = ModelAsked(
-            message=shown.request(call.messages[-1]),
-            tools=shown.tools(call.parameters),
+            message=request_parts(call.messages[-1]),
+            tools=tools_fingerprint(call.parameters),
             answers=self.journal.answers(),  # those that the message follows, so that a replay knows them again
             attempt=call.attempt,
             reserved_usd=call.reserved_usd,
@@ -157,8 +157,8 @@ class LiveLedger(Asking):
             max_tokens=call.max_tokens,
         )
         await self.journal.append(asked, key=call.key)
-        spoken = bool(self.journal.all(Said)) and not limits.turns(self.journal)  # the question is the person's
-        if call.attempt == 0 and not spoken and (problem := shown.not_usable(call.messages)) is not None:
+        spoken = bool(self.journal.all(Said)) and not self.journal.turns()  # the question is the person's
+        if call.attempt == 0 and not spoken and (problem := unusable_answer(call.messages)) is not None:
             said = f"the answer was not usable, the model is told why: {problem}"
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
 
@@ -189,13 +189,11 @@ class LiveLedger(Asking):
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = Tokens(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
-        answer = ModelAnswered(response=shown.dump([response])[0], usage=usage, cost_usd=cost)
+        answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=cost)
         async with self._adding:
             total = limits.used_with(self.journal, **usage, cost=cost)
             await self.journal.append(
-                answer,
-                key=call.key,
-                also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
+                answer, key=call.key, also=lambda connection: records.change_run(connection, self.run, **asdict(total))
             )
         self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
         self.publish(TurnEndData, {"turn": total.turns, **usage, "cost_usd": cost})
@@ -212,15 +210,15 @@ class LiveLedger(Asking):
 
     async def listens(self, number: int) -> None:
         """A turn is over: what is said next is waited for."""
-        key = conversation.key_of(number)
+        key = message_key(number)
         first = self.journal.last(key, Listening) is None
         await self.journal.append(Listening(), key=key)
-        if first and (problem := conversation.unusable(self.journal)) is not None:
+        if first and (problem := _unusable_answer(self.journal)) is not None:
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": f"the turn is over: {problem}"})
         self.publish(ListeningData, {"number": number})
 
     async def hears(self, number: int, words: str) -> None:
-        await self.journal.append(Said(words=words), key=conversation.key_of(number))
+        await self.journal.append(Said(words=words), key=message_key(number))
 
     async def more_time(self) -> bool:
         """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""
@@ -235,11 +233,8 @@ class LiveLedger(Asking):
         return limits.reached(name, self.bounds, self.run, needed, lost=self._lost, resumed_by=self._resumed_by)
 
     async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: Patience | None = None) -> None:
-        """At a limit: asks for more where somebody is to be asked, ends the run where nobody is.
-
-        `waiting` is the patience of the run that came to the limit, where that is another one further down.
-        """
-        patience = waiting or self._patience
+        """Ask for more at a limit, or raise LimitReached. `waiting`: of the run below that reached the limit."""
+        patience = waiting or self.patience
         value = getattr(self.bounds, name)
         with patience.waiting():
             await self._asking.acquire()
@@ -299,16 +294,13 @@ class LiveLedger(Asking):
         return last is not None and isinstance(last.data, ToolStarted)
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
-        body = shown.arguments(call.arguments or {})
+        body = format_arguments(call.arguments or {})
         return await self.confirm(call, body, reason=verdict.reason, seconds=verdict.timeout)
 
     async def confirm(
         self, call: ToolCall, body: str, *, shown: Any = None, reason: str | None = None, seconds: float | None = None
     ) -> tuple[Approval, str | None]:
-        """The person's word on a call that is shown to them as `body`, and their note; waits for it.
-
-        `shown` is what they approve besides the call's arguments: an answer counts for exactly that.
-        """
+        """Ask for approval of a call, and return it with the note. The answer counts only for this `shown` data."""
         # The same words of another worker may mean another folder.
         subject = [self._identity, call.tool, call.arguments, shown]
         given = self._store.read(lambda c: records.session_approval(c, self.root, fingerprint(subject)))
@@ -318,11 +310,7 @@ class LiveLedger(Asking):
             "approval",
             call.key,
             subject,
-            Question(
-                title=f"{self._worker} wants to call {call.tool}",
-                body=body,
-                choices=("yes", "no", "session"),
-            ),
+            Question(title=f"{self._worker} wants to call {call.tool}", body=body, choices=("yes", "no", "session")),
             lambda ask: ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
             seconds=seconds,
         )
@@ -340,7 +328,7 @@ class LiveLedger(Asking):
             Question(
                 title=f"{self._worker} was cut off inside {call.tool}: did it take effect?",
                 body=(
-                    f"{shown.arguments(call.arguments or {})}\n\n"
+                    f"{format_arguments(call.arguments or {})}\n\n"
                     "done: it did, go on.  again: it did not, make the call again.  fail: tell the worker it failed."
                 ),
                 choices=("done", "again", "fail"),
@@ -354,11 +342,7 @@ class LiveLedger(Asking):
 
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         refused = ToolRefused(
-            tool=call.tool,
-            arguments=call.arguments,
-            reason=verdict.reason,
-            rule=verdict.rule,
-            result=result.as_dict(),
+            tool=call.tool, arguments=call.arguments, reason=verdict.reason, rule=verdict.rule, result=result.as_dict()
         )
         await self.journal.append(refused, key=call.key)
         self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments, "refused": True})
@@ -383,6 +367,17 @@ class LiveLedger(Asking):
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
         told = ToolResultData(id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
         self.publish(ToolResultData, told)
+
+
+def _unusable_answer(journal: Journal) -> str | None:
+    """Return what is wrong with the last answer of the model, or None."""
+    if not (answers := journal.all(ModelAnswered)):
+        return None
+    response = answers[-1].data.response
+    if response.get("finish_reason") == "length":
+        return "the answer was cut off at its maximum length"
+    texts = [part["content"] for part in response["parts"] if part["part_kind"] == "text"]
+    return None if "".join(texts).strip() else "the answer was empty"
 
 
 def _diverged(key: str) -> RuntimeFailed:

@@ -1,10 +1,7 @@
 """Memory compactor: compacts memory folders in the background, with a run of its own for the model call.
 
-The model call is therefore journalled, priced and listed. A hall performs its compactions sequentially. The outcome is
-reported in the run that caused the compaction, or kept for the hall if that run has ended. The outcome also becomes the
-reason of the compactor's run.
-
-Does not decide which entries are compacted or how: `memory.compaction` does.
+The outcome is reported in the run that caused the compaction, or kept for the hall if that run has ended. Does not
+decide which entries are compacted or how: `memory.service` does.
 
 Invariant: a compaction never blocks the run that caused it. If it fails, the hall and the worker continue.
 """
@@ -12,7 +9,7 @@ Invariant: a compaction never blocks the run that caused it. If it fails, the ha
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic_ai.usage import RequestUsage
@@ -20,7 +17,7 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
 from guildhall.core.events import Event, EventBus, MemoryCondensedData
-from guildhall.memory.compaction import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
+from guildhall.memory.model import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record import records
 
@@ -41,26 +38,18 @@ _INSTRUCTION_BYTES = 2_000  # of the prompt, without the notes
 _SAMPLE_BYTES = 1_000_000  # large enough to derive the price of a byte
 
 
+@dataclass(kw_only=True, eq=False)
 class MemoryCompactor:
     """All background compactions of a hall, one at a time."""
 
-    def __init__(
-        self,
-        *,
-        memory: Memory,
-        runs: Runs,
-        find_runs: Callable[[str], Runs],
-        store: Store,
-        bus: EventBus,
-        clock: Clock,
-    ) -> None:
-        """`find_runs` returns the part of the hall that owns a run: a workflow can have its own database."""
-        self._memory = memory
-        self._runs = runs
-        self._find_runs = find_runs
-        self._store = store
-        self._bus = bus
-        self._clock = clock
+    memory: Memory
+    runs: Runs
+    find_runs: Callable[[str], Runs]  # the part of the hall that owns a run: a workflow can have its own database
+    store: Store
+    bus: EventBus
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by folder
         self._futile: set[tuple[str, str]] = set()  # (folder, run) whose compaction changed nothing
@@ -93,7 +82,7 @@ class MemoryCompactor:
         return events
 
     async def _compact(self, request: CompactionRequest) -> None:
-        compactor = _CompactorRun(self._runs, request)
+        compactor = _CompactorRun(self.runs, request)
         try:
             async with self._one_at_a_time:
                 result = await self._try_compact(request, compactor)
@@ -104,13 +93,13 @@ class MemoryCompactor:
         if result.status != "compacted":
             self._futile.add((request.folder.name, request.run))
         if run := compactor.run:
-            await self._store.write(lambda connection: records.change_run(connection, run, reason=str(result)))
+            await self.store.write(lambda connection: records.change_run(connection, run, reason=str(result)))
         if result.status != "not_needed":
             self._report(request, result, compactor.run)
 
     async def _try_compact(self, request: CompactionRequest, compactor: _CompactorRun) -> CompactionResult:
         try:
-            return await self._memory.compact(
+            return await self.memory.compact(
                 request.folder,
                 compactor.ask,
                 limit_tokens=request.limit_tokens,
@@ -123,13 +112,13 @@ class MemoryCompactor:
         return CompactionResult(scope=request.folder.scope, status="failed", reason=reason)
 
     def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run: str | None) -> None:
-        runs = self._find_runs(request.run)
-        root = runs.root(request.run)
+        runs = self.find_runs(request.run)
+        root = runs.history.get(request.run).root
         data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run)
-        at = stamp(self._clock.now())
+        at = stamp(self.clock.now())
         event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
         if runs.alive(root):
-            self._bus.publish(event)
+            self.bus.publish(event)
         else:
             self._unreported.append(event)
 
@@ -166,7 +155,7 @@ class _CompactorRun:
         """Return how many bytes of notes, and an answer half as long, the budget pays for."""
         if self._request.model.startswith(_RECORDING_PREFIX):
             raise ModelUnusable("the model of the run is a recording and cannot answer")
-        source = self._runs.source(self._request.model, self._request.frame)
+        source = self._runs.source_of(self._request.model, self._request.frame, False)
         fixed = _price(source, prompt_bytes=_INSTRUCTION_BYTES, answer_bytes=0)
         sample = _price(source, prompt_bytes=_SAMPLE_BYTES, answer_bytes=_SAMPLE_BYTES // 2)
         if sample <= 0:

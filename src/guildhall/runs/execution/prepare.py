@@ -8,7 +8,7 @@ Does not resolve the parts of a run (`runs.assembly.assembler`) and does not lau
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, stamp
@@ -18,12 +18,10 @@ from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import WITH_LOGIN
 from guildhall.runs.assembly.attachments import refuse_untaken
 from guildhall.runs.assembly.preflight import refuse_from_the_beginning
-from guildhall.runs.conversation import refuse_conversation
 from guildhall.runs.execution.delegation import Unasked
 from guildhall.runs.execution.grants import Grant, has_price, priced
 from guildhall.runs.limits import in_force, seconds_since_start
 from guildhall.runs.model import ENDED, Run, RunRequest
-from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Entry, Listening, Resumed
 from guildhall.runs.record.journal import Journal
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.hooks import Seat
+    from guildhall.runs.purpose import Purpose
     from guildhall.runs.record.history import History
     from guildhall.runtimes.model import Attachment
     from guildhall.store.engine import Store
@@ -61,7 +60,7 @@ class Prepared:
     ordinal: int
     given: tuple[Toolbox, ...] = ()  # of the caller's own process, for it and for those that it calls
     override_model: str | None
-    call: CallPurpose | None  # all that it does, instead of asking its model
+    purpose: Purpose
     limited: bool  # whoever runs it has set a limit in dollars
     below: tuple[Journal, ...] = ()  # of the runs that it has called before
     seconds_before: float = 0.0
@@ -69,27 +68,17 @@ class Prepared:
     seat: Seat | None = None
 
 
+@dataclass(frozen=True)
 class Preparation:
-    """Makes runs ready for one hall."""
+    """Prepares the runs of one hall."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        clock: Clock,
-        boot: str,
-        history: History,
-        assembler: Assembler,
-        source_of: SourceOf,
-        alive: Callable[[str], bool],
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._boot = boot
-        self._history = history
-        self._assembler = assembler
-        self._source_of = source_of
-        self._alive = alive
+    store: Store
+    clock: Clock
+    boot: str
+    history: History
+    assembler: Assembler
+    source_of: SourceOf
+    alive: Callable[[str], bool]
 
     async def prepare(
         self,
@@ -103,14 +92,13 @@ class Preparation:
         attached: tuple[Attachment, ...] | None = None,
         seat: Seat | None = None,
     ) -> Prepared:
-        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
+        """Create a run that can be launched. `given`: toolboxes of the caller's process. `worker`: if found already.
 
-        `worker` is the worker, where it was found already. `caller` is the run that has called it, in the `call` of
-        this key, and hands over what is `attached`; without one the request's attachments are those of a person.
-        `seat` is its place in a team.
+        `caller`: the run that makes the `call` with this key, and hands over the `attached` files. Without a caller,
+        the user names the attachments in the request.
         """
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
-        assembled = await self._assembler.assemble(
+        assembled = await self.assembler.assemble(
             request,
             frame,
             given,
@@ -143,7 +131,7 @@ class Preparation:
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
-        now = stamp(self._clock.now())
+        now = stamp(self.clock.now())
         first = Entry(run=run, seq=0, key=None, data=assembled.frozen(), at=now)
 
         row = {
@@ -155,8 +143,8 @@ class Preparation:
             "model": source.name,
             "status": "running",
             "kind": request.purpose.kind,
-            "request": {**request.as_dict(), "frame": frame.recorded().as_dict()},
-            "owner": self._boot,
+            "request": {**asdict(request), "frame": frame.recorded().as_dict()},
+            "owner": self.boot,
             "created_at": now,
             "cost_usd": 0.0 if has_price(source) else None,
         }
@@ -175,10 +163,10 @@ class Preparation:
             assembled=assembled,
             source=source,
             frame=frame,
-            ordinal=await self._store.write(write),
-            journal=Journal(run, self._store, self._clock, [first]),
+            ordinal=await self.store.write(write),
+            journal=Journal(run, self.store, self.clock, [first]),
             override_model=request.override_model,
-            call=_call(request),
+            purpose=request.purpose,
             limited=limited or assembled.bounds.max_budget_usd is not None,
             seat=seat,
         )
@@ -194,13 +182,13 @@ class Preparation:
         seat: Seat | None = None,
     ) -> Prepared:
         """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
-        run = self._history.get(run_id)
+        run = self.history.get(run_id)
         self._refuse_resuming(run, caller)
-        journal = self._history.journal(run_id)
+        journal = self.history.journal(run_id)
         if seat is None or seat.hear is None:
-            refuse_conversation(journal, "goes on where it is held", hint=f"guild show {run_id}")
+            journal.check_no_conversation("goes on where it is held", hint=f"guild show {run_id}")
         frame = frame_then(run.frame, frame)
-        assembled = await self._assembler.revive(journal.assembly, frame, given, run=run_id, seat=seat)
+        assembled = await self.assembler.revive(journal.assembly, frame, given, run=run_id, seat=seat)
         async with ended_if_not_used(assembled.servers):
             refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
             prepared = await self._take_up(run, journal, assembled, frame, grant, caller)
@@ -222,9 +210,9 @@ class Preparation:
 
         def also(connection: Connection) -> None:
             columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
-            records.change_run(connection, run.id, **columns, owner=self._boot, ended_at=None)
+            records.change_run(connection, run.id, **columns, owner=self.boot, ended_at=None)
 
-        below = tuple(self._history.journal(one.id) for one in self._history.below(run.id))
+        below = tuple(self.history.journal(one.id) for one in self.history.below(run.id))
         granted = (grant or Grant()).bounds(journal, below, source)
         _make_folders(assembled)
         await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
@@ -239,7 +227,7 @@ class Preparation:
             journal=journal,
             ordinal=run.ordinal,
             override_model=run.request.override_model,
-            call=_call(run.request),
+            purpose=run.purpose,
             limited=explicit or bounds.max_budget_usd is not None,
             below=below,
             seconds_before=before,
@@ -250,20 +238,20 @@ class Preparation:
         """Who answers; nobody where no model is asked, so that no key is needed."""
         if not request.asks_model:
             return Unasked(assembled.model)
-        return self._source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
+        return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """How long a run has been running so far. One whose time was over gets the same time again."""
         if run.error is not None and run.error.get("limit") == "timeout":
             return 0.0
-        recorded = self._store.read(lambda connection: records.running_seconds(connection, run.id))
+        recorded = self.store.read(lambda connection: records.running_seconds(connection, run.id))
         cut_off = run.status == "lost" or isinstance(journal.entries[-1].data, Listening)
         return recorded + (seconds_since_start(journal) if cut_off else 0.0)
 
     def _refuse_resuming(self, run: Run, caller: Prepared | None) -> None:
         if run.parent is not None and caller is None:
             raise belongs(run, "resume")
-        if self._alive(run.id) or (run.status == "running" and caller is None):
+        if self.alive(run.id) or (run.status == "running" and caller is None):
             raise Conflict(f"the run {run.id} is running")
         if run.status in {"completed", "cancelled"}:
             raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
@@ -304,7 +292,3 @@ def frame_then(recorded: RecordedFrame, now: Frame) -> Frame:
         env={name: value for name, value in now.env.items() if name in recorded.env},
         model=recorded.model,
     )
-
-
-def _call(request: RunRequest) -> CallPurpose | None:
-    return request.purpose if isinstance(request.purpose, CallPurpose) else None

@@ -1,8 +1,7 @@
 """Run segment: drives a runtime from the start or resume of a run until the run ends, waits or is parked.
 
 Passes the calls of the runtime to the model door and the gate. Ends when the runtime returns, the run is idle, parked
-or out of time, or a call fails fatally. Restarts a crashed process of the runtime: the third crash in a segment fails
-the run. Calls in progress get 2 seconds to finish when the run is parked.
+or out of time, or a call fails fatally. Restarts a crashed process of the runtime.
 
 Does not decide the outcome for an owner: the hooks of the run do (`runs.hooks`).
 
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, stamp
+from guildhall.core.clock import stamp
 from guildhall.core.errors import (
     GuildError,
     LimitReached,
@@ -30,10 +29,8 @@ from guildhall.core.errors import (
 from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.text import check_text
 from guildhall.models.door import OUTPUT_CEILING, ModelDoor
-from guildhall.runs import conversation as talking
 from guildhall.runs import limits
 from guildhall.runs.model import ParkCause, Stretch
-from guildhall.runs.record import messages as shown
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     Crashed,
@@ -46,7 +43,7 @@ from guildhall.runs.record.entries import (
     Tokens,
     Unjudged,
 )
-from guildhall.runs.record.entries import Entry as Entry_cutting
+from guildhall.runs.record.messages import dump_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -58,11 +55,11 @@ if TYPE_CHECKING:
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import Through
     from guildhall.runs.execution.access import Lobby
-    from guildhall.runs.execution.idle import Patience
     from guildhall.runs.execution.ledger import LiveLedger
     from guildhall.runs.hooks import Seat
+    from guildhall.runs.record import entries
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Assignment, Entry, Guest, Outcome, Runtime
+    from guildhall.runtimes.model import Entry, Guest, Outcome, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
@@ -94,30 +91,25 @@ class Execution:
         self,
         *,
         ledger: LiveLedger,
-        assignment: Assignment,
         runtime: Runtime,
         gate: Gate,
         model_door: ModelDoor,
         lobby: Lobby,
-        patience: Patience,
-        clock: Clock,
         seconds_before: float,
         clean_up: Callable[[], Awaitable[object]],
         seat: Seat | None = None,
     ) -> None:
-        """`seat` is its place in something larger, which changes with the end of a stretch of it."""
         self._ledger = ledger
-        self._assignment = assignment
         self._runtime = runtime
         self._gate = gate
         self._model_door = model_door
         self._lobby = lobby
-        self._patience = patience
-        self._clock = clock
+        self._patience = ledger.patience
+        self._clock = ledger.clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
         self._seat = seat
-        self._began = clock.monotonic()
+        self._began = self._clock.monotonic()
         self._parked = asyncio.Event()
         self._park_cause: ParkCause = "user"
         self._broken = asyncio.Event()
@@ -159,7 +151,7 @@ class Execution:
         await self.only_while_open()
         if (words := self._ledger.heard(key)) is not None:
             return words
-        number = talking.number_of(key, self._ledger.journal)
+        number = self._ledger.journal.message_number(key)
         hear = self._seat.hear if self._seat else None
         if hear is None:
             raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
@@ -187,10 +179,7 @@ class Execution:
         return self._lobby.admit(self, guest)
 
     async def only_while_open(self) -> None:
-        """A parked run starts nothing new: its doors stay shut until it is resumed.
-
-        So does one whose time is over, or that of a run above it, for as long as a person is asked for more.
-        """
+        """Block a new call of a parked run for good, and of a run out of time until the user grants more."""
         if self._parked.is_set():
             await asyncio.get_running_loop().create_future()
         await self._in_time.wait()
@@ -199,11 +188,9 @@ class Execution:
 
     @property
     def is_open(self) -> bool:
-        """Whether whoever comes to the doors from outside is let in."""
         return not self._parked.is_set() and not self._ending
 
     def is_another(self, call: ToolCall) -> bool:
-        """Whether the record has another call under this one's key."""
         try:
             self._ledger.finished(call)
         except RuntimeFailed:
@@ -211,19 +198,15 @@ class Execution:
         return False
 
     def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
-        """Whether the record has another question under this key."""
         return self._ledger.asked_another(key, messages)
 
     def expects(self, calls: int) -> None:
-        """So many calls a program is still to make at the tool door."""
         self._patience.expect(calls)
 
     def upstream(self, api: str) -> Upstream | None:
-        """Where a request in the format of this API is passed on to as it is."""
         return self._model_door.upstream(api)
 
     def breaks(self, error: Exception) -> None:
-        """A call from outside has failed in a way that ends the run, as it does for a call from inside."""
         self._error = self._error or error
         self._broken.set()
 
@@ -285,12 +268,14 @@ class Execution:
         """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
         for crash in range(1, _CRASHES + 1):
             try:
-                return await self._runtime.execute(self._assignment, self)
+                return await self._runtime.execute(self._lobby.assignment, self)
             except RuntimeCrashed as error:
                 if crash == _CRASHES:
                     raise
-                await self._ledger.journal.append(_crash(error))
-                self._ledger.publish(ErrorData, _transient(error, crash + 1))
+                crashed = Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
+                await self._ledger.journal.append(crashed)
+                again: ErrorData = {"transient": True, "attempt": crash + 1, "attempts": _CRASHES, **error.as_dict()}
+                self._ledger.publish(ErrorData, again)
         raise AssertionError
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
@@ -396,14 +381,6 @@ class Execution:
         self._ledger.publish(RunEndedData, {"status": stretch.status, "reason": stretch.reason})
 
 
-def _transient(error: RuntimeCrashed, attempt: int) -> ErrorData:
-    return {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": _CRASHES}
-
-
-def _crash(error: RuntimeCrashed) -> Crashed:
-    return Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
-
-
 def _stop(stretch: Stretch, unjudged: Stretch | None) -> Payload:
     """Return the journal entry of the end of a run segment."""
     status, reason = stretch.status, stretch.reason
@@ -426,17 +403,14 @@ CUT_OFF = "[The person interrupted here.]"
 
 
 async def cut_short(journal: Journal, text: str) -> bool:
-    """Puts on record that the question that waits for an answer has had this one. False: none waits for any.
-
-    To be called while nobody executes the run.
-    """
+    """Record this text as the answer to the open question of a stopped run. Return False if no question is open."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
     open_ones = [asked for asked in journal.all(ModelAsked) if not journal.last(asked.key or "", ModelAnswered)]
     if not open_ones:
         return False
     said = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
-    response = shown.dump([ModelResponse(parts=[TextPart(said)])])[0]
+    response = dump_response(ModelResponse(parts=[TextPart(said)]))
     usage, cost = _taken(journal, open_ones[-1])
     total = limits.used_with(journal, **usage, cost=cost)
     await journal.append(
@@ -447,12 +421,8 @@ async def cut_short(journal: Journal, text: str) -> bool:
     return True
 
 
-def _taken(journal: Journal, asked: Entry_cutting[ModelAsked]) -> tuple[Tokens, float | None]:
-    """The tokens and dollars of a call whose end nobody has seen: the most that it can have taken.
-
-    That is what counts after a crash too, so that no limit is passed by interrupting. One that had failed is paid for
-    already, by what is on record of that.
-    """
+def _taken(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[Tokens, float | None]:
+    """Return the most that an interrupted call can have used. The journal already has the cost of a failed call."""
     if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None
     held, most = asked.data.reserved_tokens, asked.data.max_tokens

@@ -1,6 +1,8 @@
-"""Tokens of live runs: map a token to the doors of its run, and to nothing else.
+"""Tokens of live runs: map a token to the doors of its run. A token is valid only while its run is executing.
 
 Does not serve HTTP (`hall.doors`) and does not start programs (`access`).
+
+Invariant: a token opens only the doors of its own run, and is kept only in memory.
 """
 
 from __future__ import annotations
@@ -17,57 +19,59 @@ from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pydantic_ai.messages import ModelMessage
+
+    from guildhall.models.model import Upstream
+    from guildhall.models.passthrough.session import Ask as AskModel
     from guildhall.models.passthrough.session import Passing
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.hooks import Seat
 
 
 TOOLS = "tools"
-
-
 DISPATCH = "-dispatch"  # ends the name of the server with which a member is dispatched to
-
-
 RESULT = "result"  # the server at which a guest gives the result of a run that must fit a schema
-
-
 _BYTES = 32
-
-
 _LONGEST_ID = 200
 
 
 class Behind(Protocol):
-    """What is behind a door that is come to from outside: a live run, or one that is played again."""
+    """The run behind a door that is used from outside: a live run or a replay."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether anybody is let in."""
-        ...
+    def is_open(self) -> bool: ...
+
+    @property
+    def model(self) -> AskModel: ...
+
+    async def tool(self, call: ToolCall) -> ToolResult: ...
 
     def is_another(self, call: ToolCall) -> bool:
-        """Whether the record has another call under this one's key."""
+        """Return True if the record has a different call under the key of this call."""
+        ...
+
+    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Return True if the record has a different question under this key."""
+        ...
+
+    def upstream(self, api: str) -> Upstream | None:
+        """Return where a request in the format of this API is passed on unchanged, or None."""
         ...
 
     def breaks(self, error: Exception) -> None:
-        """A call has failed in a way that ends the run."""
+        """End the run, because a call has failed fatally."""
         ...
 
     def expects(self, calls: int) -> None:
-        """So many calls are still to come."""
+        """Note that the program has not made this many calls of the last answer yet."""
         ...
-
-    async def tool(self, call: ToolCall) -> ToolResult: ...
 
 
 @dataclass(kw_only=True)
 class RunDoor:
-    """The doors of a run, as they are seen from outside: its tools by the name of the server that shows them.
-
-    The model door is there for guests only: programs that execute the run.
-    """
+    """The doors of a run from outside: its tools by server, and the model door for a program that executes the run."""
 
     run: str
     servers: Mapping[str, tuple[Tool, ...]]
@@ -78,7 +82,7 @@ class RunDoor:
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
         default_factory=dict[str, "tuple[ToolCall, asyncio.Future[ToolResult]]"], repr=False
     )  # under way, by their keys
-    _ids: Iterator[str] = field(default_factory=lambda: _ids(), repr=False)  # for calls that nobody has given one
+    _ids: Iterator[str] = field(default_factory=lambda: _new_ids(), repr=False)  # for calls that nobody has given one
     _asked: list[ToolCall] = field(default_factory=list["ToolCall"], repr=False)  # by the model
     _due: set[str] = field(default_factory=set[str], repr=False)  # the keys of those that the guest has not made yet
 
@@ -98,10 +102,7 @@ class RunDoor:
         self.behind.expects(len(self._due))
 
     def identified(self, id: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
-        """A call by its identity: that which the model gave it, so that it is the same when it is made again.
-
-        Where the guest does not tell it, it is the first of those calls of the model that are like this one.
-        """
+        """Return the call with the key that the model's answer gave it. Without an id, the first equal call counts."""
         alike = [call for call in self._asked if (call.tool, call.arguments) == (tool, arguments)]
         if id is None and alike:
             self._asked.remove(alike[0])
@@ -156,7 +157,7 @@ def shown_at(server: str, tool: str) -> str:
     return tool.removeprefix(tool_name(server, "")) if server.endswith(DISPATCH) else tool
 
 
-def _ids() -> Iterator[str]:
+def _new_ids() -> Iterator[str]:
     beginning = secrets.token_hex(8)
     return (f"{beginning}.{number}" for number in itertools.count(1))
 

@@ -1,8 +1,5 @@
 """Plan model: holds the possible effects of a worker, such as tools, folders, code, cost, callees and problems.
 
-Derives the capabilities that the rules leave, the files that are not trusted, and the largest cost in dollars before
-the user is asked or the run ends.
-
 Does not collect the facts (`runs.plan.planner`) and does not format them (`runs.plan.text`).
 """
 
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +142,6 @@ class Plan:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def line(self) -> str:
-        """The plan in one line."""
         return plan_text.line(self)
 
     def text(self) -> str:
@@ -163,7 +159,7 @@ class Plan:
             "model_chosen_by": self.chosen_by,
             "priced": self.priced,
             "mode": self.mode,
-            "limits": self.bounds.as_dict(),
+            "limits": asdict(self.bounds),
             "worst_case_usd": self.worst_usd,
             "tools": [tool.as_dict() for tool in self.tools],
             "unknown_toolboxes": list(self.unknown),

@@ -1,9 +1,9 @@
 """Planner: collects the facts about a worker and its callees, and computes the plan.
 
 A full plan imports trusted toolboxes and output models in confined child processes without any permissions. A quick
-plan starts no process, and leaves their tools and schemas unknown. A run that is already assembled needs no new facts.
+plan starts no process, and leaves their tools and schemas unknown.
 
-Does not start MCP servers, members or activation functions. Does not format the plan: `runs.plan.text` does.
+Does not start MCP servers, members or activation functions.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
-from guildhall.models.credentials import joined
 from guildhall.policy.rules import Action, Mode, Risk, Rule, judge, judge_risk, rules_against_risk
-from guildhall.runs.assembly.callees import Reached, declared, reached
+from guildhall.runs.assembly.callees import CREATE, Reached, declared, keeps_budget, reached
 from guildhall.runs.assembly.preflight import (
     Supply,
     fitting,
@@ -25,18 +24,15 @@ from guildhall.runs.assembly.preflight import (
     with_own,
 )
 from guildhall.runs.assembly.tool_set import (
-    base_toolbox,
     bounds_of,
     expected_of_member,
     expected_tools,
-    keeps_budget,
     kept_in,
     permitted,
+    surroundings_of,
     tools_of,
     view_of,
 )
-from guildhall.runs.execution.delegation import tree_tools
-from guildhall.runs.execution.worker_creation import TOOL as CREATE
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import Called, Executes, Plan, PlannedTool, PlanProblem
 from guildhall.runtimes.catalog import ROWS
@@ -44,20 +40,18 @@ from guildhall.tools.executor import Surroundings
 from guildhall.workers.registry import choose_model
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.runs.assembly.assembled import Assembled
-    from guildhall.runs.assembly.memory import RunMemory
+    from guildhall.runs.assembly.assembler import Assembler
     from guildhall.sandbox.view import Folder
-    from guildhall.tools.model import Tool, Toolbox
-    from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.references import Code
-
-    Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]
+    from guildhall.tools.model import Tool
+    from guildhall.workers.code import Code
+    from guildhall.workers.model import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +154,8 @@ def _arranged(worker: Worker, frame: Frame, known: Known) -> _Arranged:
     for one in with_one_sandbox_each(worker):
         with suppress(GuildError):
             folders += one.folders(frame)
-    web_search = known.settings.web_search
-    surroundings = Surroundings(
-        view=view_of(worker, folders, frame, known.home, known.locked),
-        env=dict(frame.env),
-        web_search=web_search.model_dump() if web_search else None,
-        environ=known.environ,
-        forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
-    )
+    view = view_of(worker, folders, frame, known.home, known.locked)
+    surroundings = surroundings_of(worker, frame, view, known.settings, known.environ)
     try:
         tools = tools_of(worker, surroundings, system=facts.system, toolboxes=facts.toolboxes)
     except GuildError:  # no search engine: all the others are known nevertheless
@@ -297,14 +285,12 @@ def _together(plans: Sequence[Plan]) -> Risk:
 class Planner:
     """Makes the plans of one hall."""
 
-    supply: Supply
-    find: Callable[[str, Frame], Worker]
-    everyone: Callable[[Frame], Sequence[Listed]]
-    active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
-    describe: Described
-    memory: RunMemory
-    provided: Callable[[Worker, Frame, str, str], Sequence[Tool]]  # as for the assembler
+    assembler: Assembler
     priced: Callable[[str, Frame], bool | None]
+
+    @property
+    def supply(self) -> Supply:
+        return self.assembler.supply
 
     async def plan(
         self, worker: Worker, frame: Frame, request: RunRequest | None = None, *, seat: PlannedSeat | None = None
@@ -312,13 +298,15 @@ class Planner:
         """The plan of a worker, which need not be saved anywhere, and of all that it may call. `seat`: in a team."""
         boxes: dict[Path, Sequence[Tool]] = {}
         own = "room" if seat is not None else "run"
-        everyone = {one.identity: one for one in self._everyone(worker, frame)}
+        known = self._known(frame, lambda one: facts[one.identity])
+        others = (one.worker for one in reached(worker, known.find, known.active) if one.worker)
+        everyone = {one.identity: one for one in (worker, *others)}
         context = {identity: own if identity == worker.identity else "called" for identity in everyone}
         facts = {id: await self._learned(one, frame, context[id], boxes) for id, one in everyone.items()}
         if seat is not None:
             own = facts[worker.identity]
             facts[worker.identity] = replace(own, system=(*own.system, *seat.tools))
-        return plan(worker, frame, self._known(frame, lambda one: facts[one.identity]), request, seat)
+        return plan(worker, frame, known, request, seat)
 
     def at_once(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
         """The same without a child process: the tools of toolboxes and the schemas of models stay unknown."""
@@ -328,18 +316,14 @@ class Planner:
 
         return plan(worker, frame, self._known(frame, read), request)
 
-    def _everyone(self, worker: Worker, frame: Frame) -> list[Worker]:
-        known = self._known(frame, lambda _: Facts())
-        return [worker, *(one.worker for one in reached(worker, known.find, known.active) if one.worker)]
-
     def _known(self, frame: Frame, facts: Callable[[Worker], Facts]) -> Known:
         return Known(
             home=self.supply.home,
             locked=tuple(self.supply.locked()),
-            environ=joined(self.supply.environ, frame.keys),
+            environ=self.supply.environ,
             settings=self.supply.settings(frame),
-            find=lambda name: self.find(name, frame),
-            active=lambda: self.active(frame),
+            find=lambda name: self.assembler.find(name, frame),
+            active=lambda: self.assembler.active(frame),
             facts=facts,
             priced=lambda model: self.priced(model, frame),
         )
@@ -355,7 +339,11 @@ class Planner:
         lacking = self.supply.lacking(worker, frame)
         outside = self.supply.outsiders(worker, frame)
         return Facts(
-            system=(*self._system(worker, frame, context), *outside.tools),
+            system=(
+                *self.assembler.base_tools(worker, frame, context, run="", model=""),
+                *self.assembler.tree_tools(worker, frame),
+                *outside.tools,
+            ),
             toolboxes={name: (expected_of_member(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
@@ -389,15 +377,5 @@ class Planner:
         place = code.folder or code.files[0].path
         if place not in boxes:
             nothing = Surroundings(view=view_of(worker, (), frame, self.supply.home))
-            boxes[place] = (await self.describe(code, nothing)).tools
+            boxes[place] = (await self.assembler.describe(code, nothing)).tools
         return boxes[place]
-
-    def _system(self, worker: Worker, frame: Frame, context: str) -> tuple[Tool, ...]:
-        """What the worker has without declaring it."""
-        near = worker.frame(frame)
-        calling = tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
-        if not worker.definition.base:
-            return calling
-        limit = self.supply.settings(frame).memory.limit_tokens
-        memory = self.memory.tools(worker, frame, run="", model="", limit_tokens=limit)
-        return (*base_toolbox().tools, *memory, *self.provided(worker, frame, "", context), *calling)

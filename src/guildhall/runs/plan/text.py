@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.runs.assembly.attachments import size_in_words
-from guildhall.runs.limits import in_words
+from guildhall.runs.limits import LimitName, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,7 +36,6 @@ _NO_LIMIT = {False: "no limit in dollars", True: "its caller's dollars"}
 
 
 def line(plan: Plan) -> str:
-    """What could happen, in one line, before it does."""
     calls = ["may call " + ", ".join(plain(called.name) for called in plan.calls)] if plan.calls else []
     files = ", ".join(f"{plain(file.name)} ({size_in_words(len(file.data))})" for file in plan.attached)
     attached = [f"attached: {files}"] if files else []
@@ -49,7 +48,6 @@ def text(plan: Plan) -> str:
 
 
 def rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
-    """Lines behind labels."""
     lines: list[str] = []
     for label, said in labelled:
         first, *more = said
@@ -59,7 +57,6 @@ def rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def written(plan: Plan) -> list[Folder]:
-    """The folders that the worker may write to."""
     return [folder for folder in plan.folders if folder.writable] if "fs.write" in plan.capabilities else []
 
 
@@ -165,13 +162,8 @@ def _limits(plan: Plan) -> list[str]:
     whose = "the team's dollars" if plan.seated else _NO_LIMIT[plan.called]
     unlimited = "no price known" if plan.priced is False else whose
     parts = [unlimited if plan.worst_usd is None else f"at most {dollars(plan.worst_usd)} USD"]
-    if bounds.max_turns is not None:
-        parts.append(in_words("max_turns", bounds.max_turns))
-    if bounds.max_tokens is not None:
-        parts.append(in_words("max_tokens", bounds.max_tokens))
-    if bounds.timeout is not None:
-        parts.append(in_words("timeout", bounds.timeout))
-    return parts
+    names: tuple[LimitName, ...] = ("max_turns", "max_tokens", "timeout")
+    return parts + [in_words(name, value) for name in names if (value := getattr(bounds, name)) is not None]
 
 
 def dollars(amount: float) -> str:

@@ -1,9 +1,7 @@
 """Journal entries: define a payload type for each kind of entry, and convert payloads to their stored form.
 
-No other module knows the stored form. A field without a default is always stored, a field with a default only if it is
-set.
-
-Does not append or query entries: `runs.record.journal` does.
+A field without a default is always stored, a field with a default only if it is set. No other module knows the stored
+form. Does not append or query entries: `runs.record.journal` does.
 
 Invariant: `docs/journal.md` has the kinds and the fields of this module.
 """
@@ -12,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar
 
 from guildhall.core.errors import ErrorInfo, InvalidFile
 
@@ -22,29 +20,6 @@ if TYPE_CHECKING:
     from guildhall.policy.rules import Mode
     from guildhall.runs.model import PauseCause, RunStatus, Stretch
 
-Kind = Literal[
-    "assembled",
-    "model_asked",
-    "model_failed",
-    "model_answered",
-    "tool_refused",
-    "tool_asked",
-    "tool_started",
-    "tool_doubted",
-    "tool_ended",
-    "worker_created",
-    "limit_asked",
-    "loop_asked",
-    "question_asked",
-    "answered",
-    "listening",
-    "said",
-    "crashed",
-    "resumed",
-    "paused",
-    "ended",
-]
-
 
 class Tokens(TypedDict):
     """The tokens of a model call."""
@@ -53,11 +28,20 @@ class Tokens(TypedDict):
     output_tokens: int
 
 
+PAYLOADS: dict[str, type[Payload]] = {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Payload:
     """The data of a journal entry. A subclass is one kind of entry."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, *, kind: str | None = None) -> None:
+        """Register the class as the payload of this kind of entry."""
+        if kind is not None:
+            cls.kind = kind
+            PAYLOADS[kind] = cls
 
     def to_record(self) -> dict[str, Any]:
         """Return the payload as it is stored."""
@@ -77,10 +61,9 @@ def _optional(payload: type[Payload]) -> frozenset[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assembly(Payload):
+class Assembly(Payload, kind="assembled"):
     """The run as it was assembled. Always entry 0."""
 
-    kind: ClassVar[Kind] = "assembled"
     system_prompt: str
     first_message: str
     attachments: Sequence[Mapping[str, Any]]  # described: name, type, size, digest
@@ -104,10 +87,9 @@ class Assembly(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelAsked(Payload):
+class ModelAsked(Payload, kind="model_asked"):
     """A model call, before it is made."""
 
-    kind: ClassVar[Kind] = "model_asked"
     message: Sequence[Mapping[str, Any]]  # what is new in it
     tools: str  # fingerprint of the tools shown
     answers: str  # fingerprint of the answers so far
@@ -119,10 +101,9 @@ class ModelAsked(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCallFailed(Payload):
+class ModelCallFailed(Payload, kind="model_failed"):
     """A model call that failed. It may be made again."""
 
-    kind: ClassVar[Kind] = "model_failed"
     code: str
     message: str
     hint: str | None = None
@@ -134,10 +115,9 @@ class ModelCallFailed(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelAnswered(Payload):
+class ModelAnswered(Payload, kind="model_answered"):
     """The answer of the model, before the run sees it."""
 
-    kind: ClassVar[Kind] = "model_answered"
     response: Mapping[str, Any]
     usage: Tokens
     cost_usd: float | None
@@ -146,10 +126,9 @@ class ModelAnswered(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolRefused(Payload):
+class ToolRefused(Payload, kind="tool_refused"):
     """A tool call that was not made."""
 
-    kind: ClassVar[Kind] = "tool_refused"
     tool: str
     arguments: Mapping[str, Any] | None
     reason: str | None
@@ -158,10 +137,9 @@ class ToolRefused(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolAsked(Payload):
+class ToolAsked(Payload, kind="tool_asked"):
     """A tool call that waits for approval."""
 
-    kind: ClassVar[Kind] = "tool_asked"
     tool: str
     arguments: Mapping[str, Any] | None
     reason: str | None
@@ -169,10 +147,9 @@ class ToolAsked(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolStarted(Payload):
+class ToolStarted(Payload, kind="tool_started"):
     """A tool call, before it is made."""
 
-    kind: ClassVar[Kind] = "tool_started"
     tool: str
     arguments: Mapping[str, Any] | None
     decision: str
@@ -181,67 +158,60 @@ class ToolStarted(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolDoubted(Payload):
+class ToolDoubted(Payload, kind="tool_doubted"):
     """A tool call that was cut off. A person is asked whether it took effect."""
 
-    kind: ClassVar[Kind] = "tool_doubted"
     tool: str
     arguments: Mapping[str, Any] | None
     ask: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolEnded(Payload):
+class ToolEnded(Payload, kind="tool_ended"):
     """The result of a tool call, before the run sees it."""
 
-    kind: ClassVar[Kind] = "tool_ended"
     result: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerCreated(Payload):
+class WorkerCreated(Payload, kind="worker_created"):
     """A worker that the run has written and saved."""
 
-    kind: ClassVar[Kind] = "worker_created"
     name: str
     digest: str
     files: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitAsked(Payload):
+class LimitAsked(Payload, kind="limit_asked"):
     """A limit was reached, and a person is asked for more."""
 
-    kind: ClassVar[Kind] = "limit_asked"
     limit: str
     value: float
     ask: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopAsked(Payload):
+class LoopAsked(Payload, kind="loop_asked"):
     """Agents of a workflow only talk to one another, and a person is asked whether they may continue."""
 
-    kind: ClassVar[Kind] = "loop_asked"
     title: str
     ask: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAsked(Payload):
+class QuestionAsked(Payload, kind="question_asked"):
     """The worker of a job or a commission has asked a person a question."""
 
-    kind: ClassVar[Kind] = "question_asked"
     question: str
     wait: bool
     ask: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered(Payload):
+class Answered(Payload, kind="answered"):
     """The answer to an ask, when the run applied it."""
 
-    kind: ClassVar[Kind] = "answered"
     ask: str
     choice: str
     note: str | None
@@ -250,25 +220,21 @@ class Answered(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listening(Payload):
+class Listening(Payload, kind="listening"):
     """A conversation has finished its turn and waits for the user's next message."""
-
-    kind: ClassVar[Kind] = "listening"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said(Payload):
+class Said(Payload, kind="said"):
     """A message of the user, before the run hears it."""
 
-    kind: ClassVar[Kind] = "said"
     words: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crashed(Payload):
+class Crashed(Payload, kind="crashed"):
     """The process of the run died, and the run continues in another."""
 
-    kind: ClassVar[Kind] = "crashed"
     code: str
     message: str
     hint: str | None = None
@@ -276,10 +242,9 @@ class Crashed(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resumed(Payload):
+class Resumed(Payload, kind="resumed"):
     """The run resumes."""
 
-    kind: ClassVar[Kind] = "resumed"
     was: RunStatus  # its status before
     reason: str | None
     bounds: Mapping[str, Any] | None = None  # where more was granted
@@ -320,47 +285,20 @@ class _Stop(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paused(_Stop):
+class Paused(_Stop, kind="paused"):
     """The run stopped for now."""
 
-    kind: ClassVar[Kind] = "paused"
     pause: PauseCause | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended(_Stop):
+class Ended(_Stop, kind="ended"):
     """The run ended."""
 
-    kind: ClassVar[Kind] = "ended"
     error: ErrorInfo | None
     output: Any
 
 
-PAYLOADS: Mapping[Kind, type[Payload]] = {
-    payload.kind: payload
-    for payload in (
-        Assembly,
-        ModelAsked,
-        ModelCallFailed,
-        ModelAnswered,
-        ToolRefused,
-        ToolAsked,
-        ToolStarted,
-        ToolDoubted,
-        ToolEnded,
-        WorkerCreated,
-        LimitAsked,
-        LoopAsked,
-        QuestionAsked,
-        Answered,
-        Listening,
-        Said,
-        Crashed,
-        Resumed,
-        Paused,
-        Ended,
-    )
-}
 PayloadT = TypeVar("PayloadT", bound=Payload)
 PayloadT_co = TypeVar("PayloadT_co", bound=Payload, covariant=True)
 ToolBegan = ToolStarted | ToolRefused | ToolAsked
@@ -377,7 +315,7 @@ class Entry(Generic[PayloadT_co]):
     at: str
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> str:
         return self.data.kind
 
     def as_dict(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound
 from guildhall.core.text import nearest_or
-from guildhall.runs import limits
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Assembly, Entry, ModelAnswered, ModelAsked, Payload, Said
 from guildhall.runs.record.journal import Journal
@@ -51,7 +50,6 @@ class History:
         return found
 
     def workflow_of(self, run: str) -> str | None:
-        """The workflow that a run is, or belongs to."""
         top = self.get(run).root
         root = self._store.read(lambda connection: records.find_run(connection, top))
         return top if root is not None and root.kind == "workflow" else None
@@ -72,17 +70,15 @@ class History:
         return Journal(run, self._store, self._clock, self.entries(run))
 
     def entries(self, run: str, after: int = -1) -> list[Entry[Payload]]:
-        """The entries of a run's journal, or those after a number."""
         self.get(run)
         return self._store.read(lambda connection: records.entries(connection, run, after))
 
     def shown(self, run: str, after: int = -1) -> list[Entry[Payload]]:
-        """The entries as people and programs see them: what is attached is named there, and not in them once more."""
-        return [_without_files(entry) for entry in self.entries(run, after)]
-
-
-def _without_files(entry: Entry[Payload]) -> Entry[Payload]:
-    return replace(entry, data=replace(entry.data, files=())) if isinstance(entry.data, Assembly) else entry
+        """Return the entries without the bytes of the attachments."""
+        return [
+            replace(entry, data=replace(entry.data, files=())) if isinstance(entry.data, Assembly) else entry
+            for entry in self.entries(run, after)
+        ]
 
 
 def conversation(journal: Journal) -> list[ConversationMessage]:
@@ -95,7 +91,7 @@ def conversation(journal: Journal) -> list[ConversationMessage]:
         if asked is not None:
             messages += [_said_to_model(part, asked_first) for part in asked.data.message]
         messages.append(_said_by_model(answer.data.response))
-    unanswered = [] if limits.turns(journal) else journal.all(Said)[-1:]
+    unanswered = [] if journal.turns() else journal.all(Said)[-1:]
     messages.extend({"role": "user", "content": said.data.words} for said in unanswered)
     return messages
 

@@ -1,9 +1,7 @@
 """Journal of a run: appends entries to the ordered record of the calls at both doors, and finds entries by call.
 
-The entries of a call share its key, and the newest entry tells how far the call came. A chained fingerprint identifies
-the model answers so far.
-
-Does not define entries: their kinds and fields are in `runs.record.entries`.
+The entries of a call share its key, and the newest entry tells how far the call came. The user's messages in a
+conversation have the keys u1, u2 and so on. Does not define entries: `runs.record.entries` does.
 
 Invariant: an entry is in the database before any effect of it.
 """
@@ -14,9 +12,19 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.clock import Clock, stamp
+from guildhall.core.errors import Conflict, RuntimeFailed
 from guildhall.core.ids import fingerprint
 from guildhall.runs.record import records
-from guildhall.runs.record.entries import Assembly, Entry, ModelAnswered, Payload, PayloadT, ToolEnded, ToolStarted
+from guildhall.runs.record.entries import (
+    Assembly,
+    Entry,
+    ModelAnswered,
+    Payload,
+    PayloadT,
+    Said,
+    ToolEnded,
+    ToolStarted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,7 +54,6 @@ class Journal:
 
     @property
     def assembly(self) -> Assembly:
-        """The payload of entry 0."""
         first = self.entries[0].data
         assert isinstance(first, Assembly)
         return first
@@ -57,7 +64,6 @@ class Journal:
         return cast("Entry[PayloadT] | None", next(found, None))
 
     def all(self, payload: type[PayloadT]) -> list[Entry[PayloadT]]:
-        """Return the entries with this payload, oldest first."""
         return entries_with(self.entries, payload)
 
     def answers(self, before: int | None = None) -> str:
@@ -66,6 +72,25 @@ class Journal:
             return self._chain
         earlier = (entry.data for entry in self.all(ModelAnswered) if entry.seq < before)
         return reduce(_linked, earlier, "")
+
+    def turns(self) -> int:
+        """Return the number of answers that count for `max_turns`: those after the user's last message."""
+        last = next((entry.seq for entry in reversed(self.entries) if isinstance(entry.data, Said)), -1)
+        return sum(1 for answer in self.all(ModelAnswered) if answer.seq > last and not answer.data.copied)
+
+    def message_number(self, key: str) -> int:
+        """Return the number of the user message with this key: a recorded message or the next one."""
+        heard = len(self.all(Said))
+        number = int(key[1:]) if key[:1] == "u" and key[1:].isascii() and key[1:].isdigit() else 0
+        if not 1 <= number <= heard + 1 or key != message_key(number):
+            expected = message_key(heard + 1)
+            raise RuntimeFailed(f"the run asked for words {key!r} of the person; the next ones are {expected}")
+        return number
+
+    def check_no_conversation(self, reason: str, hint: str) -> None:
+        """Raise Conflict with the reason if the run is a conversation."""
+        if self.assembly.converses:
+            raise Conflict(f"the run {self.run} is a conversation, and {reason}", hint=hint)
 
     async def append(
         self,
@@ -94,6 +119,11 @@ class Journal:
             self._chain = _linked(self._chain, entry.data)
         if entry.key is not None:
             self._by_key.setdefault(entry.key, []).append(entry)
+
+
+def message_key(number: int) -> str:
+    """Return the key of a user message. The input of the run is message 0 and has no key."""
+    return f"u{number}"
 
 
 def entries_with(entries: Iterable[Entry[Payload]], payload: type[PayloadT]) -> list[Entry[PayloadT]]:

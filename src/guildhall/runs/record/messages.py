@@ -1,9 +1,6 @@
 """Model messages: convert requests and answers of a model to plain data for the journal, comparison and display.
 
-Times are left out, so that a repeated request has equal data. Attached files are replaced by media type, size and
-digest.
-
-Does not append the data to a journal: `runs.execution.ledger` does.
+Times are left out, so that a repeated request has equal data. Does not append the data to a journal.
 """
 
 from __future__ import annotations
@@ -22,8 +19,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
 
-def request(message: ModelMessage) -> list[dict[str, Any]]:
-    """The parts of a request message."""
+def request_parts(message: ModelMessage) -> list[dict[str, Any]]:
     return [_part(part) for part in message.parts]
 
 
@@ -46,27 +42,25 @@ def _content(content: Any) -> Any:
     return content
 
 
-def tools(parameters: ModelRequestParameters) -> str:
-    """A fingerprint of the tools that the model was shown."""
+def tools_fingerprint(parameters: ModelRequestParameters) -> str:
+    """Return a fingerprint of the tools that the model is shown."""
     shown = [*parameters.function_tools, *parameters.output_tools]
     return fingerprint([[tool.name, tool.description, tool.parameters_json_schema] for tool in shown])
 
 
-def dump(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    """Messages as JSON."""
-    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", exclude_none=True)
+def dump_response(response: ModelResponse) -> dict[str, Any]:
+    return ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True)[0]
 
 
 def load_response(data: Mapping[str, Any]) -> ModelResponse:
-    """A recorded answer."""
     message = ModelMessagesTypeAdapter.validate_python([data])[0]
     if message.kind != "response":
         raise ValueError("the record of an answer holds something else")
     return message
 
 
-def not_usable(messages: Sequence[ModelMessage]) -> str | None:
-    """What the model is told about its last answer, if that answer was no good: neither an end nor a call."""
+def unusable_answer(messages: Sequence[ModelMessage]) -> str | None:
+    """Return what the model is told about its last answer if that was unusable (neither an end nor a call), or None."""
     if len(messages) == 1:
         return None
     for part in messages[-1].parts:
@@ -75,8 +69,8 @@ def not_usable(messages: Sequence[ModelMessage]) -> str | None:
     return None
 
 
-def arguments(given: Mapping[str, Any]) -> str:
-    """Arguments as a person reads them: a line each, long texts below their name."""
+def format_arguments(given: Mapping[str, Any]) -> str:
+    """Format arguments for the user: one line each, long texts below their name."""
     lines: list[str] = []
     for name, value in given.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)

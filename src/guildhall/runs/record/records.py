@@ -1,7 +1,5 @@
 """SQL of runs, journals and asks: adds, changes and queries the rows, and ends runs that no process executes.
 
-Marks the runs of a stopped hall as lost and counts crashes. Cancels, completes or fails a run together with its tree.
-
 Does not execute runs: `runs.execution` does.
 
 Invariant: no other module of the package accesses these tables.
@@ -9,11 +7,12 @@ Invariant: no other module of the package accesses these tables.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import (
     CTE,
+    ColumnElement,
     Connection,
     Integer,
     RowMapping,
@@ -36,7 +35,6 @@ from guildhall.runs.model import (
     ForkOrigin,
     Question,
     Run,
-    RunStatus,
     Stretch,
     Usage,
     request_from_record,
@@ -64,6 +62,9 @@ _RUN_OF_CALL = _RUNS.where(runs.c.parent == bindparam("by"), runs.c.parent_call 
 _RUNS_OF_WORKER = select(func.count()).where(
     runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), runs.c.kind != "workflow"
 )
+# Columns that have the name and the value of a field of Run.
+_FIELDS = [one.name for one in fields(Run) if one.name in runs.c and one.name not in ("request", "cost_usd")]
+_COUNTS = ("turns", "input_tokens", "output_tokens")
 _ADD_ENTRY = insert(journal)
 _LAST_KIND = (
     select(journal.c.kind).where(journal.c.run == runs.c.id).order_by(journal.c.seq.desc()).limit(1).scalar_subquery()
@@ -92,10 +93,9 @@ def list_runs(connection: Connection, limit: int | None = None, *, called: bool 
 
 
 def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
-    """Every run that another hall was running is lost: that hall is gone. Gives their ids.
+    """Mark the runs of a hall that is gone as lost, and return their ids.
 
-    One that the hall had made by itself is over: nobody is to go on with it. A conversation that was waiting for what
-    the person says next still is: there was nothing to lose.
+    A run that the hall itself created is cancelled. A conversation that waited for the user still waits.
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     still_waiting = update(runs).where(orphans, _LAST_KIND == "listening")
@@ -202,13 +202,11 @@ def runs_of_worker(connection: Connection, root: str, worker: str) -> int:
 
 
 def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
-    """The run that a call of another one has made."""
     row = connection.execute(_RUN_OF_CALL, {"by": parent, "call": call}).mappings().first()
     return _run(row) if row else None
 
 
 def below(connection: Connection, run: str) -> list[Run]:
-    """All that a run has called, and what those have called, oldest first."""
     query = _RUNS.where(runs.c.id.in_(select(_ids_below(run)))).order_by(_PLACE)
     return [_run(row) for row in connection.execute(query).mappings()]
 
@@ -219,30 +217,12 @@ def _ids_below(run: str) -> CTE:
 
 
 def _run(row: RowMapping) -> Run:
-    status: RunStatus = row["status"]
     return Run(
-        id=row["id"],
-        root=row["root"],
-        parent=row["parent"],
-        ordinal=row["ordinal"],
-        worker=row["worker"],
-        model=row["model"],
-        status=status,
-        pause=row["pause"],
-        reason=row["reason"],
+        **{name: row[name] for name in _FIELDS},
         request=request_from_record(row["request"]),
         frame=RecordedFrame.from_record(row["request"]["frame"]),
         forked_from=ForkOrigin(**origin) if (origin := row["request"].get("forked_from")) else None,
-        error=row["error"],
-        output=row["output"],
-        created_at=row["created_at"],
-        ended_at=row["ended_at"],
-        usage=Usage(
-            turns=row["turns"],
-            input_tokens=row["input_tokens"],
-            output_tokens=row["output_tokens"],
-            cost_usd=_rounded(row["cost_usd"]),
-        ),
+        usage=Usage(**{name: row[name] for name in _COUNTS}, cost_usd=_rounded(row["cost_usd"])),
         cost_usd=_rounded(row["cost_usd"] if row["parent"] else row["tree_cost_usd"]),
     )
 
@@ -266,21 +246,11 @@ def entries(connection: Connection, run: str, after: int = -1) -> list[Entry[Pay
 # asks
 
 
+_ASKS = select(*(asks.c[one.name] for one in fields(Ask)))
+
+
 def add_ask(connection: Connection, ask: Ask) -> None:
-    connection.execute(
-        insert(asks).values(
-            id=ask.id,
-            run=ask.run,
-            root=ask.root,
-            kind=ask.kind,
-            key=ask.key,
-            subject=ask.subject,
-            question=asdict(ask.question),
-            status=ask.status,
-            created_at=ask.created_at,
-            expires_at=ask.expires_at,
-        )
-    )
+    connection.execute(insert(asks).values(asdict(ask)))
 
 
 def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) -> bool:
@@ -290,83 +260,60 @@ def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) 
 
 
 def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool = True) -> None:
-    """Closes what a run, and those that it has called, still ask, because it has ended.
+    """Withdraw the open asks of a run that has ended, and of the runs below it.
 
-    Its `questions` may outlive it: the answer is for whoever reads what it made. What it has begun always does.
+    Conflicts and meetings outlive the run, and so do its questions unless `questions` is set.
     """
-    theirs = (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
     staying = ASIDE - {"question"} if questions else ASIDE
-    still_open = theirs & (asks.c.status == "open") & asks.c.kind.not_in(sorted(staying))
-    connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
+    _withdraw(connection, _of_tree(run) & asks.c.kind.not_in(sorted(staying)), now)
 
 
 def withdraw_kind(connection: Connection, run: str, kind: AskKind, now: str) -> None:
     """Closes what a run asks of one kind, because what it is about is settled otherwise."""
-    still_open = (asks.c.run == run) & (asks.c.kind == kind) & (asks.c.status == "open")
+    _withdraw(connection, (asks.c.run == run) & (asks.c.kind == kind), now)
+
+
+def _withdraw(connection: Connection, which: ColumnElement[bool], now: str) -> None:
+    still_open = which & (asks.c.status == "open")
     connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
 
 
+def _of_tree(run: str) -> ColumnElement[bool]:
+    """Select the asks of a run and of the runs below it."""
+    return (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
+
+
 def find_ask(connection: Connection, ask: str) -> Ask | None:
-    row = connection.execute(select(asks).where(asks.c.id == ask)).mappings().first()
+    row = connection.execute(_ASKS.where(asks.c.id == ask)).mappings().first()
     return _ask(row) if row else None
 
 
 def ask_of_call(connection: Connection, run: str, key: str, subject: str) -> Ask | None:
     """The newest ask about exactly this of this call."""
-    query = (
-        select(asks)
-        .where(asks.c.run == run, asks.c.key == key, asks.c.subject == subject)
-        .order_by(asks.c.created_at.desc())
-        .limit(1)
-    )
-    row = connection.execute(query).mappings().first()
+    query = _ASKS.where(asks.c.run == run, asks.c.key == key, asks.c.subject == subject)
+    row = connection.execute(query.order_by(asks.c.created_at.desc()).limit(1)).mappings().first()
     return _ask(row) if row else None
 
 
 def session_approval(connection: Connection, root: str, subject: str) -> Ask | None:
     """An approval of exactly this that was given for the whole tree of runs."""
-    query = select(asks).where(
-        asks.c.root == root,
-        asks.c.subject == subject,
-        asks.c.kind == "approval",
-        asks.c.status.in_(["answered", "applied"]),
-    )
-    for row in connection.execute(query).mappings():
-        ask = _ask(row)
-        if ask.answer and ask.answer.choice == "session":
-            return ask
-    return None
+    approvals = _ASKS.where(asks.c.root == root, asks.c.subject == subject, asks.c.kind == "approval")
+    answered = connection.execute(approvals.where(asks.c.status.in_(["answered", "applied"]))).mappings()
+    return next((ask for ask in map(_ask, answered) if ask.outcome == "session"), None)
 
 
 def list_asks(connection: Connection, *, run: str | None = None, status: str | None = None) -> list[Ask]:
     """The asks, oldest first; of one run, those that it has called included."""
-    query = select(asks).order_by(literal_column("asks.rowid"))  # two of one moment stay in their order
+    query = _ASKS.order_by(literal_column("asks.rowid"))  # two of one moment stay in their order
     if run is not None:
-        query = query.where((asks.c.run == run) | asks.c.run.in_(select(_ids_below(run))))
+        query = query.where(_of_tree(run))
     if status is not None:
         query = query.where(asks.c.status == status)
     return [_ask(row) for row in connection.execute(query).mappings()]
 
 
 def _ask(row: RowMapping) -> Ask:
-    question: dict[str, Any] = row["question"]
-    answer: dict[str, Any] | None = row["answer"]
-    return Ask(
-        id=row["id"],
-        run=row["run"],
-        root=row["root"],
-        kind=row["kind"],
-        key=row["key"],
-        subject=row["subject"],
-        question=Question(
-            title=question["title"],
-            body=question["body"],
-            choices=tuple(question["choices"]),
-            after=question.get("after"),
-        ),
-        status=row["status"],
-        answer=Answer(**answer) if answer else None,
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        closed_at=row["closed_at"],
-    )
+    question: dict[str, Any] = {**row["question"], "choices": tuple(row["question"]["choices"])}
+    answer = Answer(**row["answer"]) if row["answer"] else None
+    columns: dict[str, Any] = {**row, "question": Question(**question), "answer": answer}
+    return Ask(**columns)

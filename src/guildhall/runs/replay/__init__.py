@@ -2,3 +2,19 @@
 
 Does not call a model or execute a tool of a recorded run.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.runs.replay.fork import Forked as Forked
+    from guildhall.runs.replay.fork import Forks as Forks
+    from guildhall.runs.replay.normalize import Neutral as Neutral
+    from guildhall.runs.replay.replay import Recordings as Recordings
+    from guildhall.runs.replay.replay import Replayed as Replayed
+    from guildhall.runs.replay.script_export import script_of as script_of
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -1,19 +1,14 @@
 """Fork: creates a run from the first entries of another run's journal, to be resumed from there.
 
-A run can be forked wherever its model would be asked next: after an answer whose calls have all ended. Runs of a
-workflow, jobs and conversations cannot be forked.
-
-Does not resume the new run: `runs.execution.prepare` does.
+A run can be forked wherever its model would be asked next: after an answer whose calls have all ended.
 
 Invariant: copied calls are not made again, and their cost does not count for the new run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.config import anchored
@@ -21,7 +16,7 @@ from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import WITH_LOGIN
-from guildhall.runs.conversation import refuse_conversation
+from guildhall.runs.execution.grants import has_price
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
@@ -42,13 +37,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.models.model import Source
+    from guildhall.runs.execution.prepare import SourceOf
     from guildhall.runs.model import Run
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
     from guildhall.store.engine import Store
-
-    SourceOf = Callable[[str, Frame, bool], Source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,38 +54,34 @@ class Forked:
     kind: str  # what that entry is
 
 
+@dataclass(frozen=True, kw_only=True)
 class Forks:
-    """Makes forks of the runs of a home."""
+    """Forks the runs of a home."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        clock: Clock,
-        history: History,
-        source_of: SourceOf,
-        budget_of: Callable[[Frame], float | None],
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._history = history
-        self._source_of = source_of
-        self._budget_of = budget_of
+    store: Store
+    clock: Clock
+    history: History
+    source_of: SourceOf
+    budget_of: Callable[[Frame], float | None]
 
     async def fork(self, run_id: str, at: int, frame: Frame, model: str | None = None) -> Forked:
         """A new run with the entries of another one up to `at`, or up to the last place before it to go on from."""
-        run = self._history.get(run_id)
-        _refuse_team(run_id, self._history.workflow_of(run_id))
-        _refuse_job(run)
-        journal = self._history.journal(run_id)
-        refuse_conversation(journal, "a conversation cannot be forked", hint="Begin another one with its worker.")
+        run = self.history.get(run_id)
+        _refuse_team(run_id, self.history.workflow_of(run_id))
+        if job := run.purpose_as(JobPurpose):
+            raise Conflict(
+                f"the run {run.id} does the job {job.id}, and a job cannot be forked",
+                hint="Dispatch its task anew, with another model in its configuration if you like.",
+            )
+        journal = self.history.journal(run_id)
+        journal.check_no_conversation("a conversation cannot be forked", hint="Begin another one with its worker.")
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
             hint = f"`guild log {run_id}` shows them with their numbers."
             raise UsageError(f"the run {run_id} has no entry {at}: they go from 0 to {last}", hint=hint)
         end = cut(journal, at)
         new = new_id(RUN)
-        first, source_name, priced = self._first(_as_top(run, journal, self._budget_of(frame)), frame, model)
+        first, source_name, priced = self._first(_as_top(run, journal, self.budget_of(frame)), frame, model)
         copied: list[Entry[Payload]] = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
         entries = [replace(entry, run=new, data=_marked(entry.data)) for entry in copied]
         row = self._row(run, new, end, source_name or run.model, priced=priced)
@@ -104,7 +93,7 @@ class Forks:
             for entry in entries:
                 records.add_entry(connection, entry)
 
-        await self._store.write(write)
+        await self.store.write(write)
         return Forked(run=new, of=run_id, at=end, kind=journal.entries[end].kind)
 
     def _first(
@@ -115,8 +104,8 @@ class Forks:
             return first, None, None
         wanted = anchored(normal(model), frame.cwd)
         login = first.data.worker["definition"].get("runtime") == WITH_LOGIN
-        source = self._source_of(wanted, frame, login)  # one that cannot be used is refused, before anything is made
-        priced = source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
+        source = self.source_of(wanted, frame, login)  # one that cannot be used is refused, before anything is made
+        priced = has_price(source)
         bounds = dict(first.data.bounds)
         if not priced:
             if bounds["max_budget_usd"] is not None:
@@ -139,17 +128,13 @@ class Forks:
             "pause": "fork",
             "reason": f"forked from {run.id} after entry {end}",
             "request": {
-                **run.request.as_dict(),
+                **asdict(run.request),
                 "frame": run.frame.as_dict(),
                 "forked_from": {"run": run.id, "at": end},
             },
             "kind": run.kind,
-            "created_at": stamp(self._clock.now()),
-            "turns": 0,
-            "input_tokens": 0,
-            "output_tokens": 0,
+            "created_at": stamp(self.clock.now()),
             "cost_usd": 0.0 if known else None,
-            "running_seconds": 0.0,
         }
 
 
@@ -163,14 +148,6 @@ def _refuse_team(run: str, workflow: str | None) -> None:
         hint=f"To try something else with its team: guild script {workflow} --out tests/NAME.yaml, change the answers "
         "under `workers:`, and `guild test` it; or start the workflow again with another model: --override-model.",
     )
-
-
-def _refuse_job(run: Run) -> None:
-    if job := run.purpose_as(JobPurpose):
-        raise Conflict(
-            f"the run {run.id} does the job {job.id}, and a job cannot be forked",
-            hint="Dispatch its task anew, with another model in its configuration if you like.",
-        )
 
 
 def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry[Assembly]:

@@ -1,8 +1,5 @@
 """Normalization: replaces folders, run ids, times and secrets in recorded texts, so that scripts are portable.
 
-Texts longer than 4,000 characters are cut, and a digest stands for the rest. The memory block of a system prompt is
-removed, because a test starts with an empty memory. Times are replaced only on request, for texts of a room.
-
 Does not write scripts (`runs.replay.script_export`) and does not find secrets: the caller passes in the function.
 """
 

@@ -1,9 +1,7 @@
-"""Replay of a run: executes the run offline on its recorded answers, and finds the first difference.
+"""Replay: executes recorded runs offline on their recorded answers, and finds the first difference.
 
 Assembly, the judgement of the gate and the runtime are the current code. Model answers and tool results come from the
-journal.
-
-Does not replay the called runs of a run: `runs.replay.recordings` does.
+journal, and can also be supplied to other runs. A replay of a run includes its called runs.
 
 Invariant: no tool handler runs, no model is called and nothing is written.
 """
@@ -14,6 +12,7 @@ import asyncio
 import difflib
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.errors import (
@@ -24,7 +23,14 @@ from guildhall.core.errors import (
     RuntimeOutdated,
     RuntimeUnusable,
 )
-from guildhall.runs.record import messages as shown
+from guildhall.models.catalog import RecordingSource
+from guildhall.runs.assembly.preflight import refuse_unrecorded
+from guildhall.runs.execution import delegation
+from guildhall.runs.execution.access import Lobby
+from guildhall.runs.execution.prepare import frame_then
+from guildhall.runs.execution.tokens import Tokens, servers_of
+from guildhall.runs.purpose import CallPurpose
+from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     Answered,
     Ended,
@@ -39,6 +45,7 @@ from guildhall.runs.record.entries import (
     ToolRefused,
     ToolStarted,
 )
+from guildhall.runs.record.messages import load_response, request_parts, tools_fingerprint
 from guildhall.tools.gate import CLOSED, Approval, Doubt, Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
@@ -48,13 +55,20 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 
+    from guildhall.core.frame import Frame
     from guildhall.models.passthrough.request import Through
     from guildhall.policy.rules import Verdict
     from guildhall.runs.assembly.assembled import Assembled
-    from guildhall.runs.execution.access import Lobby
+    from guildhall.runs.assembly.assembler import Assembler
+    from guildhall.runs.execution.runs import RuntimeOf
+    from guildhall.runs.hooks import Seat
+    from guildhall.runs.model import Run
+    from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
     from guildhall.runtimes.model import Entry as Entrance
     from guildhall.runtimes.model import Guest, Outcome, Runtime
+    from guildhall.store.engine import Store
+    from guildhall.workers.model import Worker
 
     Gave = Callable[[str], tuple[str, ToolResult] | None]  # of a call the run that it made, and what that one gave
 
@@ -98,12 +112,10 @@ class Over(Exception):
 async def replay(
     journal: Journal, assembled: Assembled, runtime: Runtime, gave: Gave, lobby: Lobby
 ) -> Difference | None:
-    """The first difference between the record and a run of today on the same answers; None when there is none.
+    """Return the first difference between the record and a run today on the recorded answers, or None.
 
-    Raises where the program that would execute it is not there or will not do.
-
-    Replays are executed in this process, whatever runs are: all that differs in the calls of one answer is then met,
-    each time the same.
+    Raise if the program of the runtime is missing or cannot be used. The runtime executes in this process, so that the
+    order of the calls of one answer is always the same.
     """
     record = _Record(journal)
     try:
@@ -120,10 +132,9 @@ async def replay(
 
 
 class _Record:
-    """The journal as a replay reads it: which calls it has met again, and what was not as it was.
+    """The journal in a replay: the calls that were made again, and the differences.
 
-    Calls of one answer are made side by side, and each may differ: the first of them by the record is the one to show,
-    also where another of them has no end on record and stops the replay.
+    Calls of one answer are concurrent, and each may differ. The first of them in the record is the one to report.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -167,10 +178,7 @@ class _Record:
             raise self.differs(entry, difference_of(label, recorded, now))
 
     def compare_assembly(self, assembled: Assembled) -> None:
-        """What the model is shown, then what the worker's file says about where, on what and how far it works.
-
-        Rules are not compared here: what they come to is seen at each call.
-        """
+        """Compare what the model is shown and what the worker file declares. Rules are compared at each call."""
         first = self.journal.entries[0]
         then_shown = self.journal.assembly
         now = assembled.shown()
@@ -243,7 +251,7 @@ class _ReplayDoors:
         first, _, number = key.partition(".")
         asked = self._record.journal.last(key, ModelAsked)
         further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
-        return bool(further) and asked is not None and asked.data.message != shown.request(messages[-1])
+        return bool(further) and asked is not None and asked.data.message != request_parts(messages[-1])
 
     def expects(self, calls: int) -> None:
         return None  # nothing waits for a person here
@@ -268,15 +276,15 @@ class _ReplayDoors:
         answer = record.journal.last(key, ModelAnswered)
         if asked is None:
             raise record.over(record.end, "the model is asked once more")
-        record.compare(asked, "what the model is asked", asked.data.message, shown.request(messages[-1]))
-        if asked.data.tools != shown.tools(parameters):
+        record.compare(asked, "what the model is asked", asked.data.message, request_parts(messages[-1]))
+        if asked.data.tools != tools_fingerprint(parameters):
             raise record.differs(asked, "the tools that the model is shown are not the same")
         if asked.data.answers != record.journal.answers(before=asked.seq):
             raise record.differs(asked, "an answer on record above is not the one that the model was reminded of here")
         if answer is None:
             raise record.over(asked, "an answer is waited for")
         try:
-            return shown.load_response(answer.data.response)
+            return load_response(answer.data.response)
         except ValueError:
             raise record.differs(answer, "the answer on record cannot be read") from None
 
@@ -399,3 +407,68 @@ def difference_of(label: str, recorded: Any, now: Any) -> str:
 def _lines(value: Any) -> list[str]:
     text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
     return text.replace("\\n", "\n").splitlines()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recordings:
+    """The recorded runs of a hall."""
+
+    store: Store
+    history: History
+    assembler: Assembler
+    seat_of: Callable[[Run], Seat | None]  # the hooks for a replay of a run at the top of its tree
+    runtime_of: RuntimeOf
+    tokens: Tokens
+
+    def source(self, run: str) -> RecordingSource:
+        """The model answers of a recorded run, and of those that it has called, in order."""
+        tree = self.history.tree(run)
+        answers = {(one.worker, one.ordinal): self.history.journal(one.id).all(ModelAnswered) for one in tree}
+        loaded = {whose: [load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()}
+        return RecordingSource(run, loaded)
+
+    async def replay(self, run: str, frame: Frame) -> Replayed:
+        """Plays a run and all that it has called again on their records, up to the first difference."""
+        steps, gone = 0, False
+        for one in self.history.tree(run):
+            played = await self.play(one, frame)
+            steps += played.steps
+            gone = gone or played.worker_gone
+            if not played.same:
+                return replace(played, steps=steps, worker_gone=gone)
+        return Replayed(run=run, steps=steps, worker_gone=gone)
+
+    async def play(
+        self,
+        run: Run,
+        frame: Frame,
+        *,
+        worker: Worker | None = None,
+        seat: Seat | None = None,
+        runtime: Runtime | None = None,
+    ) -> Replayed:
+        """Replay one run without the runs that it called. Worker, hooks and runtime are looked up if not given."""
+        journal = self.history.journal(run.id)
+        then = frame_then(run.frame, frame)
+        seat = seat or self.seat_of(run)
+        assembled, gone = await self.assembler.again(
+            run.request, journal.assembly, then, run=run.id, worker=worker, seat=seat
+        )
+        call = run.purpose_as(CallPurpose)
+        if runtime is None:
+            refuse_unrecorded(assembled.worker, run.id)
+            own = assembled.worker.definition.runtime
+            runtime = delegation.OneCall(call.arguments()) if call else self.runtime_of(own, then)
+        servers = servers_of(assembled, seat)
+        lobby = Lobby(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
+        difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), lobby)
+        return Replayed(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
+
+    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
+        """The run that a call has made, and what it gave by its own record, if it came to that."""
+        made = self.store.read(lambda connection: records.run_of_call(connection, caller, call))
+        end = self.history.entries(made.id)[-1].data if made else None
+        if made is None or not isinstance(end, Ended):
+            return None
+        ended = replace(made, status=end.status, reason=end.reason, error=end.error, output=end.output)
+        return None if delegation.limit_above(ended) else (made.id, delegation.result_of(ended))

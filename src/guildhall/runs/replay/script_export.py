@@ -1,9 +1,7 @@
 """Script export: converts a recorded run tree to a script with the model's answers and a test for `guild test`.
 
-The test compares the current prompts with the recorded prompts. It includes the earlier content of changed project
-files as far as the journals reveal it. The script names the parts of the record that it cannot hold.
-
-Does not need the worker: it reads only the journals. Does not execute the test: `hall.testrun` does.
+The test compares the current prompts with the recorded prompts. The script names the parts of the record that it cannot
+hold. Reads only the journals. Does not execute the test: `hall.testrun` does.
 
 Invariant: a script is written only if it can be read back.
 """
@@ -98,7 +96,6 @@ def _calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, str]]:
 
 
 def _made(run: Run, journal: Journal) -> Iterator[str]:
-    """The files of workers that the run has made."""
     for entry in journal.all(WorkerCreated):
         for file in entry.data.files:
             if (path := _inside(Path(file), run.frame.root)) is not None:
@@ -151,10 +148,7 @@ class TeamPart:
 
 
 def script_of(tree: Tree, home: Path, redact: Callable[[str], str], team: TeamPart | None = None) -> str:
-    """The text of the script of a run, which comes first in the tree, and of all runs below it.
-
-    `team`: the run is a workflow's, and asks no model itself.
-    """
+    """Return the script of a run, the first of the tree, and of all runs below it. `team`: the run is a workflow."""
     run, journal = tree[0]
     if run.status not in {"completed", "failed"}:
         hints = {"running": f"guild log {run.id} -f", "cancelled": "Make another run."}

@@ -45,30 +45,24 @@ class SocketDoors:
     ) -> ModelResponse:
         known = next((n for n in range(len(messages), 0, -1) if messages[n - 1].kind == "response"), 1)
         new: list[ModelRequest] = [message for message in messages[known:] if message.kind == "request"]
-        answer = await self._ask(Asked(id=next(self._numbers), key=key, after=known, requests=new))
-        if answer.response is None:
-            raise HallGone
-        return answer.response
+        return await self._ask(Asked(id=next(self._numbers), key=key, after=known, requests=new), "response")
 
     async def tool(self, call: ToolCall) -> ToolResult:
-        answer = await self._ask(Called(id=next(self._numbers), key=call.key))
-        if answer.result is None:
-            raise HallGone
-        return ToolResult.from_dict(answer.result)
+        return ToolResult.from_dict(await self._ask(Called(id=next(self._numbers), key=call.key), "result"))
 
     async def said(self, key: str) -> str:
-        answer = await self._ask(Listened(id=next(self._numbers), key=key))
-        if answer.words is None:
-            raise HallGone
-        return answer.words
+        return await self._ask(Listened(id=next(self._numbers), key=key), "words")
 
-    async def _ask(self, line: Asked | Called | Listened) -> Answered:
+    async def _ask(self, line: Asked | Called | Listened, field: str) -> Any:
+        """Send a message and return this field of the answer. Raise HallGone if the answer does not have it."""
         loop = asyncio.get_running_loop()
         answer = self._open[line.id] = loop.create_future()
         if not self._lines:
             loop.call_soon(self._send)
         self._lines.append(line.line())
-        return await answer
+        if (value := getattr(await answer, field)) is None:
+            raise HallGone
+        return value
 
     def _send(self) -> None:
         """The calls of one answer go together, so that the hall sees all of them when it asks what still goes on."""

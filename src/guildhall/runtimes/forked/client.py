@@ -101,7 +101,7 @@ class Nursery:
     @property
     def pids(self) -> list[int]:
         """The warm parent, then its children."""
-        return [] if self._parent is None else [self._parent.pid, *self._parent.pids]
+        return [] if self._parent is None else self._parent.pids
 
     async def birth(self, memory_bytes: int) -> Child:
         """A new child, which may use so much memory beside what it is born with."""
@@ -180,12 +180,8 @@ class _Parent:
         self.said = ""  # the last of what it said, once it is gone
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def pids(self) -> list[int]:
-        return [child.pid for child in self._children.values()]
+        return [self._process.pid, *(child.pid for child in self._children.values())]
 
     async def birth(self, memory_bytes: int, seconds: float) -> Child:
         if self.gone:

@@ -107,10 +107,10 @@ class Answered(_Line):
     words: str | None = None  # of the person
 
 
-Said = Annotated[Asked | Called | Listened | Done | Failed, Field(discriminator="door")]
-_SAID: TypeAdapter[Asked | Called | Listened | Done | Failed] = TypeAdapter(Said)
+_Message = Asked | Called | Listened | Done | Failed
+_MESSAGE: TypeAdapter[_Message] = TypeAdapter(Annotated[_Message, Field(discriminator="door")])
 
 
-def said(line: bytes) -> Asked | Called | Listened | Done | Failed:
-    """What the process of a run has written; ValueError when it is nothing of this."""
-    return _SAID.validate_python(json.loads(line))
+def said(line: bytes) -> _Message:
+    """Return the message of a run's process. Raise ValueError if the line is not a valid message."""
+    return _MESSAGE.validate_python(json.loads(line))

@@ -148,12 +148,17 @@ class _Service:
                     raise _Died(f"said what cannot be understood, and was ended: {line[:100]!r}") from None
                 match message:
                     case Asked():
-                        self._in_turn(message)
+                        if self._asking or message.after != len(self._conversation):
+                            raise _Died("asked the model out of turn, and was ended")
+                        self._asking = True
+                        self._conversation.extend(message.requests)
                         self._begin(self._model(message))
                     case Called(id=number, key=key):
-                        self._begin(self._tool(number, self._asked_for(key)))
+                        if (call := self._callable.pop(key, None)) is None:
+                            raise _Died(f"made a call that the model did not ask for ({key[:100]!r}), and was ended")
+                        self._begin(self._tool(number, call))
                     case Listened():
-                        self._at_rest()
+                        self._check_listening()
                         self._listening = self._begin(self._said(message))
                     case Failed(message=text, hint=hint):
                         raise RuntimeFailed(text, hint=hint)
@@ -184,12 +189,6 @@ class _Service:
             if not self._broken.done():
                 self._broken.set_exception(error)
 
-    def _in_turn(self, asked: Asked) -> None:
-        if self._asking or asked.after != len(self._conversation):
-            raise _Died("asked the model out of turn, and was ended")
-        self._asking = True
-        self._conversation.extend(asked.requests)
-
     async def _model(self, asked: Asked) -> Answered:
         response = await self._doors.model(asked.key, self._conversation, self._parameters)
         self._conversation.append(response)
@@ -198,8 +197,8 @@ class _Service:
         self._callable = {call.key: call for call in calls}
         return Answered(id=asked.id, response=response)
 
-    def _at_rest(self) -> None:
-        """Something is said once after an answer."""
+    def _check_listening(self) -> None:
+        """Raise if the process may not ask for the user's next message: it may, once after each answer."""
         place = len(self._conversation)
         in_turn = self._assignment.converses and not self._asking and self._conversation[-1].kind == "response"
         if not in_turn or self._heard_after == place:
@@ -208,11 +207,6 @@ class _Service:
 
     async def _said(self, listened: Listened) -> Answered:
         return Answered(id=listened.id, words=await self._doors.said(listened.key))
-
-    def _asked_for(self, key: str) -> ToolCall:
-        if (call := self._callable.pop(key, None)) is None:
-            raise _Died(f"made a call that the model did not ask for ({key[:100]!r}), and was ended")
-        return call
 
     async def _tool(self, number: int, call: ToolCall) -> Answered:
         return Answered(id=number, result=(await self._doors.tool(call)).as_dict())

@@ -82,8 +82,9 @@ class _Zygote:
                     _freeze()
                     continue
                 for fd, _ in self._poll.poll():
-                    if fd != self._control.fileno():
-                        self._bury(fd)
+                    if fd != self._control.fileno():  # a child has ended
+                        number, status = self._end(fd)
+                        self._tell({"id": number, "status": status})
                     elif not self._order():
                         return
         finally:
@@ -112,12 +113,8 @@ class _Zygote:
         self._tell({"id": order["id"], "pid": pid}, pidfd)
         return True
 
-    def _bury(self, pidfd: int) -> None:
-        """A child has ended: what it has started ends too, and the hall hears how it was."""
-        number, status = self._end(pidfd)
-        self._tell({"id": number, "status": status})
-
     def _end(self, pidfd: int) -> tuple[int, int]:
+        """End a child and everything that it has started. Return the number of its order and its exit status."""
         number, pid = self._children.pop(pidfd)
         self._poll.unregister(pidfd)
         with contextlib.suppress(ProcessLookupError):

@@ -6,7 +6,6 @@ Does not start the process: `process` does. Does not decide the output: `runtime
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import TYPE_CHECKING, Any, cast
 
@@ -133,8 +132,7 @@ def _no_command(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _block(item: Any) -> dict[str, Any]:
     if isinstance(item, BinaryContent):
-        data = base64.b64encode(item.data).decode("ascii")
-        source = {"type": "base64", "media_type": item.media_type, "data": data}
+        source = {"type": "base64", "media_type": item.media_type, "data": item.base64}
         return {"type": "document" if item.media_type == "application/pdf" else "image", "source": source}
     text = item.content if isinstance(item, TextContent) else cast("str", item)
     return {"type": "text", "text": text}

@@ -1,6 +1,5 @@
 """Process of a runtime program: runs it in a jail with a temporary home, reads its JSON lines, and kills it.
 
-Output that is not JSON is kept only to explain the end of the process.
 Ending a process kills everything that it has started and removes its home.
 Does not know the programs: the drivers return a `Launch`.
 

@@ -105,14 +105,15 @@ class CliRuntime:
         talk = _Talk(assignment, driver, self._quiet, doors)
         entry = doors.admit(talk.guest())
         try:
-            return await self._executed(assignment, driver, installed, talk, entry)
+            return await self._execute(assignment, driver, installed, talk, entry)
         finally:
             entry.close()
 
-    async def _executed(
+    async def _execute(
         self, assignment: Assignment, driver: Driver, installed: Installed, talk: _Talk, entry: Entry
     ) -> Outcome:
-        model = _model(assignment)
+        provider, _, name = assignment.model.rpartition(":")
+        model = "" if provider in ("script", "replay") or name == "auto" else name  # as its provider names it
         async with process.home() as home:
             while True:
                 async with AsyncExitStack() as opened:
@@ -139,12 +140,6 @@ class CliRuntime:
                     if outcome is not None:
                         entry.close()
                         return outcome
-
-
-def _model(assignment: Assignment) -> str:
-    """The model as its provider names it; empty where it is none of a provider."""
-    provider, _, name = assignment.model.rpartition(":")
-    return "" if provider in ("script", "replay") or name == "auto" else name
 
 
 class _Talk:
@@ -184,8 +179,6 @@ class _Talk:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # at the doors
-
     def _heard(self, response: ModelResponse) -> None:
         self._active = time.monotonic()
         if self._last is not None and self._last.finish_reason == "length":
@@ -222,8 +215,6 @@ class _Talk:
         if self._found is not None:
             self._done(self._found)
         return self._found is not None
-
-    # at its standard output
 
     async def _follow(self, started: Program) -> None:
         lines = started.lines()
@@ -291,8 +282,6 @@ class _Talk:
                 self._active = time.monotonic()
             if time.monotonic() - self._active > self._quiet:
                 raise self._broke(f"said and asked nothing for {self._quiet:g} s, and was ended{started.said}")
-
-    # the end
 
     def _missed(self, problem: str) -> None:
         try:

@@ -76,7 +76,7 @@ def recorded(name: str, *, status: RunStatus = "completed", cost: float | None =
 
 
 def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
-    groups = ls.Groups.of([recorded(f"r-{number}") for number in range(11)], [])
+    groups = ls.Groups([recorded(f"r-{number}") for number in range(11)], [])
     for everything, shown in ((False, 10), (True, 11)):
         screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
         ls.print_groups(groups, screen, Path("/here"), everything=everything)
@@ -90,7 +90,7 @@ def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
 
 def test_ls_groups_by_what_it_means_for_you() -> None:
     every: list[RunStatus] = ["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
-    groups = ls.Groups.of([recorded(status, status=status) for status in every], [])
+    groups = ls.Groups([recorded(status, status=status) for status in every], [])
     assert [run.id for run in groups.stopped] == ["waiting", "parked", "lost"]
     assert [run.id for run in groups.working] == ["running"]
     assert [run.id for run in groups.done] == ["completed", "failed", "cancelled"]
@@ -118,7 +118,7 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
         expires_at=stamp(SystemClock().now() + timedelta(hours=2, minutes=5)),
         closed_at=None,
     )
-    groups = ls.Groups.of([ended, recorded("r-2", status="parked")], [ask])
+    groups = ls.Groups([ended, recorded("r-2", status="parked")], [ask])
     screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={"MY_API_KEY": SECRET})
     ls.print_groups(groups, screen, Path("/here"), everything=False)
     assert isinstance(screen.out, io.StringIO)
@@ -141,7 +141,7 @@ def test_ls_lists_a_job_of_a_member_once_and_says_since_when() -> None:
     ]
     members = [AtWork(member="ant", shown=job, project="/a b") for job in jobs]
     screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
-    ls.print_groups(ls.Groups.of([], [], members=members), screen, Path("/here"), everything=False)
+    ls.print_groups(ls.Groups([], [], members=members), screen, Path("/here"), everything=False)
     assert isinstance(screen.out, io.StringIO)
     assert [" ".join(line.split()) for line in screen.out.getvalue().splitlines()] == [
         "needs you",

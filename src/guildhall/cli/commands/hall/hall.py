@@ -56,14 +56,12 @@ def _print_status(status: dict[str, Any], screen: Screen) -> None:
     ]
     if status["runs"] is not None:
         rows += [["runs", str(status["runs"])], ["clients", str(status["clients"])]]
-        rows += [["member", _member(one)] for one in status.get("members") or ()]
+        for one in status.get("members") or ():
+            jobs = f", jobs that go on: {one['jobs']}" if one["jobs"] else ""
+            rows.append(["member", f"{one['member']}, {one['state']}{jobs}"])
         idle = status["idle"]
         rows += [["leaves", "when it is told to" if idle is None else f"after {idle:g} s without either"]]
     screen.table(rows)
-
-
-def _member(status: dict[str, Any]) -> str:
-    return f"{status['member']}, {status['state']}" + (f", jobs that go on: {status['jobs']}" if status["jobs"] else "")
 
 
 @command(JSON)

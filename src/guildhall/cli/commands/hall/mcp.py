@@ -11,15 +11,13 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from guildhall.cli.command import Context, Work, command
-from guildhall.cli.connection import connect
+from guildhall.cli.command import Context, Work, command, connect
 from guildhall.core.errors import HallGone, UsageError
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
-
 
 _MAX_FILE_BYTES = 64 * 1024**2
 

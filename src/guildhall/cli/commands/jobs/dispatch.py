@@ -5,21 +5,17 @@ Does not show or cancel jobs (see `cli.commands.jobs.job`).
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.cli.command import JSON, Context, Work, argument, command
+from guildhall.cli.arguments import Resolved, is_member_job, json_object, read_text, worker_name
+from guildhall.cli.command import JSON, Context, Work, argument, check_background, command
 from guildhall.cli.commands.runs.wait import wait_stopped
-from guildhall.cli.format.jobs import label_of, print_end, print_end_as_json, wait_for_member
+from guildhall.cli.format.jobs import label_of, wait_for_member
 from guildhall.cli.format.runs import print_outcome
-from guildhall.cli.parser import json_object, read_text
-from guildhall.cli.targets import Resolved, is_member_job, worker_name
-from guildhall.core.errors import UsageError
-from guildhall.hall.client.discovery import is_embedded
 
 if TYPE_CHECKING:
-    from guildhall.jobs.model import Dispatch, Job
+    from guildhall.jobs.model import Dispatch
 
 
 @command(
@@ -42,11 +38,8 @@ if TYPE_CHECKING:
 def dispatch(ctx: Context) -> Work:
     from guildhall.jobs.model import Dispatch
 
-    if not ctx.args.wait and is_embedded(os.environ):
-        raise UsageError(
-            "dispatch: nothing would keep the job going: this command is the hall itself",
-            hint="Wait for it with --wait, or unset GUILDHALL_EMBEDDED.",
-        )
+    if not ctx.args.wait:
+        check_background("dispatch: nothing would keep the job going", "Wait for it with --wait")
     task, given = read_text(ctx.args.task, "task"), ctx.args.config
     dispatch = Dispatch(
         description=label_of(task) if ctx.args.description is None else ctx.args.description,
@@ -61,22 +54,16 @@ def dispatch(ctx: Context) -> Work:
 
 
 async def _dispatch(ctx: Context, dispatch: Dispatch) -> int | None:
-    client, name = await ctx.connect(), ctx.args.worker
+    client, name, screen = await ctx.connect(), ctx.args.worker, ctx.screen
     job = await ctx.run_trusted(lambda: client.jobs.dispatch(name, dispatch, ctx.frame), worker=name)
-    if ctx.args.wait:
-        return await _wait(ctx, job)
-    ctx.print({"jobId": job.id}, job.id)
-    if not ctx.args.json:
-        ctx.screen.note(f"It goes on by itself: guild job show {job.id}, guild wait {job.id}", "dim")
-    return None
-
-
-async def _wait(ctx: Context, job: Job) -> int:
-    client, screen = ctx.client, ctx.screen
+    if not ctx.args.wait:
+        ctx.print({"jobId": job.id}, job.id)
+        if not ctx.args.json:
+            screen.note(f"It goes on by itself: guild job show {job.id}, guild wait {job.id}", "dim")
+        return None
     screen.note(f"{job.id} starts. Ctrl-C leaves it as it is.", "dim")
     if is_member_job(job.id):
-        shown = await wait_for_member(job.id, client, ctx.frame)
-        return await (print_end_as_json if ctx.args.json else print_end)(job.id, shown, client, ctx.frame, screen)
+        return await wait_for_member(job.id, ctx)
     assert job.run is not None
     code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
     if ctx.args.json:

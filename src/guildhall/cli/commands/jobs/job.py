@@ -1,4 +1,4 @@
-"""`guild job ls`, `show`, `result`, `cancel` and `rm`: manage the jobs of the hall and of members.
+"""`guild job ls`, `show`, `result`, `cancel` and `rm`: manage the jobs of the hall and of members. Also `guild rm`.
 
 Does not start jobs (see `cli.commands.jobs.dispatch`).
 """
@@ -6,33 +6,35 @@ Does not start jobs (see `cli.commands.jobs.dispatch`).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from guildhall.cli.command import JSON, Context, argument, command, exclusive
+from guildhall.cli.arguments import is_member_job, job_id, positive_int
+from guildhall.cli.command import JSON, Context, Mode, argument, command, exclusive
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.runs import age
-from guildhall.cli.parser import positive_int
-from guildhall.cli.targets import is_member_job, job_id
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
-from guildhall.core.ids import JOB, is_id
+from guildhall.core.ids import COMMISSION, JOB, MEETING, is_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import JobResult, JobShown, Page
 
 _DEFAULT_LIMIT = 50
-ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
+_ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
 
 
-def any_job_id(text: str) -> str:
-    """Return the id of a job of the hall or of a member. Raise NotFound otherwise."""
-    return text if is_member_job(text) else job_id(text)
+def _job_id(text: str, others: Sequence[str] = ()) -> str:
+    """Return the id of a job of the hall or of a member, or an id of another kind. Raise NotFound otherwise."""
+    return text if any(is_id(text, kind) for kind in others) or is_member_job(text) else job_id(text)
 
 
-_ID = argument("id", metavar="JOB", type=any_job_id, help=ID_HELP)
-FORCE = argument("--force", action="store_true", help="also one that has failed")
+_ID = argument("id", metavar="JOB", type=_job_id, help=_ID_HELP)
+_FORCE = argument("--force", action="store_true", help="also one that has failed")
 
 
 @command(
@@ -58,55 +60,35 @@ async def ls(ctx: Context) -> None:
         member=member,
         frame=ctx.frame,
     )
-    if member is not None:
-        ctx.print(page, lambda page, screen: _print_member_page(member, page, screen), data=page.as_wire("detailed"))
-        return
     more = {"nextCursor": page.next} if page.next else {}
-    ctx.print(page, _print_page, data={"jobs": [job.as_dict() for job in page.jobs], **more})
+    own = {"jobs": [job.as_dict() for job in page.jobs], **more}
+    data = own if member is None else page.as_wire("detailed")
+    ctx.print(page, lambda page, screen: _print_page(member, page, screen), data=data)
 
 
-def _print_page(page: Page, screen: Screen) -> None:
-    now = SystemClock().now()
-    screen.table(
-        [
-            [
-                job.id,
-                job.status,
-                job.worker,
-                screen.one_line(job.description, 50),
-                screen.one_line(job.summary or job.error or "", 50),
-                age(job.completed_at or job.started_at, now),
-            ]
-            for job in page.jobs
-        ],
-    )
-    if not page.jobs:
-        screen.note('No jobs here. `guild dispatch WORKER "..."` hands something over.')
+def _print_page(member: str | None, page: Page, screen: Screen) -> None:
+    now, rows = SystemClock().now(), list[list[str]]()
+    for job in page.jobs:
+        description, summary = screen.one_line(job.description, 50), screen.one_line(job.summary or "", 50)
+        if member is not None:
+            rows.append([f"{member}/{job.id}", job.status, description, summary])
+            continue
+        summary = summary or screen.one_line(job.error or "", 50)
+        when = age(job.completed_at or job.started_at, now)
+        rows.append([job.id, job.status, job.worker, description, summary, when])
+    screen.table(rows)
+    if not rows:
+        whose = "No jobs here." if member is None else f"The member {member} has no jobs."
+        screen.note(f'{whose} `guild dispatch {member or "WORKER"} "..."` hands something over.')
     if page.next:
-        screen.note(f"There are more: guild job ls --cursor {page.next}", "dim")
-
-
-def _print_member_page(member: str, page: Page, screen: Screen) -> None:
-    screen.table(
-        [
-            [
-                f"{member}/{job.id}",
-                job.status,
-                screen.one_line(job.description, 50),
-                screen.one_line(job.summary or "", 50),
-            ]
-            for job in page.jobs
-        ],
-    )
-    if not page.jobs:
-        screen.note(f'The member {member} has no jobs. `guild dispatch {member} "..."` hands something over.')
-    if page.next:
-        screen.note(f"There are more: guild job ls --member {member} --cursor {page.next}", "dim")
+        of = "" if member is None else f"--member {member} "
+        screen.note(f"There are more: guild job ls {of}--cursor {page.next}", "dim")
 
 
 @command(_ID, JSON, event_loop=False)
 async def show(ctx: Context) -> None:
-    id, client = ctx.args.id, await _connect(ctx)
+    id = ctx.args.id
+    client = await ctx.connect(_mode(id))
     shown = await client.jobs.get(id, ctx.frame)
     if not is_member_job(id):
         ctx.print(shown, lambda shown, screen: print_job(id, shown, screen))
@@ -116,9 +98,9 @@ async def show(ctx: Context) -> None:
         print_job(id, await _with_files(ctx, shown, client), ctx.screen)
 
 
-async def _connect(ctx: Context) -> HallClient:
-    """Connect to the hall. Only a running hall reaches members."""
-    return await ctx.connect("start" if is_member_job(ctx.args.id) else "read")
+def _mode(id: str) -> Mode:
+    """Return how to connect. Only a running hall reaches members."""
+    return "start" if is_member_job(id) else "read"
 
 
 async def _with_files(ctx: Context, shown: JobShown, client: HallClient) -> JobShown:
@@ -132,7 +114,7 @@ async def _with_files(ctx: Context, shown: JobShown, client: HallClient) -> JobS
 
 @command(_ID, JSON, event_loop=False)
 async def result(ctx: Context) -> None:
-    client = await _connect(ctx)
+    client = await ctx.connect(_mode(ctx.args.id))
     found = await client.jobs.result(ctx.args.id, ctx.frame)
     ctx.print(found, _print_result, data=found.as_wire())
 
@@ -150,15 +132,20 @@ async def cancel(ctx: Context) -> None:
     ctx.print({"jobId": job.id, "status": job.status}, f"{ctx.args.id} is {job.status}")
 
 
-@command(_ID, FORCE, JSON)
-async def rm(ctx: Context) -> None:
-    await delete(ctx)
+async def _rm(ctx: Context) -> None:
+    from guildhall.cli.commands.projects import commission, meeting
 
-
-async def delete(ctx: Context) -> None:
-    """Delete the job that the argument names."""
+    if is_id(ctx.args.id, COMMISSION):
+        return await commission.delete(ctx)
+    if is_id(ctx.args.id, MEETING):
+        return await meeting.delete(ctx)
     if ctx.args.force and is_member_job(ctx.args.id):
         raise UsageError("--force: a member deletes no job that has failed")
     client = await ctx.connect()
     await client.jobs.delete(ctx.args.id, force=ctx.args.force, frame=ctx.frame)
-    ctx.print({"jobId": ctx.args.id.rpartition("/")[2], "deleted": True}, f"{ctx.args.id} is deleted")
+    return ctx.print({"jobId": ctx.args.id.rpartition("/")[2], "deleted": True}, f"{ctx.args.id} is deleted")
+
+
+rm = command(_ID, _FORCE, JSON)(_rm)
+_ANY_ID = argument("id", metavar="JOB", type=partial(_job_id, others=(COMMISSION, MEETING)), help=_ID_HELP)
+rm_any = command(_ANY_ID, _FORCE, JSON)(_rm)

@@ -1,25 +1,24 @@
 """`guild commission`: lists, prints, creates, edits, dispatches, ends and deletes commissions of a project.
 
-Does not print a commission or wait for it (see `cli.format.commissions`).
+Does not print a commission or wait for it (see `cli.format.projects`).
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.cli import exit_codes
-from guildhall.cli.command import JSON, Argument, Context, Work, argument, command
-from guildhall.cli.format.commissions import commission_row, print_commission, wait_idle, warn_if_stopped
+from guildhall.cli.arguments import commission_id, dollars, positive_int, read_text
+from guildhall.cli.command import JSON, Argument, Context, Work, argument, check_background, command
 from guildhall.cli.format.jobs import label_of
-from guildhall.cli.parser import dollars, positive_int, read_text
-from guildhall.cli.targets import commission_id
+from guildhall.cli.format.projects import commission_row, print_commission, wait_idle, warn_if_stopped
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.hall.client.discovery import is_embedded
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from guildhall.cli.screen import Screen
     from guildhall.projects.commissions.model import Commission, Draft
@@ -118,20 +117,14 @@ async def _new(ctx: Context, draft: Draft) -> int:
         begun = await ctx.run_trusted(lambda: client.commissions.dispatch(id, ctx.frame), worker=draft.worker)
         return await _print_result(ctx, begun, text=id)
     except (GuildError, asyncio.CancelledError) as error:
-        if made is not None:
-            _print_created(ctx, made, is_interrupted=not isinstance(error, GuildError))
+        if made is not None:  # the user must not create it again
+            then = f"{made.id} was created and is pending. Then: guild commission dispatch {made.id}"
+            if not isinstance(error, GuildError):
+                background = f"It continues in the background: guild wait {made.id}"
+                then = f"Continue it: guild resume {made.id}" if is_embedded(os.environ) else background
+            ctx.print(made, made.id)
+            ctx.screen.note(then)
         raise
-
-
-def _print_created(ctx: Context, one: Commission, *, is_interrupted: bool) -> None:
-    """Print the id of a commission if a later step failed, so that the user does not create it again."""
-    ctx.print(one, one.id)
-    if not is_interrupted:
-        ctx.screen.note(f"{one.id} was created and is pending. Then: guild commission dispatch {one.id}")
-    elif is_embedded(os.environ):
-        ctx.screen.note(f"Continue it: guild resume {one.id}")
-    else:
-        ctx.screen.note(f"It continues in the background: guild wait {one.id}")
 
 
 @command(
@@ -143,7 +136,12 @@ def _print_created(ctx: Context, one: Commission, *, is_interrupted: bool) -> No
     epilog="""Given empty (--check "", --max-turns ""), what need not be there is taken away.""",
 )
 def edit(ctx: Context) -> Work:
-    changes = {name: _value_or_none(name, value) for name, value in _given_fields(ctx.args).items()}
+    changes = _given_fields(ctx.args)
+    for name, value in changes.items():  # an empty value unsets the field
+        if value == [""]:
+            changes[name] = []
+        elif value == "" and name not in ("title", "worker"):
+            changes[name] = None
     if ctx.args.prompt is not None:
         changes["prompt"] = read_text(ctx.args.prompt, "prompt")
     if not changes:
@@ -165,21 +163,20 @@ async def _edit(ctx: Context, changes: dict[str, Any]) -> int:
 
 @command(_ID, _WAIT, JSON)
 async def dispatch(ctx: Context) -> int:
-    _check_can_start(ctx, "dispatch")
-    client = await ctx.connect()
-    return await _start(ctx, lambda: client.commissions.dispatch(ctx.args.id, ctx.frame))
+    return await _start(ctx, "dispatch")
 
 
 @command(_ID, _WAIT, JSON)
 async def redispatch(ctx: Context) -> int:
-    _check_can_start(ctx, "redispatch")
-    client = await ctx.connect()
-    return await _start(ctx, lambda: client.commissions.redispatch(ctx.args.id, ctx.frame))
+    return await _start(ctx, "redispatch")
 
 
-async def _start(ctx: Context, start: Callable[[], Awaitable[Commission]]) -> int:
-    worker = (await ctx.client.commissions.get(ctx.args.id)).commission.worker
-    return await _print_result(ctx, await ctx.run_trusted(start, worker=worker))
+async def _start(ctx: Context, verb: Literal["dispatch", "redispatch"]) -> int:
+    _check_can_start(ctx, verb)
+    commissions = (await ctx.connect()).commissions
+    worker = (await commissions.get(ctx.args.id)).commission.worker
+    start = commissions.dispatch if verb == "dispatch" else commissions.redispatch
+    return await _print_result(ctx, await ctx.run_trusted(lambda: start(ctx.args.id, ctx.frame), worker=worker))
 
 
 @command(_ID, _REASON, JSON)
@@ -200,11 +197,6 @@ async def abandon(ctx: Context) -> int:
     return await _print_result(ctx, await client.commissions.abandon(ctx.args.id, reason=ctx.args.reason))
 
 
-@command(_ID, JSON)
-async def rm(ctx: Context) -> None:
-    await delete(ctx)
-
-
 async def delete(ctx: Context) -> None:
     """Delete the commission that the argument names."""
     client = await ctx.connect()
@@ -212,13 +204,12 @@ async def delete(ctx: Context) -> None:
     ctx.print({"commission": ctx.args.id, "deleted": True}, f"{ctx.args.id} deleted")
 
 
+rm = command(_ID, JSON)(delete)
+
+
 def _check_can_start(ctx: Context, verb: str) -> None:
-    """Raise UsageError if this command is the hall itself and would end before the commission does."""
-    if not ctx.args.wait and is_embedded(os.environ):
-        raise UsageError(
-            f"commission {verb}: nothing would keep it going: this command is the hall itself",
-            hint="Wait for it with --wait, or unset GUILDHALL_EMBEDDED.",
-        )
+    if not ctx.args.wait:
+        check_background(f"commission {verb}: nothing would keep it going", "Wait for it with --wait")
 
 
 def _given_fields(args: argparse.Namespace) -> dict[str, Any]:
@@ -226,13 +217,6 @@ def _given_fields(args: argparse.Namespace) -> dict[str, Any]:
     fields = {name: name for name in _WORDS} | _LISTS
     values = {field: getattr(args, name) for name, field in fields.items()}
     return {field: value for field, value in values.items() if value is not None}
-
-
-def _value_or_none(field: str, value: Any) -> Any:
-    """Return an empty value as the value that unsets the field."""
-    if field in _LISTS.values():
-        return [] if value == [""] else value
-    return None if value == "" and field not in ("title", "worker") else value
 
 
 async def _print_result(ctx: Context, one: Commission, *, text: str = "", is_edit: bool = False) -> int:

@@ -1,23 +1,56 @@
-"""`guild meet WORKER|MEETING [WORDS]`: starts a meeting with a worker, or returns to an open meeting.
+"""`guild meet WORKER|MEETING [WORDS]`: talks with a worker in a meeting, turn by turn, at a terminal or for a program.
 
-Does not conduct the conversation (see `cli.conversation`) or end a meeting (see `meeting`).
+Each turn connects to the hall again, because the hall may have exited or been replaced while the user was thinking.
+Does not end a meeting from outside (see `meeting`).
+
+Invariant: only the recorded meeting connects two turns.
 """
 
 from __future__ import annotations
 
+import asyncio
+import select
 import sys
+from contextlib import aclosing, suppress
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.command import OUTPUT, Context, argument, command
-from guildhall.cli.conversation import Conversation
-from guildhall.cli.parser import read_text
-from guildhall.cli.targets import worker_name
-from guildhall.core.errors import UsageError
+from guildhall.cli.arguments import read_text, worker_name
+from guildhall.cli.command import OUTPUT, Context, argument, command, connect, run_interruptible
+from guildhall.cli.follow import Follower
+from guildhall.cli.format.jobs import rename_run
+from guildhall.cli.format.projects import print_change, print_exchange, print_meeting
+from guildhall.cli.format.runs import print_next_steps
+from guildhall.cli.prompt import run_trusted
+from guildhall.core.errors import GuildError, Interrupted, UsageError
 from guildhall.core.ids import MEETING, is_id
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+
     from guildhall.cli.screen import Screen
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.projects.meetings.model import Exchange, MeetingDetails
+
+_HELP = """\
+Say something and press Enter; a line that ends in \\ goes on in the next one, and what is pasted is one message.
+Ctrl-C ends the answer under way. Ctrl-D or /leave leaves: the meeting stays open, and `guild meet {id}` comes back.
+/close closes the meeting and writes its notes.   /show says how it stands.   /help prints this.
+What begins with a / and is none of these is not said; with a space before it, it is."""
+_COMMANDS = {
+    "/leave": "leave",
+    "/quit": "leave",
+    "/exit": "leave",
+    "/help": "help",
+    "/?": "help",
+    "/show": "show",
+    "/close": "close",
+}
+_PASTE_TIMEOUT_S = 0.05  # for the rest of pasted input
 
 
 @command(
@@ -43,23 +76,22 @@ def meet(ctx: Context) -> int:
     words = _first_words(args.words, args.say, at_terminal=at_terminal, back=back)
     if at_terminal and not args.say and not args.close:
         if back:
-            code = conversation.come_back(who, words, renew=args.renew)
-        else:
-            code = conversation.begin(who, words, project=args.project)
-        return conversation.go_on() if code == exit_codes.DONE and conversation.is_open else code
+            return conversation.come_back(who, words, renew=args.renew)
+        return conversation.begin(who, words, project=args.project)
     said = [*([words] if words is not None else []), *args.say]
     if not back and not said:
         raise UsageError("nothing is said", hint='Say something: guild meet WORKER "...", or --say "..."')
-    return conversation.scripted(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
+    return conversation.run_turn(
+        lambda: conversation.script(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
+    )
 
 
 def go_back(id: str, screen: Screen, **more: Any) -> int:
     """Resume a meeting: wait for the answer that is due; at a terminal, continue the conversation."""
     conversation = Conversation(screen, more=more)
     if not screen.interactive or screen.wanted.form != "text":
-        return conversation.scripted(id, (), back=True, project=None, renew=False, close=False)
-    code = conversation.come_back(id, None, renew=False)
-    return conversation.go_on() if code == exit_codes.DONE else code
+        return conversation.run_turn(lambda: conversation.script(id, (), back=True))
+    return conversation.come_back(id, None, renew=False)
 
 
 def _first_words(given: str | None, more: list[str], *, at_terminal: bool, back: bool) -> str | None:
@@ -70,3 +102,273 @@ def _first_words(given: str | None, more: list[str], *, at_terminal: bool, back:
         return None
     text = read_text("-", "text")
     return text if text.strip() or not back else None
+
+
+class Conversation:
+    """One user in one meeting."""
+
+    def __init__(self, screen: Screen, *, model: str | None = None, more: Mapping[str, Any] | None = None) -> None:
+        """`more`: raised limits, for a meeting that has stopped at a limit."""
+        self._screen = screen
+        self._model = model
+        self._more: dict[str, Any] = dict(more or {})
+        self._id = ""
+        self._code = exit_codes.DONE
+        self._client: HallClient  # of the current turn
+        self._frame: Frame
+
+    # at a terminal
+
+    def begin(self, worker: str, words: str | None, *, project: str | None) -> int:
+        """Open a new meeting and continue it."""
+        while words is None:
+            words = self._read_line(f"What is it about? ({worker} hears it) > ")
+            meant = "leave" if words is None else self._meaning_of(words)
+            if meant == "leave":
+                self._screen.note("Nothing was opened.")
+                return exit_codes.DONE
+            if meant != "say":
+                words = None
+            if meant in ("show", "close"):
+                self._screen.note("No meeting is open yet; it is once you have said something.", "yellow")
+        code = self.run_turn(partial(self._open, worker, words, project))
+        return self._go_on() if code == exit_codes.DONE else code
+
+    def come_back(self, id: str, words: str | None, *, renew: bool) -> int:
+        """Return to a meeting: print its last exchange, wait for the answer that is due, and continue it."""
+        code = self.run_turn(partial(self._come_back, id, renew=renew))
+        if words and code == exit_codes.DONE:
+            code = self.run_turn(partial(self._say, words))
+        return self._go_on() if code == exit_codes.DONE else code
+
+    async def _come_back(self, id: str, *, renew: bool) -> int:
+        self._id = id
+        shown = await self._client.meetings.get(id)
+        meeting, screen = shown.meeting, self._screen
+        screen.note(f"{id}: {meeting.worker} in {meeting.project}, since {meeting.created_at[:10]}", "dim")
+        screen.note(screen.one_line(meeting.topic, 200), "dim")
+        for path in meeting.linked:
+            screen.note(f"linked: {screen.one_line(path, 200)}", "dim")
+        if answered := [one for one in shown.exchanges if one.answer]:
+            print_exchange(answered[-1], meeting, screen)
+        await self._follow_turn(self._client.meetings.join(id, self._frame, renew=renew, **self._more))
+        return exit_codes.DONE
+
+    def _go_on(self) -> int:
+        """Read and answer words until the user leaves or closes the meeting."""
+        self._screen.note(f"{self._id} is open. /help says how this works; Ctrl-D leaves.", "dim")
+        while (words := self._read_line("> ")) is not None:
+            match self._meaning_of(words):
+                case "leave":
+                    break
+                case "show":
+                    self.run_turn(self._show)
+                case "close":
+                    if self.run_turn(self._close) == exit_codes.DONE:
+                        return exit_codes.DONE
+                case "say":
+                    self.run_turn(partial(self._say, words))
+                case _:
+                    continue
+        self._screen.note(f"{self._id} stays open. Come back with: guild meet {self._id}")
+        return exit_codes.DONE
+
+    def _meaning_of(self, words: str) -> str:
+        """Return what the input means: leave, show, close or say; empty if it is dealt with already."""
+        typed = words.rstrip()
+        word, _, rest = typed.partition(" ")
+        if not typed.startswith("/") or "\n" in typed or not (word[1:].isalpha() or word in _COMMANDS):
+            return "say" if typed.strip() else ""
+        meant = _COMMANDS.get(word)
+        if meant is None:
+            self._screen.note(f"There is no {word}, and it was not said. /help says what there is.", "yellow")
+        elif rest:
+            self._screen.note(f"{word} stands alone: nothing was done, and nothing was said.", "yellow")
+        elif meant == "help":
+            self._screen.note(_HELP.format(id=self._id or "ID"))
+        else:
+            return meant
+        return ""
+
+    def _read_line(self, prompt: str) -> str | None:
+        """Return what the user types or pastes, or None if the user leaves. Ctrl-C discards unfinished input."""
+        with suppress(ImportError):
+            import_module("readline")  # it is what makes a line editable
+        self._screen.end_line()
+        lines: list[str] = []
+        while True:
+            try:
+                if not lines and not self._screen.out.isatty():  # otherwise `input` prints it
+                    self._screen.prompt(prompt.rstrip())
+                    self._screen.entered()
+                line = input(prompt if not lines and self._screen.out.isatty() else "")
+            except EOFError:
+                self._screen.note("")
+                return "\n".join(lines) if lines else None
+            except KeyboardInterrupt:
+                self._screen.note("\nCtrl-D leaves.", "dim")
+                lines = []
+                continue
+            lines.append(line.removesuffix("\\"))
+            if not line.endswith("\\") and not select.select([sys.stdin], [], [], _PASTE_TIMEOUT_S)[0]:
+                return "\n".join(lines)
+
+    # by a program
+
+    async def script(
+        self,
+        who: str,
+        said: Sequence[str],
+        *,
+        back: bool,
+        project: str | None = None,
+        renew: bool = False,
+        close: bool = False,
+    ) -> int:
+        """Say several things, one after another. The answers are the result."""
+        rest, before = list(said), 0
+        if back:
+            shown = await self._client.meetings.get(who)
+            self._id, before = shown.meeting.id, len(shown.exchanges)
+            come = self._client.meetings.join(who, self._frame, renew=renew, **self._more)
+            seen = await self._follow_turn(come, print_answer=self._screen.note if rest else self._screen.result)
+            if not seen and not rest and not close:
+                self._print_no_answer_due()
+        else:
+            await self._open(who, rest.pop(0), project)
+        while rest and self._code == exit_codes.DONE:
+            await self._say(rest.pop(0))
+        if close and self._code == exit_codes.DONE:
+            await self._close()
+        await self._print_result(before)
+        return self._code
+
+    async def once(self, id: str, client: HallClient, frame: Frame) -> int:
+        """Wait for the answer that is due, for commands that resume the run of a meeting."""
+        self._id, self._client, self._frame = id, client, frame
+        before = sum(bool(one.answer) for one in (await client.meetings.get(id)).exchanges)
+        if not await self._follow_turn(client.meetings.join(id, frame, **self._more)):
+            self._print_no_answer_due()
+        await self._print_result(before)
+        return self._code
+
+    async def _print_result(self, before: int) -> None:
+        if self._screen.wanted.form == "text":
+            return
+        shown = await self._client.meetings.get(self._id)
+        new = [one.as_dict() for one in shown.exchanges[before:]]
+        of_run = (await self._client.runs.get(shown.meeting.run)).asks if shown.meeting.run else ()
+        asks = [ask.as_dict() for ask in of_run if ask.status == "open"]
+        data: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
+        self._screen.last(data)
+
+    # turns
+
+    async def _open(self, worker: str, words: str, project: str | None) -> int:
+        client, frame = self._client, self._frame
+        open_meeting = partial(client.meetings.open, worker, words, frame, project=project)
+        meeting = await run_trusted(open_meeting, client, frame, self._screen, worker=worker)
+        self._id = meeting.id
+        if self._screen.wanted.form == "text":
+            self._screen.note(f"{self._id}: {worker}", "dim")
+        await self._follow_turn(client.meetings.join(self._id, frame))
+        return self._code
+
+    async def _say(self, words: str) -> int:
+        meetings = self._client.meetings
+        known = len((await meetings.get(self._id)).exchanges)  # others may say something at the same time
+        await self._follow_turn(meetings.say(self._id, words, self._frame), said=(words, known))
+        return self._code
+
+    def _print_no_answer_due(self) -> None:
+        self._screen.note(f'{self._id} owes no answer. Say something: guild meet {self._id} "..."')
+
+    async def _follow_turn(
+        self,
+        stream: AsyncGenerator[Event],
+        *,
+        said: tuple[str, int] | None = None,
+        print_answer: Callable[[str], None] | None = None,
+    ) -> bool:
+        """Follow one turn and print its answer, unless the user saw it being written. Return True if there was one.
+
+        `said`: the words that are answered, and the number of exchanges before them; None for an answer that was due.
+        `print_answer`: by default, the answer is a result.
+        """
+        follower = Follower(self._client, self._screen)
+        ended, seen = "", said is not None
+        async with aclosing(stream) as events:
+            async for event in events:
+                seen, ended = True, event.run if event.type == "run_ended" else ""
+                if event.type != "run_started" or self._screen.wanted.form != "text":
+                    await follower.handle(event)
+        self._screen.end_line()
+        if not seen:
+            return False
+        shown = await self._client.meetings.get(self._id)
+        if self._screen.wanted.form == "text" and not self._screen.one_terminal:
+            answer = _answer(shown.exchanges, said, over=bool(ended))
+            (print_answer or self._screen.result)(answer) if answer else None
+        # It listens again: whatever is due now was said by others meanwhile.
+        self._code = await self._exit_code(shown, ended) if ended else exit_codes.DONE
+        return True
+
+    async def _exit_code(self, shown: MeetingDetails, ended: str) -> int:
+        """Return the exit code after a turn, and print what prevents an answer."""
+        if not shown.answering or not shown.meeting.run:
+            return exit_codes.DONE
+        run = await self._client.runs.get(ended)
+        if error := run.run.error:
+            self._screen.note(f"guild: {error['message']}", "red")
+            if hint := error.get("hint"):
+                self._screen.note(rename_run(hint, run.run))
+        print_next_steps(run, self._screen)
+        return exit_codes.of_run(run.run.status, run.run.error_code)
+
+    async def _close(self) -> int:
+        self._screen.note("Closing; the notes are being written.", "dim")
+        meeting = await self._client.meetings.close(self._id, self._frame)
+        if self._screen.wanted.form == "text":
+            print_change(meeting, self._screen)
+        return exit_codes.DONE
+
+    async def _show(self) -> int:
+        print_meeting(await self._client.meetings.get(self._id), self._screen)
+        return exit_codes.DONE
+
+    # the hall
+
+    def run_turn(self, work: Callable[[], Awaitable[int]]) -> int:
+        """Do something with the hall. At a terminal, an error ends the turn but not the conversation."""
+        conversing = bool(self._id) and self._screen.interactive and self._screen.wanted.form == "text"
+        try:
+            return run_interruptible(self._with_hall(work), self._screen)
+        except GuildError as error:
+            if not conversing:
+                raise
+            if not isinstance(error, Interrupted):
+                self._screen.error(error)
+                return exit_codes.FAILED
+        with suppress(GuildError):
+            asyncio.run(self._with_hall(self._interrupt))
+        self._screen.note("The answer was cut off; say what you want instead.", "yellow")
+        return exit_codes.DONE
+
+    async def _with_hall(self, work: Callable[[], Awaitable[int]]) -> int:
+        self._client, self._frame = await connect(self._screen, model=self._model)
+        try:
+            return await work()
+        finally:
+            await self._client.close()
+
+    async def _interrupt(self) -> int:
+        await self._client.meetings.interrupt(self._id)
+        return exit_codes.DONE
+
+
+def _answer(exchanges: Sequence[Exchange], said: tuple[str, int] | None, *, over: bool) -> str:
+    """Return the answer to what was said, or the last one. `over`: no other answer will come."""
+    if said is None:
+        return next((one.answer for one in reversed(exchanges) if one.answer or over), "")
+    words, known = said
+    return next((one.answer for one in exchanges[known:] if one.words == words), "")

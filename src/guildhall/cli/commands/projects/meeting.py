@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import meeting_id
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.format.meetings import print_change, print_meeting
+from guildhall.cli.format.projects import print_change, print_meeting
 from guildhall.cli.format.runs import age
-from guildhall.cli.targets import meeting_id
 from guildhall.core.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -79,13 +79,11 @@ async def close(ctx: Context) -> None:
     ctx.print(await closed, print_change)
 
 
-@command(_ID, JSON)
-async def rm(ctx: Context) -> None:
-    await delete(ctx)
-
-
 async def delete(ctx: Context) -> None:
     """Delete the meeting that the argument names."""
     client = await ctx.connect()
     await client.meetings.delete(ctx.args.id)
     ctx.print({"meeting": ctx.args.id, "deleted": True}, f"{ctx.args.id} is off the record")
+
+
+rm = command(_ID, JSON)(delete)

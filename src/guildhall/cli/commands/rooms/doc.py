@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import parse_target, read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command
-from guildhall.cli.parser import read_text
-from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
     from guildhall.hall.client.model import Document
@@ -46,10 +45,8 @@ def write(ctx: Context) -> Work:
 
 
 async def _write(ctx: Context, text: str) -> None:
-    client = await ctx.connect()
-    _print_written(
-        ctx, await client.rooms.write_document(ctx.args.target, text, file=ctx.args.file, base=ctx.args.base)
-    )
+    rooms, args = (await ctx.connect()).rooms, ctx.args
+    _print_written(ctx, await rooms.write_document(args.target, text, file=args.file, base=args.base))
 
 
 @command(_TARGET, _FILE, _TEXT, JSON)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import parse_target
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
     from guildhall.hall.client.model import Voted

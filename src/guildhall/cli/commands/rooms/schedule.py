@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import parse_target
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.targets import parse_target
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import parse_target, read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command
-from guildhall.cli.parser import read_text
-from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen

@@ -7,19 +7,17 @@ at the end. Does not run a workflow until it is idle (see `cli.commands.runs.run
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import aclosing, suppress
 from pathlib import Path
 
 from guildhall.cli import exit_codes
-from guildhall.cli.command import OUTPUT, Context, argument, command
-from guildhall.cli.commands.runs.run import FRESH, LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of, run_workflow
+from guildhall.cli.arguments import parse_target, worker_name
+from guildhall.cli.command import OUTPUT, Context, argument, check_background, command
+from guildhall.cli.commands.runs.run import NEW_RUN, file_of, request_of, run_workflow
 from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
-from guildhall.cli.targets import parse_target, worker_name
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.events import Event, RunStartedData
-from guildhall.hall.client.discovery import is_embedded
 from guildhall.workflow.target import SUFFIXES, Target, WorkflowShown, is_workflow
 
 
@@ -34,11 +32,7 @@ from guildhall.workflow.target import SUFFIXES, Target, WorkflowShown, is_workfl
         ),
     ),
     argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
-    *MODELS,
-    *LIMITS,
-    MODES,
-    *WORKFLOW,
-    FRESH,
+    *NEW_RUN,
     argument("--json", action="store_true", help="with --background: print an object"),
     OUTPUT,
 )
@@ -46,11 +40,8 @@ async def start(ctx: Context) -> int | None:
     args, name = ctx.args, ctx.args.worker
     if args.json and not args.background:
         raise UsageError("start: --json goes with --background", hint="--output json prints an object at the end.")
-    if args.background and is_embedded(os.environ):
-        raise UsageError(
-            "start: nothing would keep it in the background: this command is the hall itself",
-            hint="Leave out --background, or unset GUILDHALL_EMBEDDED.",
-        )
+    if args.background:
+        check_background("start: nothing would keep it in the background", "Leave out --background")
     if is_workflow(file_of(name)):
         return await run_workflow(ctx, "start", background=args.background)
     if args.tag or args.param or args.fresh or args.budget or args.approve_all or args.strict or args.max_tokens:
@@ -79,7 +70,7 @@ async def _start_worker(ctx: Context) -> int | None:
 
 async def _follow(ctx: Context, run: str, target: Target) -> int:
     client, screen = ctx.client, ctx.screen
-    follower, own = Follower(client, screen), Own(run, target.agent or "")
+    follower, own = Follower(client, screen), _Own(run, target.agent or "")
     code = exit_codes.DONE
     try:
         async with aclosing(client.runs.follow(run, ctx.frame)) as events:
@@ -98,7 +89,7 @@ async def _follow(ctx: Context, run: str, target: Target) -> int:
     return code
 
 
-class Own:
+class _Own:
     """Selects the events of one agent among those of global:main, and its runs."""
 
     def __init__(self, root: str, name: str) -> None:
@@ -113,11 +104,8 @@ class Own:
 
     def concerns(self, event: Event) -> bool:
         if event.run == self._root:
-            data = event.data
-            return event.type in ("run_started", "run_ended") or self._name in (
-                data.get("actor"),
-                *(data.get("reached") or ()),
-            )
+            names = (event.data.get("actor"), *(event.data.get("reached") or ()))
+            return event.type in ("run_started", "run_ended") or self._name in names
         if (started := event.read(RunStartedData)) is not None:
             parent = started["parent"]
             mine = parent in self.runs or (parent == self._root and started["worker"] == self._name)

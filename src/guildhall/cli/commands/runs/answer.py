@@ -6,13 +6,13 @@ Does not read answers at the terminal (see `cli.prompt`).
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import ask_id, is_member_job
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
 from guildhall.cli.format.jobs import how_to_answer, question_meant
-from guildhall.cli.format.meetings import print_change
-from guildhall.cli.format.runs import next_steps, result_data
+from guildhall.cli.format.projects import print_change
+from guildhall.cli.format.runs import print_next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
-from guildhall.cli.targets import ask_id, is_member_job
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.runs.model import ASIDE, Answer, Ask, choices_in_words
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
@@ -67,7 +67,11 @@ async def _answer(ctx: Context, choice: str | None) -> int:
     answer = await _read_answer(ctx, ask, choice)
     await client.asks.answer(id, answer)
     if ask.kind == "meeting":
-        await _print_meeting(ctx, ask.key)
+        meeting = (await client.meetings.get(ask.key)).meeting
+        if ctx.screen.wanted.form == "text":
+            print_change(meeting, ctx.screen)
+        else:
+            ctx.screen.last(meeting.as_dict())
         return exit_codes.DONE
     ctx.screen.note(f"{id}: {answer.choice}", "dim")
     run = (await client.runs.get(ask.run)).run
@@ -94,14 +98,6 @@ async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
     return Answer(choice=typed.choice, note=ctx.args.note or typed.note)
 
 
-async def _print_meeting(ctx: Context, id: str) -> None:
-    meeting = (await ctx.client.meetings.get(id)).meeting
-    if ctx.screen.wanted.form == "text":
-        print_change(meeting, ctx.screen)
-    else:
-        ctx.screen.last(meeting.as_dict())
-
-
 async def _print_commission(ctx: Context, id: str) -> None:
     """Print the state of a commission after the user has decided about its merge conflict."""
     one = (await ctx.client.commissions.get(id)).commission
@@ -124,13 +120,12 @@ async def _continue(ctx: Context, run: str) -> int:
     shown = await client.runs.get(run)
     is_unblocked = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
     if is_unblocked and (meeting := shown.run.purpose_as(MeetingPurpose)):
-        from guildhall.cli.conversation import Conversation
+        from guildhall.cli.commands.projects.meet import Conversation
 
         return await Conversation(screen).once(meeting.id, client, ctx.frame)
     if shown.run.status == "waiting" and (is_unblocked or shown.run.kind == "workflow"):
         return await resume_run(ctx, run)
-    for line in next_steps(shown, screen):
-        screen.note(line)
+    print_next_steps(shown, screen)
     if screen.wanted.form != "text":
         screen.last(await result_data(shown, client))
     return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE

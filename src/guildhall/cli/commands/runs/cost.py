@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from guildhall.cli.arguments import resolve
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.screen import Screen, money
-from guildhall.cli.targets import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run
 
 _COUNTED = ("runs", "turns", "input_tokens", "output_tokens", "unpriced_runs")
+_DIGITS = 9  # of sums of floats
 
 
 @command(
@@ -33,30 +33,19 @@ _COUNTED = ("runs", "turns", "input_tokens", "output_tokens", "unpriced_runs")
 )
 async def cost(ctx: Context) -> None:
     client = await ctx.connect("read")
-    lines = by_worker_and_model(await _runs(ctx.args.target, client))
-    total = _rounded(sum(line["cost_usd"] for line in lines))
+    if ctx.args.target is None:
+        runs = await client.runs.list(everything=True, called=True)
+    else:
+        found = await resolve(ctx.args.target, client)
+        shown = await client.runs.get(found.run)
+        runs = found.select((shown.run, *shown.below))
+    lines = by_worker_and_model(run for run in runs if run.kind != "workflow")  # a workflow itself calls no model
+    total = round(sum(line["cost_usd"] for line in lines), _DIGITS)
     ctx.print(lines, _print, data={"lines": lines, "total_usd": total})
 
 
-async def _runs(target: str | None, client: HallClient) -> list[Run]:
-    """All there are, or those of what was named; a workflow itself asks no model, so it is no line of its own."""
-    if target is None:
-        every = await client.runs.list(everything=True, called=True)
-        return [run for run in every if run.kind != "workflow"]
-    found = await resolve(target, client)
-    shown = await client.runs.get(found.run)
-    runs = [run for run in (shown.run, *shown.below) if run.kind != "workflow"]
-    if found.agent is None:
-        return runs
-    kept: dict[str, Run] = {}
-    for run in runs:
-        if (run.parent == found.run and run.worker == found.agent.name) or run.parent in kept:
-            kept[run.id] = run
-    return list(kept.values())
-
-
 def by_worker_and_model(runs: Iterable[Run]) -> list[dict[str, Any]]:
-    """The sums, most expensive first. Runs of a model without a price count as such, never as 0 dollars alone."""
+    """Return the sums, most expensive first. Runs of a model without a price are counted, never as 0 dollars alone."""
     sums: dict[tuple[str, str], dict[str, Any]] = {}
     for run in runs:
         new = {"worker": run.worker, "model": run.model, **dict.fromkeys(_COUNTED, 0), "cost_usd": 0.0}
@@ -68,13 +57,8 @@ def by_worker_and_model(runs: Iterable[Run]) -> list[dict[str, Any]]:
         line["cost_usd"] += run.usage.cost_usd or 0.0
         line["unpriced_runs"] += run.usage.cost_usd is None
     for line in sums.values():
-        line["cost_usd"] = _rounded(line["cost_usd"])
+        line["cost_usd"] = round(line["cost_usd"], _DIGITS)
     return sorted(sums.values(), key=lambda line: (-line["cost_usd"], line["worker"], line["model"]))
-
-
-def _rounded(dollars: float) -> float:
-    """Without the dust of adding."""
-    return round(dollars, 9)
 
 
 def _print(lines: list[dict[str, Any]], screen: Screen) -> None:
@@ -83,14 +67,10 @@ def _print(lines: list[dict[str, Any]], screen: Screen) -> None:
         return
     rows = [["worker", "model", "runs", "turns", "tokens in", "tokens out", "cost"]]
     for line in lines:
-        numbers = [f"{line[name]:,}" for name in ("runs", "turns", "input_tokens", "output_tokens")]
-        rows.append([line["worker"], line["model"], *numbers, _cost(line)])
+        numbers = [f"{line[name]:,}" for name in _COUNTED[:-1]]
+        unpriced = line["unpriced_runs"]
+        more = f" and {unpriced} without a price" if unpriced else ""
+        cost = money(None) if unpriced == line["runs"] else money(line["cost_usd"]) + more
+        rows.append([line["worker"], line["model"], *numbers, cost])
     screen.table(rows)
     screen.result(f"total {money(sum(line['cost_usd'] for line in lines))}")
-
-
-def _cost(line: dict[str, Any]) -> str:
-    if line["unpriced_runs"] == line["runs"]:
-        return money(None)
-    more = f" and {line['unpriced_runs']} without a price" if line["unpriced_runs"] else ""
-    return money(line["cost_usd"]) + more

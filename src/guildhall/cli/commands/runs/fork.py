@@ -5,11 +5,10 @@ Does not change the original run (see `cli.commands.runs.resume`).
 
 from __future__ import annotations
 
+from guildhall.cli.arguments import entry_number, run_id
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower
-from guildhall.cli.parser import entry_number
-from guildhall.cli.targets import run_id
 
 
 @command(

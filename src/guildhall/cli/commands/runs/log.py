@@ -9,10 +9,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.rooms import message_line
-from guildhall.cli.format.runs import entry_line, next_steps
-from guildhall.cli.targets import Resolved, resolve
+from guildhall.cli.format.runs import entry_line, print_next_steps
+from guildhall.cli.format.workflows import message_line
 from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Shown
     from guildhall.room.model import Message
-    from guildhall.runs.model import Run
 
 _POLL_S = 0.2  # if the run is not alive in the hall that is asked
 
@@ -41,8 +40,7 @@ async def log(ctx: Context) -> None:
         return
     while shown.run.status == "running":
         shown = await _follow(journal, replace(ctx.frame, interactive=False))
-    for line in next_steps(shown, ctx.screen):
-        ctx.screen.note(line)
+    print_next_steps(shown, ctx.screen)
 
 
 async def _follow(journal: _Printer, frame: Frame) -> Shown:
@@ -63,7 +61,7 @@ class _Printer:
     def __init__(self, client: HallClient, screen: Screen, found: Resolved, *, as_json: bool) -> None:
         self.client = client
         self.run = found.run
-        self._agent = found.agent.name if found.agent else None
+        self._found = found
         self._screen = screen
         self._as_json = as_json
         self._last: dict[str, int] = {}
@@ -73,7 +71,7 @@ class _Printer:
     async def print_new(self) -> Shown:
         """Print what was not printed yet, and return the state of the run."""
         shown = await self.client.runs.get(self.run)
-        runs = self._wanted([shown.run, *shown.below])
+        runs = self._found.select([shown.run, *shown.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
         open_ones = [one for one in runs if self._ended_at.get(one.id) != one.ended_at or one.ended_at is None]
         new = [
@@ -84,36 +82,19 @@ class _Printer:
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
             if isinstance(item, Entry):
                 self._last[item.run] = item.seq
-                self._print_entry(item, labels[item.run])
+                record = {name: self._screen.scrubbed(value) for name, value in item.data.to_record().items()}
+                redacted = replace(item, data=item.data.from_record(record))  # before any of it is cut
+                data, line = redacted.as_dict(), labels[item.run] + entry_line(redacted)
             else:
                 self._last_message = item.id
-                self._print_message(item)
+                data, line = {"type": "message", **item.as_dict()}, message_line(item)
+            self._screen.json(data) if self._as_json else self._screen.result(line)
         return shown
-
-    def _wanted(self, runs: list[Run]) -> list[Run]:
-        """Return all runs, or those of one agent and the runs that these have called."""
-        if self._agent is None:
-            return runs
-        kept: dict[str, Run] = {}
-        for run in runs:
-            if (run.parent == self.run and run.worker == self._agent) or run.parent in kept:
-                kept[run.id] = run
-        return list(kept.values())
 
     async def _messages(self, shown: Shown) -> list[Message]:
         """Return new messages of the room; of one agent, those that it sent or was mentioned in."""
         if shown.run.kind != "workflow":
             return []
         found = await self.client.rooms.messages(self.run, since=self._last_message)
-        return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
-
-    def _print_entry(self, entry: Entry[Payload], label: str) -> None:
-        record = {name: self._screen.scrubbed(value) for name, value in entry.data.to_record().items()}
-        redacted = replace(entry, data=entry.data.from_record(record))  # before any of it is cut
-        self._screen.json(redacted.as_dict()) if self._as_json else self._screen.result(label + entry_line(redacted))
-
-    def _print_message(self, message: Message) -> None:
-        if self._as_json:
-            self._screen.json({"type": "message", **message.as_dict()})
-        else:
-            self._screen.result(message_line(message))
+        agent = self._found.agent
+        return [one for one in found if agent is None or agent.name in (one.sender, *one.mentions)]

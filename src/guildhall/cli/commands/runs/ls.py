@@ -11,26 +11,18 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guildhall.cli.arguments import parse_target
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.commissions import commission_row
+from guildhall.cli.format import workflows
 from guildhall.cli.format.jobs import how_to_answer, id_of, task_of
+from guildhall.cli.format.projects import commission_row
 from guildhall.cli.format.runs import age, ahead
-from guildhall.cli.format.workflows import (
-    failed_agents,
-    name_of,
-    print_agents,
-    print_workflow,
-    retry_command,
-    working_rows,
-)
 from guildhall.cli.screen import Screen, money
-from guildhall.cli.targets import parse_target
 from guildhall.core.clock import SystemClock
 from guildhall.core.ids import COMMISSION, is_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Sequence
     from pathlib import Path
 
     from guildhall.hall.client.interface import HallClient
@@ -38,66 +30,54 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
-    from guildhall.workflow.target import AgentShown, WorkflowShown
+    from guildhall.workflow.target import WorkflowShown
 
 _MAX_DONE = 10  # finished runs without --all
 _OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Groups:
     """Runs, asks, workflows, jobs, meetings and commissions, grouped by what they mean for the user."""
 
+    runs: Sequence[Run]
     asks: Sequence[Ask]
-    stopped: Sequence[Run]  # until the user resumes them
-    working: Sequence[Run]
-    done: Sequence[Run]
-    workflows: Mapping[str, WorkflowShown]  # by run; without those that have ended
+    workflows: Sequence[WorkflowShown] = ()  # without those that have ended
     members: Sequence[AtWork] = ()  # running jobs of members
-    meetings: Sequence[Meeting] = ()  # without requested ones, which are among the asks
-    sittings: Sequence[Run] = ()  # the runs of meetings
+    meetings: Sequence[Meeting] = ()  # requested ones are among the asks
     commissions: Sequence[Commission] = ()
 
-    @staticmethod
-    def of(
-        runs: Sequence[Run],
-        asks: Sequence[Ask],
-        workflows: Sequence[WorkflowShown] = (),
-        members: Sequence[AtWork] = (),
-        meetings: Sequence[Meeting] = (),
-        commissions: Sequence[Commission] = (),
-    ) -> Groups:
-        asked = {ask.root for ask in asks}
-        sittings = [run for run in runs if run.kind == "meeting"]  # a meeting is listed once, not by its runs
-        runs = [run for run in runs if run.kind != "meeting"]
-        return Groups(
-            asks=asks,
-            stopped=[
-                run
-                for run in runs
-                if run.status == "lost" or (run.status in ("waiting", "parked") and run.id not in asked)
-            ],
-            working=[run for run in runs if run.status == "running"],
-            done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
-            workflows={workflow.run: workflow for workflow in workflows},
-            members=members,
-            meetings=[one for one in meetings if one.status in ("open", "closed")],
-            sittings=sittings,
-            commissions=commissions,
-        )
+    def _runs(self, *statuses: str) -> list[Run]:
+        """Return the runs with these statuses, except those of meetings. A meeting is listed once, not by its runs."""
+        return [run for run in self.runs if run.status in statuses and run.kind != "meeting"]
+
+    @property
+    def stopped(self) -> list[Run]:
+        """The runs that wait for the user to resume them."""
+        asked = {ask.root for ask in self.asks}
+        return [run for run in self._runs("lost", "waiting", "parked") if run.status == "lost" or run.id not in asked]
+
+    @property
+    def working(self) -> list[Run]:
+        return self._runs("running")
+
+    @property
+    def done(self) -> list[Run]:
+        return self._runs("completed", "failed", "cancelled")
 
     def as_dict(self) -> dict[str, Any]:
+        lists = {
+            "working": self.working,
+            "done": self.done,
+            "workflows": self.workflows,
+            "members": self.members,
+            "meetings": [one for one in self.meetings if one.status in ("open", "closed")],
+            "commissions": self.commissions,
+        }
+        needs_you = {"asks": self.asks, "runs": self.stopped}
         return {
-            "needs_you": {
-                "asks": [ask.as_dict() for ask in self.asks],
-                "runs": [run.as_dict() for run in self.stopped],
-            },
-            "working": [run.as_dict() for run in self.working],
-            "done": [run.as_dict() for run in self.done],
-            "workflows": [workflow.as_dict() for workflow in self.workflows.values()],
-            "members": [theirs.as_dict() for theirs in self.members],
-            "meetings": [meeting.as_dict() for meeting in self.meetings],
-            "commissions": [one.as_dict() for one in self.commissions],
+            "needs_you": {name: [one.as_dict() for one in ones] for name, ones in needs_you.items()},
+            **{name: [one.as_dict() for one in ones] for name, ones in lists.items()},
         }
 
 
@@ -112,11 +92,11 @@ async def ls(ctx: Context) -> None:
     if ctx.args.target is not None:
         await _print_one(ctx, client)
         return
-    workflows = await client.workflows.list(over=False)
+    living = await client.workflows.list(over=False)
     runs, asks = await client.runs.list(everything=everything), await client.asks.list()
     meetings = await client.meetings.list()
     members, commissions = await client.members.active_jobs(), await client.commissions.list()
-    groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
+    groups = Groups(runs, asks, living, members, meetings, commissions)
     here = ctx.frame.root
     ctx.print(groups, lambda groups, screen: print_groups(groups, screen, here, everything=everything))
     if not ctx.args.json:
@@ -133,127 +113,141 @@ async def _print_one(ctx: Context, client: HallClient) -> None:
     workflow = await client.workflows.get(target)
     if target.agent:
         agents = [agent for agent in workflow.agents if target.agent == agent.name]
-        ctx.print(agents, print_agents, data=agents[0].as_dict())
+        ctx.print(agents, workflows.print_agents, data=agents[0].as_dict())
     else:
-        ctx.print(workflow, print_workflow)
+        ctx.print(workflow, workflows.print_workflow)
 
 
 def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:
     """Print the groups. Runs in the project `here` are printed without its path."""
-    now = SystemClock().now()
-
-    def task(run: Run) -> str:
-        text = screen.one_line(task_of(run), 50)
-        place = run.frame.root
-        return text if place == here else f"{text} (in {place})"
-
-    asks = [_asked(ask, screen, now) for ask in groups.asks]
-    asks += [row for theirs in groups.members for row in _questions(theirs, screen, here)]
-    held = {one.run: screen.one_line(one.explanation, 60) for one in groups.commissions if one.hold}
-    stopped = [
-        [id_of(run), run.status, f"{name_of(run)}: {task(run)}", held.get(run.id, ""), f"guild resume {id_of(run)}"]
-        for run in groups.stopped
-    ]
-    working: list[list[str]] = []
-    gave_up: list[list[str]] = []
-    for run in groups.working:
-        since = age(run.created_at, now)
-        if (workflow := groups.workflows.get(run.id)) is not None:
-            working += working_rows(run, workflow, since)
-            gave_up += [_gave_up(agent, workflow) for agent in failed_agents(workflow)]
-        else:
-            working.append([id_of(run), run.worker, task(run), since])
-    for theirs in groups.members:
-        if not (theirs.shown.waits and theirs.shown.questions):  # otherwise it is listed under "needs you"
-            working.append(_at_work(theirs, screen, here, now))
-    dispatched = [one for one in groups.commissions if one.status == "dispatched"]
-    working += [[one.id, one.worker, screen.one_line(one.title, 50), "queued"] for one in dispatched]
-    ended = _done(groups, task, screen, now)
+    rows = _Rows(groups, screen, here)
+    ended = rows.done()
     done = ended if everything else ended[:_MAX_DONE]
     parts = {
-        "needs you": asks + stopped + gave_up,
-        "working": working,
-        "meetings": [_open_meeting(one, groups, screen, now) for one in groups.meetings if one.status == "open"],
-        "commissions": [_to_begin(one, screen) for one in groups.commissions if one.status in ("pending", "blocked")],
+        "needs you": rows.needs_you(),
+        "working": rows.working(),
+        "meetings": [rows.open_meeting(one) for one in groups.meetings if one.status == "open"],
+        "commissions": [rows.to_begin(one) for one in groups.commissions if one.status in ("pending", "blocked")],
         "done": done,
     }
-    for name, rows in parts.items():
-        if rows:
+    for name, part in parts.items():
+        if part:
             screen.heading(name)
-            screen.table(rows, indent="  ")
+            screen.table(part, indent="  ")
     if not any(parts.values()):
         screen.note('Nothing here yet. `guild run WORKER "..."` starts something; `guild demo` shows how it goes.')
     elif len(done) < len(ended):
         screen.note(f"{len(ended) - len(done)} more are done: guild ls --all", "dim")
 
 
-def _open_meeting(one: Meeting, groups: Groups, screen: Screen, now: datetime) -> list[str]:
-    """Return a row for an open meeting, with the state of its run."""
-    runs = {run.id: run.status for run in groups.sittings}
-    said = {"running": "answers", "failed": "could not answer", "lost": "was cut off"}.get(
-        runs.get(one.run or "", ""), ""
-    )
-    topic = screen.one_line(one.topic, 50)
-    return [one.id, one.worker, topic, said, age(one.changed_at, now), f"guild meet {one.id}"]
+class _Rows:
+    """Makes the rows of the groups."""
 
+    def __init__(self, groups: Groups, screen: Screen, here: Path) -> None:
+        self._groups = groups
+        self._line = screen.one_line
+        self._here = here
+        self._now = SystemClock().now()
+        self._workflows = {workflow.run: workflow for workflow in groups.workflows}
 
-def _to_begin(one: Commission, screen: Screen) -> list[str]:
-    next = f"guild commission dispatch {one.id}" if one.status == "pending" else screen.one_line(one.reason or "", 60)
-    return [one.id, one.status, one.worker, screen.one_line(one.title, 50), next]
+    def _task(self, run: Run) -> str:
+        text = self._line(task_of(run), 50)
+        return text if run.frame.root == self._here else f"{text} (in {run.frame.root})"
 
+    def needs_you(self) -> list[list[str]]:
+        """Return rows for asks, questions of members, stopped runs and agents that have given up."""
+        rows: list[list[str]] = []
+        for ask in self._groups.asks:
+            what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
+            left = f" {ahead(ask.expires_at, self._now)}" if ask.expires_at else ""  # for an answer
+            kind, line = ask.kind.replace("_", " "), self._line(what, 80)
+            rows.append([ask.id, kind, line, f"{ask.run}{left}", f"guild answer {ask.id}"])
+        for theirs in self._groups.members:
+            asked, elsewhere = theirs.shown.questions, self._elsewhere(theirs)
+            cd = f"cd {shlex.quote(theirs.project or '')} && " if elsewhere else ""
+            rows += [
+                [theirs.id, "question", self._line(one, 80), "", f"{cd}{how_to_answer(theirs.id, one, asked)}"]
+                for one in asked
+            ]
+        held = {one.run: self._line(one.explanation, 60) for one in self._groups.commissions if one.hold}
+        for run in self._groups.stopped:
+            what = f"{workflows.name_of(run)}: {self._task(run)}"
+            rows.append([id_of(run), run.status, what, held.get(run.id, ""), f"guild resume {id_of(run)}"])
+        for run in self._groups.working:
+            if (workflow := self._workflows.get(run.id)) is not None:
+                why = f"it has given up; why: guild log {workflow.run}"
+                for agent in workflows.failed_agents(workflow):
+                    rows.append([str(agent.target), agent.status, why, "", workflows.retry_command(agent)])
+        return rows
 
-def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datetime) -> list[list[str]]:
-    """Return rows for ended runs, closed meetings and ended commissions, newest first."""
-    known = {one.id for one in groups.commissions}
+    def working(self) -> list[list[str]]:
+        """Return rows for running runs, workflows and jobs of members, and for queued commissions."""
+        rows: list[list[str]] = []
+        for run in self._groups.working:
+            since = age(run.created_at, self._now)
+            if (workflow := self._workflows.get(run.id)) is not None:
+                rows += workflows.working_rows(run, workflow, since)
+            else:
+                rows.append([id_of(run), run.worker, self._task(run), since])
+        for theirs in self._groups.members:
+            if theirs.shown.waits and theirs.shown.questions:  # it is listed under "needs you"
+                continue
+            job = theirs.shown.job
+            try:
+                since = age(job.started_at, self._now)
+            except (ValueError, TypeError):  # the member may use any format
+                since = self._line(job.started_at, 30)
+            rows.append([theirs.id, theirs.member, self._line(job.description, 50) + self._elsewhere(theirs), since])
+        queued = [one for one in self._groups.commissions if one.status == "dispatched"]
+        return rows + [[one.id, one.worker, self._line(one.title, 50), "queued"] for one in queued]
 
-    def id(run: Run) -> str:  # the runs of a deleted commission are still there
-        return id_of(run) if run.kind != "commission" else run.id
+    def _elsewhere(self, theirs: AtWork) -> str:
+        """Return the project of a job's member if it is another one."""
+        return "" if theirs.project in (None, str(self._here)) else f" (in {theirs.project})"
 
-    found = [
-        (run.created_at, [id(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)])
-        for run in groups.done
-        if id_of(run) not in known
-    ]
-    for one in groups.meetings:
-        if one.status == "closed":
-            runs = [run for run in groups.sittings if id_of(run) == one.id]
-            row = [one.id, one.status, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now)]
-            found.append((one.created_at, [*row, _spent(runs, one.sittings)]))
-    for one in groups.commissions:
-        if one.status in _OVER:
-            runs = [run for run in groups.done if id_of(run) == one.id]
-            row = [one.id, one.status, one.worker, screen.one_line(one.title, 50), age(one.changed_at, now)]
-            found.append((one.changed_at, [*row, _spent(runs, one.attempt)]))
-    return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
+    def open_meeting(self, one: Meeting) -> list[str]:
+        """Return a row for an open meeting, with the state of its run."""
+        states = {"running": "answers", "failed": "could not answer", "lost": "was cut off"}
+        state = next((states.get(run.status, "") for run in self._groups.runs if run.id == one.run), "")
+        since = age(one.changed_at, self._now)
+        return [one.id, one.worker, self._line(one.topic, 50), state, since, f"guild meet {one.id}"]
 
+    def to_begin(self, one: Commission) -> list[str]:
+        next = f"guild commission dispatch {one.id}" if one.status == "pending" else self._line(one.reason or "", 60)
+        return [one.id, one.status, one.worker, self._line(one.title, 50), next]
 
-def _spent(runs: Sequence[Run], times: int) -> str:
-    """Return the sum of the costs, or nothing if a run or its price is missing."""
-    costs = [run.cost_usd for run in runs if run.cost_usd is not None]
-    return money(sum(costs)) if costs and len(runs) == times else ""
+    def done(self) -> list[list[str]]:
+        """Return rows for ended runs, closed meetings and ended commissions, newest first."""
+        known, runs = {one.id for one in self._groups.commissions}, self._groups.done
+        found: list[tuple[str, list[str]]] = []
+        for run in runs:
+            if id_of(run) in known:
+                continue
+            id = run.id if run.kind == "commission" else id_of(run)  # the runs of a deleted commission are still there
+            when = age(run.ended_at or run.created_at, self._now)
+            row = [id, run.status, workflows.name_of(run), self._task(run), when, money(run.cost_usd)]
+            found.append((run.created_at, row))
+        for one in self._groups.meetings:
+            if one.status == "closed":
+                found.append((one.created_at, self._ended(one, one.topic, self._groups.runs, one.sittings)))
+        for one in self._groups.commissions:
+            if one.status in _OVER:
+                found.append((one.changed_at, self._ended(one, one.title, runs, one.attempt)))
+        return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
 
-
-def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:
-    why = f"it has given up; why: guild log {workflow.run}"
-    return [str(agent.target), agent.status, why, "", retry_command(agent)]
-
-
-def _when(run: Run, now: datetime) -> str:
-    return age(run.ended_at or run.created_at, now)
-
-
-def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
-    """Return a row for an ask, with the time that is left for an answer."""
-    what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
-    time = f" {ahead(ask.expires_at, now)}" if ask.expires_at else ""
-    return [ask.id, ask.kind.replace("_", " "), screen.one_line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]
+    def _ended(self, one: Meeting | Commission, title: str, runs: Sequence[Run], count: int) -> list[str]:
+        """Return a row with the sum of the costs of its `count` runs, or nothing if a run or its price is missing."""
+        costs = [run.cost_usd for run in runs if id_of(run) == one.id]
+        prices = [cost for cost in costs if cost is not None]
+        spent = money(sum(prices)) if prices and len(costs) == count else ""
+        return [one.id, one.status, one.worker, self._line(title, 50), age(one.changed_at, self._now), spent]
 
 
 def _note_left_behind(screen: Screen) -> None:
     """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
     from guildhall.core.paths import Home
     from guildhall.hall.client.discovery import find
-    from guildhall.members.activity import FILE, Work
+    from guildhall.members.jobs import FILE, Work
 
     home = Home.locate(dict(os.environ))
     if not (home.path / FILE).exists() or find(home) is not None:
@@ -263,28 +257,3 @@ def _note_left_behind(screen: Screen) -> None:
         said = screen.one_line(", ".join(names), 200)
         screen.note(f"Members with jobs that go on when a hall is there, and may ask something: {said}")
         screen.note(f"Start one and see: guild job ls --member {screen.one_line(names[0], 60)}, then guild ls")
-
-
-def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
-    """Return rows for the questions of a member's job, each with the command that answers it."""
-    asked = theirs.shown.questions
-    elsewhere = f"cd {shlex.quote(theirs.project or '')} && " if _elsewhere(theirs, here) else ""
-    return [
-        [theirs.id, "question", screen.one_line(one, 80), "", f"{elsewhere}{how_to_answer(theirs.id, one, asked)}"]
-        for one in asked
-    ]
-
-
-def _at_work(theirs: AtWork, screen: Screen, here: Path, now: datetime) -> list[str]:
-    job = theirs.shown.job
-    what = screen.one_line(job.description, 50) + _elsewhere(theirs, here)
-    try:
-        since = age(job.started_at, now)
-    except (ValueError, TypeError):  # the member may use any format
-        since = screen.one_line(job.started_at, 30)
-    return [theirs.id, theirs.member, what, since]
-
-
-def _elsewhere(theirs: AtWork, here: Path) -> str:
-    """Return the project of a job's member if it is another one."""
-    return "" if theirs.project in (None, str(here)) else f" (in {theirs.project})"

@@ -5,9 +5,9 @@ Does not start anything. The hall computes the plan (see `runs.plan`).
 
 from __future__ import annotations
 
+from guildhall.cli.arguments import worker_name
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of
-from guildhall.cli.targets import worker_name
 from guildhall.core.errors import UsageError
 from guildhall.workflow.target import MAIN, is_workflow, parse_params
 

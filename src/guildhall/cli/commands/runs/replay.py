@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.targets import resolve_run
 
 
 @command(argument("run", metavar="RUN|TARGET", help="the id of the run, or of a job; @workflow:tag"), JSON)

@@ -6,19 +6,16 @@ The id of a meeting returns to its conversation. Does not answer asks (see `cli.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower
-from guildhall.cli.targets import resolve_run
-from guildhall.cli.trust_prompt import run_trusted
+from guildhall.cli.prompt import run_trusted
 from guildhall.core.ids import MEETING, is_id
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
-
-if TYPE_CHECKING:
-    from guildhall.hall.client.interface import HallClient
 
 
 @command(
@@ -38,7 +35,7 @@ async def _resume(ctx: Context) -> int:
     client, limits = await ctx.connect(), limits_of(ctx.args)
     run = await resolve_run(ctx.args.run, client)
     if meeting := (await client.runs.get(run)).run.purpose_as(MeetingPurpose):
-        from guildhall.cli.conversation import Conversation
+        from guildhall.cli.commands.projects.meet import Conversation
 
         return await Conversation(ctx.screen, more=limits).once(meeting.id, client, ctx.frame)
     return await resume_run(ctx, run, **limits)
@@ -55,15 +52,9 @@ async def resume_run(ctx: Context, run: str, **limits: Any) -> int:
         screen,
         worker=stopped.request.worker,
     )
-    if code == exit_codes.INTERRUPTED and (why := await _hold_of(run, client)):
-        screen.note(f"guild: {why}", "red")
-        return exit_codes.NEEDS_YOU
+    if code == exit_codes.INTERRUPTED and (purpose := stopped.purpose_as(CommissionPurpose)):
+        commission = (await client.commissions.get(purpose.id)).commission
+        if commission.hold is not None:
+            screen.note(f"guild: {commission.explanation}", "red")
+            return exit_codes.NEEDS_YOU
     return code
-
-
-async def _hold_of(run: str, client: HallClient) -> str | None:
-    """Return why the commission of a run is on hold, or None if it is not."""
-    if not (commission := (await client.runs.get(run)).run.purpose_as(CommissionPurpose)):
-        return None
-    found = (await client.commissions.get(commission.id)).commission
-    return found.explanation if found.hold is not None else None

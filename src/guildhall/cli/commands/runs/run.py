@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.cli.arguments import dollars, positive_int, read_text, worker_name
 from guildhall.cli.command import OUTPUT, Context, Work, argument, command, exclusive
 from guildhall.cli.follow import Follower
-from guildhall.cli.parser import dollars, positive_int, read_text
-from guildhall.cli.targets import worker_name
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.text import did_you_mean
 from guildhall.workflow.target import MAIN, SUFFIXES, Start, WorkflowShown, is_workflow, parse_params, workflows_in
@@ -46,12 +45,13 @@ WORKFLOW = (
         help="a value that the workflow's file asks for; repeatable",
     ),
 )
-FRESH = argument("--fresh", action="store_true", help="a workflow begins in a new room, without what was said")
 LIMITS = (
     argument("--budget", metavar="USD", type=dollars, help="dollars that it may spend before it asks"),
     argument("--max-turns", metavar="N", type=positive_int, help="model calls that the run may make"),
     argument("--max-tokens", metavar="N", type=positive_int, help="tokens that the run may use, in and out"),
 )
+_FRESH = argument("--fresh", action="store_true", help="a workflow begins in a new room, without what was said")
+NEW_RUN = (*MODELS, *LIMITS, MODES, *WORKFLOW, _FRESH)
 
 
 def limits_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -64,14 +64,8 @@ def request_of(args: argparse.Namespace) -> RunRequest:
     from guildhall.runs.model import RunRequest
 
     mode: Mode = "approve_all" if args.approve_all else "strict" if args.strict else "ask"
-    return RunRequest(
-        worker=args.worker,
-        input="",
-        model=args.model,
-        override_model=args.override_model,
-        mode=mode,
-        **limits_of(args),
-    )
+    models = {"model": args.model, "override_model": args.override_model}
+    return RunRequest(worker=args.worker, input="", mode=mode, **models, **limits_of(args))
 
 
 @command(
@@ -89,11 +83,7 @@ def request_of(args: argparse.Namespace) -> RunRequest:
         default=[],
         help="attach a file: sandbox/path, or a path; repeatable",
     ),
-    *MODELS,
-    *LIMITS,
-    MODES,
-    *WORKFLOW,
-    FRESH,
+    *NEW_RUN,
     OUTPUT,
 )
 def run(ctx: Context) -> Work:
@@ -130,8 +120,6 @@ async def _run(ctx: Context, request: RunRequest) -> int:
 
 async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, background: bool = False) -> int | None:
     """Start a workflow and follow it, or leave it to the hall in the background."""
-    from guildhall.workflow.target import Start
-
     args = ctx.args
     start = Start(file=args.worker, tag=args.tag or MAIN, params=parse_params(args.param), mode=mode, fresh=args.fresh)
     request = request_of(args)

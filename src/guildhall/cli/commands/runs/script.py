@@ -5,19 +5,17 @@ Does not run the test (see `cli.commands.runs.test`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.targets import resolve_run
-from guildhall.cli.trust_prompt import trust_own_files
 from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.tools.host.protocol import pin_of
 
 if TYPE_CHECKING:
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import HallClient
-    from guildhall.workers.trust import Seen
+    from guildhall.workers.model import Seen
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -36,23 +34,16 @@ async def script(ctx: Context) -> None:
     untrusted: list[Seen] = []
     if file is not None:
         _write(file, text, force=ctx.args.force)
-        untrusted = await _to_trust(file, text, client, ctx.frame)
+        with suppress(GuildError):  # it has no test
+            looking = await client.trust.inspect(ctx.frame, at=file)
+            untrusted = [seen for seen in looking.open if seen.digest == pin_of(text.encode())]
     ctx.print({"run": run, "path": str(file) if file else None, "script": text}, str(file) if file else text)
     for line in text.splitlines():
         if line.startswith("# Left out: "):
             screen.note(line.removeprefix("# "), "yellow")
     if file is not None:
         screen.note(f"Run it with: guild test {file}")
-    await trust_own_files(untrusted, ctx)
-
-
-async def _to_trust(file: Path, text: str, client: HallClient, frame: Frame) -> list[Seen]:
-    """Return the file if it must be trusted before it can be tested."""
-    try:
-        looking = await client.trust.inspect(frame, at=file)
-    except GuildError:  # there is no test in it
-        return []
-    return [seen for seen in looking.open if seen.digest == pin_of(text.encode())]
+    await ctx.trust_own_files(untrusted)
 
 
 def _file(name: str) -> Path:

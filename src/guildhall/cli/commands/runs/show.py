@@ -6,15 +6,14 @@ Does not print the journal (see `cli.commands.runs.log`).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.commissions import print_commission, warn_if_stopped
 from guildhall.cli.format.jobs import print_job
-from guildhall.cli.format.meetings import print_meeting
-from guildhall.cli.format.runs import how_to_answer, next_steps, text_of, used
+from guildhall.cli.format.projects import print_commission, print_meeting, warn_if_stopped
+from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, used
 from guildhall.cli.format.workflows import print_workflow
-from guildhall.cli.targets import Resolved, resolve
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.model import labelled
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.model import Shown
     from guildhall.runs.model import Ask
+
+_ERROR_FIELDS = ("code", "message", "where", "hint")
 
 
 @command(
@@ -50,22 +51,19 @@ async def show(ctx: Context) -> None:
         found = await resolve(id, client)
         shown = await client.runs.get(found.run)
         if found.workflow is None:
-            ctx.print(shown, _print_run, data=_run_data(shown))
+            data = {
+                **shown.run.as_dict(),
+                "runtime": shown.runtime,
+                "usage": shown.usage.as_dict(),
+                "cost_usd": shown.usage.cost_usd,
+                "attachments": list(shown.attachments),
+                "below": [run.as_dict() for run in shown.below],
+                "asks": [ask.as_dict() for ask in shown.asks],
+                "messages": list(shown.messages),
+            }
+            ctx.print(shown, _print_run, data=data)
         else:
             _print_team(ctx, found, shown)
-
-
-def _run_data(shown: Shown) -> dict[str, Any]:
-    return {
-        **shown.run.as_dict(),
-        "runtime": shown.runtime,
-        "usage": shown.usage.as_dict(),
-        "cost_usd": shown.usage.cost_usd,
-        "attachments": list(shown.attachments),
-        "below": [run.as_dict() for run in shown.below],
-        "asks": [ask.as_dict() for ask in shown.asks],
-        "messages": list(shown.messages),
-    }
 
 
 def _print_team(ctx: Context, found: Resolved, shown: Shown) -> None:
@@ -80,62 +78,48 @@ def _print_team(ctx: Context, found: Resolved, shown: Shown) -> None:
     if asks := [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]:
         screen.heading("\nasks")
         screen.table(asks, indent="  ")
-    if text := text_of(shown.run.output):
-        screen.heading("\noutput")
-        screen.result(text)
-    for line in next_steps(shown, screen):
-        screen.note(line)
+    screen.section("output", text_of(shown.run.output))
+    print_next_steps(shown, screen)
 
 
 def _print_ask(ask: Ask, screen: Screen) -> None:
+    note = f" ({ask.answer.note})" if ask.answer and ask.answer.note else ""
     rows = [
         ["ask", ask.id],
         ["of run", ask.run],
         ["kind", ask.kind.replace("_", " ")],
         ["status", ask.status],
         ["asked", ask.created_at],
+        ["expires", ask.expires_at or ""],
+        ["answer", f"{ask.answer.choice}{note}, by {ask.answer.by}" if ask.answer else ""],
     ]
-    if ask.expires_at:
-        rows.append(["expires", ask.expires_at])
-    if ask.answer:
-        note = f" ({ask.answer.note})" if ask.answer.note else ""
-        rows.append(["answer", f"{ask.answer.choice}{note}, by {ask.answer.by}"])
-    screen.table(rows)
+    screen.facts(rows)
     screen.result(screen.exactly(ask.question.title))
     if ask.question.body:
-        screen.result(screen.barred(ask.question.body, wrapped=screen.out.isatty()))
+        screen.result(screen.barred(ask.question.body))
     if ask.status == "open":
         screen.note(f"Answer with: {how_to_answer(ask, here=True)}")
 
 
 def _print_run(shown: Shown, screen: Screen) -> None:
-    run = shown.run
+    run, runtime, origin, error = shown.run, ROWS[shown.runtime], shown.run.forked_from, shown.run.error
     rows = [
         ["run", run.id],
+        ["called by", run.parent or ""],
         ["worker", run.worker],
+        ["runtime", runtime.title if runtime.program is not None else ""],
         ["model", run.model],
         ["status", f"{run.status} ({run.reason})" if run.reason else run.status],
         ["started", run.created_at],
+        ["forked from", f"{origin.run} after entry {origin.at}" if origin else ""],
+        ["ended", run.ended_at or ""],
+        *(["attached", labelled(file)] for file in shown.attachments),
+        ["used", used(shown)],
+        *(["error" if name == "code" else name, str(error.get(name) or "")] for name in _ERROR_FIELDS if error),
+        *(["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below),
+        *(["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks),
     ]
-    if (row := ROWS[shown.runtime]).program is not None:
-        rows.insert(2, ["runtime", row.title])
-    if run.parent:
-        rows.insert(1, ["called by", run.parent])
-    if origin := run.forked_from:
-        rows.append(["forked from", f"{origin.run} after entry {origin.at}"])
-    if run.ended_at:
-        rows.append(["ended", run.ended_at])
-    rows += [["attached", labelled(file)] for file in shown.attachments]
-    rows.append(["used", used(shown)])
-    for name in ("code", "message", "where", "hint"):
-        if run.error and (value := run.error.get(name)):
-            rows.append(["error" if name == "code" else name, str(value)])
-    rows += [["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below]
-    rows += [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]
-    screen.table(rows)
-    for name, text in (("input", run.request.input), ("output", text_of(run.output))):
-        if text:
-            screen.heading(f"\n{name}")
-            screen.result(text)
-    for line in next_steps(shown, screen):
-        screen.note(line)
+    screen.facts(rows)
+    screen.section("input", run.request.input)
+    screen.section("output", text_of(run.output))
+    print_next_steps(shown, screen)

@@ -7,9 +7,9 @@ hall (see `cli.commands.hall.hall`).
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import resolve, run_id
 from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.meetings import print_change
-from guildhall.cli.targets import resolve, run_id
+from guildhall.cli.format.projects import print_change
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
 from guildhall.runs.purpose import MeetingPurpose
@@ -25,7 +25,7 @@ async def stop(ctx: Context) -> int | None:
     if (ctx.args.run is None) == (not ctx.args.all):
         raise UsageError("stop: what is to be stopped?", hint="Name a target or a run, or say --all.")
     if is_id(id, ASK):
-        run_id(id)
+        run_id(id)  # raises
     client = await ctx.connect()
     if ctx.args.all:
         return await _stop_all(ctx)

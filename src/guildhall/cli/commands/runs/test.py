@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.trust_prompt import trust_own_files
 from guildhall.core.errors import InvalidFile, NotFound
 from guildhall.core.paths import project_root
 from guildhall.hall.testrun.files import SUFFIXES, TESTS, tests_in
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client.model import Deviation, Tested
+    from guildhall.hall.client.model import Tested
+
+_HINT = "Name a script with a `test:`, or its folder."
 
 
 @command(
@@ -37,8 +38,7 @@ async def test(ctx: Context) -> int:
         raise NotFound(f"there are no tests here{named}", hint=hint)
     client = await ctx.connect("here")
     done: list[Tested] = []
-    stream = client.runs.test(files, update=ctx.args.update)
-    async with aclosing(stream) as results:
+    async with aclosing(client.runs.test(files, update=ctx.args.update)) as results:
         async for tested in results:
             done.append(tested)
             if not ctx.args.json:
@@ -48,36 +48,26 @@ async def test(ctx: Context) -> int:
     counts = {"passed": len(done) - failed, "failed": failed, "seconds": round(seconds, 3)}
     text = f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s"
     ctx.print({"tests": [_as_dict(tested) for tested in done], **counts}, text)
-    await trust_own_files([tested.trusted for tested in done if tested.trusted], ctx)
+    await ctx.trust_own_files([tested.trusted for tested in done if tested.trusted])
     return exit_codes.FAILED if failed else exit_codes.DONE
 
 
 def _files(named: list[str]) -> list[Path]:
-    """The files to test. In a folder those that have a test in them; one that is named is tested, whatever it is."""
+    """Return the files that are named, and of a folder those that have a test in them."""
     found: dict[Path, None] = {}
     for name in named or [str(project_root(Path.cwd()) / TESTS)]:
         path = Path(name).expanduser()
         if path.is_dir():
             found.update(dict.fromkeys(tests_in(path)))
+        elif path.is_file() and path.suffix in (*SUFFIXES, ".json"):
+            found[path] = None
         elif path.exists():
-            found[_script(path)] = None
+            wrong = "this is no script: its name must end in .yaml" if path.is_file() else "this is not a regular file"
+            raise InvalidFile(wrong, where=str(path), hint=_HINT)
         elif named:
-            raise NotFound(f"there is no file or folder {name!r}", hint="Name a script with a `test:`, or its folder.")
-    return [_near(path) for path in found]
-
-
-def _script(path: Path) -> Path:
-    """A file that is named, if it can be a script at all."""
-    if not path.is_file() or path.suffix not in (*SUFFIXES, ".json"):
-        said = "this is not a regular file" if not path.is_file() else "this is no script: its name must end in .yaml"
-        raise InvalidFile(said, where=str(path), hint="Name a script with a `test:`, or its folder.")
-    return path
-
-
-def _near(path: Path) -> Path:
-    """The path as a person would write it from here."""
-    absolute = path.absolute()
-    return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute
+            raise NotFound(f"there is no file or folder {name!r}", hint=_HINT)
+    here, paths = Path.cwd(), [path.absolute() for path in found]
+    return [path.relative_to(here) if path.is_relative_to(here) else path for path in paths]
 
 
 def _print(tested: Tested, screen: Screen) -> None:
@@ -85,17 +75,12 @@ def _print(tested: Tested, screen: Screen) -> None:
     screen.result(f"{mark:<7} {tested.file}")
     if tested.passed and not tested.updated:
         return
-    for deviation in tested.deviations:
-        text = "\n".join(f"    {line}" for line in deviation.text.splitlines())
-        screen.result(f"  {_place(deviation)}{text.lstrip(' ')}")
-
-
-def _place(deviation: Deviation) -> str:
-    if deviation.worker is None:
-        return ""
-    run = f", run {deviation.run}" if deviation.run and deviation.run > 1 else ""
-    answer = f", before answer {deviation.answer}" if deviation.answer else ""
-    return f"{deviation.worker}{run}{answer}: "
+    for one in tested.deviations:
+        text = "\n".join(f"    {line}" for line in one.text.splitlines())
+        run = f", run {one.run}" if one.run and one.run > 1 else ""
+        answer = f", before answer {one.answer}" if one.answer else ""
+        place = "" if one.worker is None else f"{one.worker}{run}{answer}: "
+        screen.result(f"  {place}{text.lstrip(' ')}")
 
 
 def _as_dict(tested: Tested) -> dict[str, Any]:

@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.commissions import is_hall_running, print_commission, wait_idle, warn_if_stopped
-from guildhall.cli.format.jobs import print_end, print_end_as_json, wait_for_member
+from guildhall.cli.arguments import Resolved, is_member_job, resolve, seconds
+from guildhall.cli.command import Context, argument, command, find_running
+from guildhall.cli.format.jobs import wait_for_member
+from guildhall.cli.format.projects import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
-from guildhall.cli.parser import seconds
-from guildhall.cli.targets import Resolved, is_member_job, resolve
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, is_id
@@ -26,11 +25,9 @@ from guildhall.runs.model import ASIDE
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
     from guildhall.hall.client.model import Shown
-    from guildhall.workflow.target import WorkflowShown
 
 _POLL_S = 0.2  # if the run is not alive in the hall that is asked
 # Events that may end the wait; from the first one on, none is missed.
@@ -47,11 +44,13 @@ _TURNING_POINTS = frozenset({"run_started", "run_ended", "ask_opened", "workflow
 async def wait(ctx: Context) -> int:
     id = ctx.args.id
     if "@" not in id and is_member_job(id):
-        return await _wait_for_member(ctx, id)
+        await ctx.connect()
+        async with _timeout(ctx, f"guild job show {id}"):
+            return await wait_for_member(id, ctx)
     client = await ctx.connect("read")
     if is_id(id, COMMISSION):
         async with _timeout(ctx, f"guild show {id}"):
-            code, details = await wait_idle(id, client, hall=is_hall_running())
+            code, details = await wait_idle(id, client, hall=find_running() is not None)
         ctx.print(details, print_commission)
         await warn_if_stopped(details, client, ctx.screen)
         return code
@@ -63,15 +62,11 @@ async def wait(ctx: Context) -> int:
         return code
     print_outcome(shown, ctx.screen)
     if code == exit_codes.FAILED and shown.run.status == "running":
-        _print_given_up(found, await client.workflows.find_by_run(shown.run.id), ctx.screen)
+        for agent in failed_agents(await client.workflows.find_by_run(shown.run.id)):
+            if found.agent is None or found.agent.name == agent.name:
+                ctx.screen.note(f"guild: {agent.target} has given up; why: guild log {shown.run.id}", "red")
+                ctx.screen.note(f"Let it try again: {retry_command(agent)}")
     return code
-
-
-async def _wait_for_member(ctx: Context, id: str) -> int:
-    client = await ctx.connect()
-    async with _timeout(ctx, f"guild job show {id}"):
-        shown = await wait_for_member(id, client, ctx.frame)
-    return await (print_end_as_json if ctx.args.json else print_end)(id, shown, client, ctx.frame, ctx.screen)
 
 
 @asynccontextmanager
@@ -82,13 +77,6 @@ async def _timeout(ctx: Context, command: str) -> AsyncGenerator[None]:
             yield
     except TimeoutError:
         raise TimedOut(f"{ctx.args.id} is still at it", hint=f"See {command}.") from None
-
-
-def _print_given_up(found: Resolved, workflow: WorkflowShown, screen: Screen) -> None:
-    for agent in failed_agents(workflow):
-        if found.agent is None or found.agent.name == agent.name:
-            screen.note(f"guild: {agent.target} has given up; why: guild log {workflow.run}", "red")
-            screen.note(f"Let it try again: {retry_command(agent)}")
 
 
 async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, Shown]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from guildhall.cli.arguments import parser_of
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.command_table import COMMANDS, Row, family
-from guildhall.cli.parser import parser_of
 
 _BASH = """# guild completion for bash
 _guild() {{
@@ -33,55 +33,40 @@ _ZSH_HEAD = "#compdef guild\nautoload -U +X bashcompinit && bashcompinit\n"
 
 @command(argument("shell", choices=("bash", "zsh", "fish"), help="your shell"))
 def completion(ctx: Context) -> None:
-    ctx.screen.result({"bash": bash, "zsh": zsh, "fish": fish}[ctx.args.shell]())
+    shell = ctx.args.shell
+    ctx.screen.result(_fish() if shell == "fish" else _ZSH_HEAD + _bash() if shell == "zsh" else _bash())
 
 
-def options_of(row: Row) -> list[str]:
+def _options_of(row: Row) -> list[str]:
     """Return the long options of a command."""
     if row.name == "help":
         return []
     return parser_of(row, getattr(import_module(row.module), row.function)).options
 
 
-def _single() -> list[Row]:
-    return [row for row in COMMANDS if " " not in row.name]
+def _bash() -> str:
+    single = [row for row in COMMANDS if " " not in row.name]
+    verbs = [verb for row in single for verb in family(row.name)]
+    following = {row.name: [verb.name.split()[1] for verb in family(row.name)] or _options_of(row) for row in single}
+    following |= {verb.name: _options_of(verb) for verb in verbs}
+    return _BASH.format(
+        families="\n".join(f'    "{verb.name}") name="{verb.name}" ;;' for verb in verbs),
+        first=" ".join(row.name for row in single),
+        cases="\n".join(f'      "{name}") known="{" ".join(words)}" ;;' for name, words in following.items()),
+    )
 
 
-def _words(row: Row) -> list[str]:
-    """Return what may follow the name of a command."""
-    verbs = [verb.name.split()[1] for verb in family(row.name)]
-    return verbs or options_of(row)
-
-
-def bash() -> str:
-    families = [f'    "{verb.name}") name="{verb.name}" ;;' for row in _single() for verb in family(row.name)]
-    rows = [*_single(), *(verb for row in _single() for verb in family(row.name))]
-    cases = [f'      "{row.name}") known="{" ".join(_words(row))}" ;;' for row in rows]
-    first = " ".join(row.name for row in _single())
-    return _BASH.format(families="\n".join(families), first=first, cases="\n".join(cases))
-
-
-def zsh() -> str:
-    return _ZSH_HEAD + bash()
-
-
-def fish() -> str:
+def _fish() -> str:
     lines = ["# guild completion for fish"]
-    for row in _single():
-        lines.append(f"complete -c guild -n __fish_use_subcommand -f -a {row.name} -d {_quoted(row.summary)}")
-        lines += _fish_options(row, f"__fish_seen_subcommand_from {row.name}")
-        for verb in family(row.name):
-            word = verb.name.split()[1]
-            seen = f"__fish_seen_subcommand_from {row.name}"
-            lines.append(f"complete -c guild -n {_quoted(seen)} -f -a {word} -d {_quoted(verb.summary)}")
-            lines += _fish_options(verb, f"{seen}; and __fish_seen_subcommand_from {word}")
+    for row in COMMANDS:
+        first, _, verb = row.name.partition(" ")
+        condition = f"__fish_seen_subcommand_from {first}"
+        only = _quoted(condition) if verb else "__fish_use_subcommand"
+        lines.append(f"complete -c guild -n {only} -f -a {verb or first} -d {_quoted(row.summary)}")
+        if not family(row.name):
+            condition += f"; and __fish_seen_subcommand_from {verb}" if verb else ""
+            lines += [f"complete -c guild -n {_quoted(condition)} -l {option[2:]}" for option in _options_of(row)]
     return "\n".join(lines)
-
-
-def _fish_options(row: Row, condition: str) -> list[str]:
-    if family(row.name):
-        return []
-    return [f"complete -c guild -n {_quoted(condition)} -l {option[2:]}" for option in options_of(row)]
 
 
 def _quoted(text: str) -> str:

@@ -12,21 +12,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import Context, argument, command
+from guildhall.cli.demo.stories import GuildStory, OfficeStory, ReviewStory
 from guildhall.core.errors import UsageError
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.discovery import Programs
 
-if TYPE_CHECKING:
-    import argparse
-
-    from guildhall.cli.demo.story import Story
-
-
-_TRIES = 30
+_MAX_TRIES = 30
 
 
 @command(
@@ -46,37 +40,15 @@ def demo(ctx: Context) -> None:
         raise UsageError("there is one story at a time", hint="Give one of --guild, --office and --runtime.")
     if args.runtime:
         Programs(os.environ).demand(ROWS[args.runtime])
-    for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is to stay behind then either
-        signal.signal(number, _leave)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(exit_codes.INTERRUPTED))
     folder = Path(tempfile.mkdtemp(prefix="guild-demo-")).resolve()
     try:
-        _story(folder, args).tell()
+        story = GuildStory(folder) if args.guild else OfficeStory(folder) if args.office else None
+        (story or ReviewStory(folder, args.runtime)).tell()
     finally:
-        _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    """Takes the folder away. A program that is just being ended may still write something into it."""
-    for _ in range(_TRIES):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            break
-        time.sleep(0.1)
-
-
-def _leave(number: int, frame: object) -> None:
-    sys.exit(exit_codes.INTERRUPTED)
-
-
-def _story(folder: Path, args: argparse.Namespace) -> Story:
-    if args.guild:
-        from guildhall.cli.demo.guild import GuildStory
-
-        return GuildStory(folder)
-    if args.office:
-        from guildhall.cli.demo.office import OfficeStory
-
-        return OfficeStory(folder)
-    from guildhall.cli.demo.review import ReviewStory
-
-    return ReviewStory(folder, args.runtime)
+        for _ in range(_MAX_TRIES):  # a program that is being stopped may still write into the folder
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(0.1)

@@ -1,6 +1,8 @@
-"""`guild init [DIR]`: writes a starter folder with a worker that runs at once, or a worked example.
+"""`guild init [DIR]`: writes a starter folder with a worker that runs without a key, or an example.
 
-Does not contain the files (see `cli.demo.starter`). Invariant: an existing file is never overwritten.
+The files of the examples are in `cli/demo/data`. Does not run anything.
+
+Invariant: an existing file is never overwritten.
 """
 
 from __future__ import annotations
@@ -11,35 +13,144 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guildhall.cli import demo
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.demo.starter import EXAMPLES, FIRST_TASK, SCRIPTED, example, files
 from guildhall.core.errors import Conflict, ModelUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CLIS = ("claude", "codex")
+# The examples, each with the commands that come first.
+_EXAMPLES = {
+    "review": (
+        "git init && git add . && git commit -m 'As it was'",
+        "git apply change.patch",
+        "guild trust review.yaml",
+        "guild run review.yaml",
+    ),
+    "guild": (
+        "git init -b main && git add . && git commit -m 'The shop'",
+        "guild project add .",
+        "guild run manager 'We need a discount in the cart.'",
+    ),
+    "office": ("guild plan chief", "guild run chief 'Add up the invoices'", "guild test"),
+}
+_SCRIPTED = "script:scripts/greeter.yaml"
+_FIRST_TASK = "Greet everybody in notes/team.md"
+
+_WORKER = """# A worker is a file. Every field: docs/worker-file.md.
+name: greeter
+description: Reads the notes and writes a greeting
+instructions: |
+  You greet people. Read team.md in the sandbox `notes` first, then write one friendly line for each
+  person into greeting.md in the same sandbox. Finish with one sentence about what you did.
+
+# The only folder that the worker can see, by the name that it uses.
+sandboxes:
+  notes: {path: ./notes, mode: rw, allowed_suffixes: [.md]}
+
+# Take away the `#` to be asked before anything is written.
+# tool_rules:
+#   fs.write: {approval_required: true}
+
+limits: {max_turns: 20, max_budget_usd: 0.50}
+"""
+
+_SCRIPT = """# Stands in for a model: `model: script:scripts/greeter.yaml`. The run, the tools and the record are real.
+price: {input: 3.0, output: 15.0} # dollars for a million tokens, made up
+workers:
+  greeter:
+    - - call: sandbox_read_text
+        with: {sandbox: notes, path: team.md}
+      - call: sandbox_write_text
+        with:
+          sandbox: notes
+          path: greeting.md
+          content: |
+            Hello Ada, good to have you here!
+            Hello Grace, welcome back!
+      - say: I greeted Ada and Grace in notes/greeting.md.
+repeat: true
+"""
+
+_SETTINGS = """# Settings for what is run in this folder. They can only narrow those in config.yaml of your own home.
+# The model of workers that name none: provider:model, `auto` (what your keys allow), or a script.
+model: {model}
+budget: 1.00 # dollars that one command may spend before it asks
+"""
+
+_NOTES = """# Team
+
+- Ada, new since Monday
+- Grace, back from holiday
+"""
+
+_TEST = """# A test: what is asked for, what the model answers, what it must be told on the way, what must come of it.
+# `guild test` runs it. From a run of yours: guild script RUN --out tests/NAME.yaml
+test:
+  worker: greeter
+  input: Greet everybody in notes/team.md
+  files: # as they are when it begins; null: not there
+    notes/team.md: |
+      - Ada
+      - Grace
+    notes/greeting.md: null
+  status: completed
+  output: I greeted Ada and Grace.
+price: {input: 3.0, output: 15.0}
+workers:
+  greeter:
+    - - call: sandbox_read_text
+        with: {sandbox: notes, path: team.md}
+      - sent: |
+          - Ada
+          - Grace
+        call: sandbox_write_text
+        with: {sandbox: notes, path: greeting.md, content: "Hello Ada! Hello Grace!"}
+      - sent: "Made greeting.md in the sandbox notes (23 bytes)."
+        say: I greeted Ada and Grace.
+"""
+
+_README = """# A starter folder for Guildhall
+
+    guild worker ls                                  who is here
+    guild run greeter "{task}"
+    guild ls                                         what was done
+    guild log RUN                                    every step of it
+    guild test                                       whether the worker still does what was recorded
+
+`workers/greeter.yaml` is the worker, `guildhall.yaml` says which model it uses, `scripts/greeter.yaml` is a model
+made of lines that needs no key: `guild run greeter "..." --override-model {script}` always works.
+`guild script RUN --out tests/NAME.yaml` makes a test out of a run of yours.
+"""
 
 
 @command(
     argument("dir", metavar="DIR", nargs="?", default=".", help="the folder; made if it is not there"),
-    argument("--example", choices=EXAMPLES, metavar="NAME", help=f"a worked example instead: {', '.join(EXAMPLES)}"),
+    argument("--example", choices=_EXAMPLES, metavar="NAME", help=f"a worked example instead: {', '.join(_EXAMPLES)}"),
     JSON,
 )
 def init(ctx: Context) -> None:
     folder, name, screen = Path(ctx.args.dir).expanduser(), ctx.args.example, ctx.screen
     if name:
         model, why = None, "The model is a script: it needs no key, and its prices are made up."
-        texts, steps = example(name), list(EXAMPLES[name])
+        texts, steps = _example(name), list(_EXAMPLES[name])
     else:
         model, why = _model(os.environ)
-        texts = files(model)
-        steps = ["guild worker ls", f"guild run greeter {shlex.quote(FIRST_TASK)}", "guild ls"]
-    made: list[str] = []
-    kept: list[str] = []
-    for path, text in texts.items():
-        (made if _write(folder / path, text) else kept).append(path)
-    steps = _from_here(folder, steps)
+        texts = {
+            "guildhall.yaml": _SETTINGS.format(model=model),
+            "workers/greeter.yaml": _WORKER,
+            "scripts/greeter.yaml": _SCRIPT,
+            "notes/team.md": _NOTES,
+            "tests/greeter.yaml": _TEST,
+            "README.md": _README.format(task=_FIRST_TASK, script=_SCRIPTED),
+        }
+        steps = ["guild worker ls", f"guild run greeter {shlex.quote(_FIRST_TASK)}", "guild ls"]
+    if folder.absolute() != Path.cwd():
+        steps.insert(0, f"cd {shlex.quote(str(folder))}")
+    made = [path for path, text in texts.items() if _write(folder / path, text)]
+    kept = [path for path in texts if path not in made]
     if ctx.args.json:
         screen.json({"dir": str(folder.absolute()), "made": made, "kept": kept, "model": model, "next": steps})
         return
@@ -53,8 +164,15 @@ def init(ctx: Context) -> None:
     screen.note("Next:\n" + "\n".join(f"  {step}" for step in steps))
 
 
+def _example(name: str) -> dict[str, str]:
+    """Return the files of an example by their path."""
+    top = Path(demo.__path__[0]) / "data" / name
+    paths = sorted(path for path in top.rglob("*") if path.is_file())
+    return {str(path.relative_to(top)): path.read_text(encoding="utf-8") for path in paths}
+
+
 def _model(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The default model, and why it is this one."""
+    """Return the default model and the reason for it."""
     from guildhall.models.catalog import auto_model, detected_keys
 
     keys = ", ".join(key.variable for key in detected_keys(environ))
@@ -63,12 +181,12 @@ def _model(environ: Mapping[str, str]) -> tuple[str, str]:
     except ModelUnusable:
         found = f"Found {keys}; name a model of that provider in guildhall.yaml to use it." if keys else ""
         scripted = "The model is a script for now: it needs no key, and its prices are made up."
-        return SCRIPTED, f"{found or 'No key was found.'} {scripted}"
+        return _SCRIPTED, f"{found or 'No key was found.'} {scripted}"
     return model, f"Found {keys}. The model is {model}."
 
 
 def _write(path: Path, text: str) -> bool:
-    """Whether the file was made; one that is there stays as it is, whatever it is."""
+    """Return True if the file was created, False if it exists."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -81,8 +199,3 @@ def _write(path: Path, text: str) -> bool:
         said = error.strerror if isinstance(error, OSError) else str(error)
         raise Conflict(f"{path} cannot be written: {said}", hint="Name another folder: guild init DIR") from None
     return True
-
-
-def _from_here(folder: Path, steps: list[str]) -> list[str]:
-    away = folder.absolute() != Path.cwd()
-    return [f"cd {shlex.quote(str(folder))}", *steps] if away else steps

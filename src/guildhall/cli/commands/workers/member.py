@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import json_object
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.parser import json_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ def _print(shown: MemberShown, screen: Screen) -> None:
         ["last", screen.one_line(shown.note or "", 400)],
         ["log", str(shown.log or "")],
     ]
-    screen.table([row for row in rows if row[1]])
+    screen.facts(rows)
     if not shown.trusted:
         screen.note("Look at it, then: guild trust")
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from guildhall.cli.arguments import positive_int, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, command
-from guildhall.cli.parser import positive_int, read_text
 from guildhall.cli.screen import Screen, one_line
-from guildhall.cli.targets import worker_name
 from guildhall.memory.model import SCOPES, EntryHistory, Listing
 
 _MAX_NAME_CHARS = 80
@@ -104,13 +103,7 @@ def _print_history(history: EntryHistory, screen: Screen) -> None:
     screen.result(f"{history.scope}/{history.key}: {history.summary}")
     if history.changes:
         rows = [
-            [
-                str(change.id),
-                change.at,
-                change.action,
-                str(change.author),
-                one_line(change.content or "", _MAX_PREVIEW_CHARS),
-            ]
-            for change in history.changes
+            [str(one.id), one.at, one.action, str(one.author), one_line(one.content or "", _MAX_PREVIEW_CHARS)]
+            for one in history.changes
         ]
         screen.table([["number", "time", "action", "author", "content"], *rows])

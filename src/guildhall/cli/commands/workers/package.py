@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, GuildError, Refused
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.workers.package import PackageShown, PackageTool
+    from guildhall.workers.model import PackageShown
 
 _LONGEST = 2_000  # characters of a posture that are shown before it is added
 
@@ -26,14 +26,10 @@ _NAME = argument("name", metavar="NAME", help="the package")
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     packages = await client.packages.list()
-    rows = [
-        [
-            one.name,
-            "invalid" if one.error else ", ".join(one.types),
-            ctx.screen.one_line(one.error or one.description or "", 200),
-        ]
-        for one in packages
-    ]
+    rows: list[list[str]] = []
+    for one in packages:
+        kind = "invalid" if one.error else ", ".join(one.types)
+        rows.append([one.name, kind, ctx.screen.one_line(one.error or one.description or "", 200)])
     empty = "There are no packages. `guild package new NAME` makes one, `guild package add DIR` adds one."
     ctx.print_table(rows, packages, head=["name", "type", "what it is for"], empty=empty)
 
@@ -56,24 +52,21 @@ def _print(shown: PackageShown, screen: Screen) -> None:
         *([name, screen.one_line(_said(value), 400)] for name, value in rights.items()),
         ["runs code", ", ".join(one for one in (shown.activate, shown.export) if one)],
     ]
-    screen.table([row for row in rows if row[1]])
+    screen.facts(rows)
     if shown.tools:
         screen.heading("\ntools for others")
-        screen.table([_line(tool, screen) for tool in shown.tools])
+        tools = [(tool.name, ", ".join(tool.capabilities), tool.description) for tool in shown.tools]
+        screen.table([[screen.one_line(cell, 100) for cell in row] for row in tools])
     if shown.posture:
         screen.heading("\nposture")
         more = len(shown.posture) - _LONGEST
-        screen.result(screen.barred(shown.posture[:_LONGEST], wrapped=screen.out.isatty()))
+        screen.result(screen.barred(shown.posture[:_LONGEST]))
         screen.note(f"... and {more:,} more characters") if more > 0 else None
     screen.heading("\nfiles")
     files = [[screen.exactly(file.path), f"{file.size:,} bytes", "runs" if file.runs else ""] for file in shown.files]
     screen.table(files)
     for problem in shown.problems:
         screen.note(f"guild: {problem}", "yellow")
-
-
-def _line(tool: PackageTool, screen: Screen) -> list[str]:
-    return [screen.one_line(said, 100) for said in (tool.name, ", ".join(tool.capabilities), tool.description)]
 
 
 def _said(value: Any) -> str:

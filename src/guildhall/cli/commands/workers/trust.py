@@ -1,6 +1,6 @@
 """`guild trust [DIR|FILE]`: prints the code of a folder that would be executed, and trusts it or revokes trust.
 
-Does not ask the question (see `cli.trust_prompt`) or decide about trust (see `workers.trust`).
+Does not ask the question (see `cli.prompt`) or decide about trust (see `workers.code`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import Context, argument, command, exclusive
-from guildhall.cli.trust_prompt import ask_trust, describe_code, escape, name_files
+from guildhall.cli.prompt import ask_trust, describe_code, escape, name_files
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,14 +6,13 @@ Does not read worker files, because the hall does (see `workers.registry`).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import worker_name
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.cli.targets import worker_name
-from guildhall.core.errors import GuildError
+from guildhall.core.errors import GuildError, error_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
-    from guildhall.policy.rules import Risk
     from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import Listed, Worker
 
@@ -80,13 +78,11 @@ def _print(worker: Worker, plan: Plan | None, screen: Screen) -> None:
         screen.result(f"activate: {worker.activate}")
     screen.heading("\ninstructions")
     screen.result(worker.instructions)
-    if plan is None:
-        return
-    screen.heading("\nplan")
-    screen.result(plan.text())
-    if plan.schema is not None:
-        screen.heading(f"\noutput schema ({screen.one_line(plan.schema_ref or '', 400)})")
-        screen.result(json.dumps(plan.schema, indent=2, ensure_ascii=False))
+    if plan is not None:
+        screen.section("plan", plan.text())
+    if plan is not None and plan.schema is not None:
+        name = f"output schema ({screen.one_line(plan.schema_ref or '', 400)})"
+        screen.section(name, json.dumps(plan.schema, indent=2, ensure_ascii=False))
 
 
 def _status(worker: Worker) -> str:
@@ -105,50 +101,37 @@ async def validate(ctx: Context) -> int:
     names = names or [str(one.path) for one in await client.workers.list(ctx.frame) if one.scope == "project"]
     found = [await _check(name, client, ctx.frame) for name in names]
     ctx.print(found, _print_checked)
-    wrong = [one.errors[0].exit_code for one in found if one.errors]
-    return wrong[0] if wrong else exit_codes.DONE
+    return next((error_class(one["error"]["code"]).exit_code for one in found if one["error"]), exit_codes.DONE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Checked:
-    """What a check found out about one worker."""
-
-    name: str
-    file: str | None
-    errors: Sequence[GuildError]
-    doubts: Sequence[str] = ()
-    risk: Risk | None = None  # the verdict on the three together, of it and all that it may call
-
-    def as_dict(self) -> dict[str, Any]:
-        errors = [error.as_dict() for error in self.errors]
-        first = errors[0] if errors else None
-        data = {"name": self.name, "file": self.file, "ok": not errors, "error": first}
-        risk = self.risk.as_dict() if self.risk else None
-        return {**data, "errors": errors, "doubts": list(self.doubts), "risk": risk}
-
-
-async def _check(name: str, client: HallClient, frame: Frame) -> _Checked:
+async def _check(name: str, client: HallClient, frame: Frame) -> dict[str, Any]:
+    """Return what a check of one worker found. `risk`: the verdict on the worker and all that it may call."""
+    file, doubts, risk = None, list[str](), None
     try:
         checked = await client.workers.check(name, frame)
     except GuildError as error:
-        return _Checked(name=name, file=error.where, errors=[error])
-    worker, plan = checked.worker, checked.plan
-    risk = (plan.risk_with_calls or plan.risk) if plan else None
-    return _Checked(name=worker.name, file=worker.place, errors=checked.problems, doubts=checked.doubts, risk=risk)
+        file, problems = error.where, [error]
+    else:
+        name, file, doubts = checked.worker.name, checked.worker.place, list(checked.doubts)
+        problems, plan = checked.problems, checked.plan
+        risk = (plan.risk_with_calls or plan.risk) if plan else None
+    errors = [error.as_dict() for error in problems]
+    data = {"name": name, "file": file, "ok": not errors, "error": errors[0] if errors else None}
+    return {**data, "errors": errors, "doubts": doubts, "risk": risk.as_dict() if risk else None}
 
 
-def _print_checked(found: Sequence[_Checked], screen: Screen) -> None:
+def _print_checked(found: Sequence[dict[str, Any]], screen: Screen) -> None:
     for one in found:
-        for error in one.errors:
-            screen.note(f"guild: {error.where or one.name}: {error.message}", "red")
-            if error.hint:
-                screen.note(error.hint)
-        for doubt in one.doubts:
-            screen.note(f"{one.file}: {doubt}", "yellow")
-        name = Path(one.name).stem if "/" in one.name else one.name  # only the file is known if it cannot be read
-        screen.result(f"{'wrong' if one.errors else 'ok'}  {name}  {one.file or ''}".rstrip())
-        if one.risk:
-            screen.result(f"    the three together: {one.risk.text}")
+        for error in one["errors"]:
+            screen.note(f"guild: {error.get('where') or one['name']}: {error['message']}", "red")
+            if hint := error.get("hint"):
+                screen.note(hint)
+        for doubt in one["doubts"]:
+            screen.note(f"{one['file']}: {doubt}", "yellow")
+        name = Path(one["name"]).stem if "/" in one["name"] else one["name"]  # of a file that cannot be read
+        screen.result(f"{'ok' if one['ok'] else 'wrong'}  {name}  {one['file'] or ''}".rstrip())
+        if one["risk"]:
+            screen.result(f"    the three together: {one['risk']['text']}")
     if not found:
         screen.note("There are no workers in this project to check.")
 

@@ -1,0 +1,54 @@
+"""Owner of runs: the operations of jobs, commissions and meetings that the hall calls for their runs.
+
+Does not connect a single run to its owner: `runs.hooks` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from guildhall.core.errors import GuildError
+    from guildhall.core.frame import Frame
+    from guildhall.runs.execution.grants import Grant
+    from guildhall.runs.execution.prepare import Prepared
+    from guildhall.runs.model import Ask, Run
+
+
+class RunOwner(Protocol):
+    """Jobs, commissions or meetings of a hall."""
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """Prepare a stopped run to resume for its owner."""
+        ...
+
+    async def stop(self, run: str) -> list[str]:
+        """End the job, commission or meeting of a run, and return the runs that ended."""
+        ...
+
+    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+        """Record that a run cannot be resumed automatically."""
+        ...
+
+    async def follow(self, run: str) -> None:
+        """Apply the recorded end of a run that no process executes."""
+        ...
+
+    async def answered(self, ask: Ask) -> None:
+        """Apply the user's answer to an ask of the run or of a run below it."""
+        ...
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """Resume waiting runs with `go_on` from now on, as soon as nothing holds them."""
+        ...
+
+    @property
+    def expecting(self) -> bool:
+        """True if a run is about to be resumed automatically."""
+        ...
+
+    def close(self) -> None:
+        """Stop resuming runs automatically."""
+        ...

@@ -1,0 +1,289 @@
+"""Arguments: parses the arguments of a command, defines their types, and finds the run that a name means.
+
+An unknown option is an error that suggests the nearest option. The first letter of an id is its kind. If a command gets
+the id of another kind, the error names the right command. Does not find the command (see `cli.command_table`) or define
+the syntax of workflow targets (see `workflow.target`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
+from guildhall.core.text import did_you_mean, nearest
+from guildhall.members.model import of_member
+from guildhall.workflow.target import AgentShown, Target, WorkflowShown, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from guildhall.cli.command import Command
+    from guildhall.cli.command_table import Row
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.runs.model import Run
+
+_MAX_TEXT_BYTES = 1_000_000
+_MAX_TARGET_CHARS = 200
+_MAX_WORKER_CHARS = 4096
+# The noun with its article, an example, and the command that lists them.
+_KINDS = {
+    RUN: ("a run", "r-7k2m9x4qpw", "guild ls --all"),
+    ASK: ("an ask", "a-3h8n5w2kcd", "guild ls"),
+    JOB: ("a job", "j-7k2m9x4qpw", "guild job ls"),
+    COMMISSION: ("a commission", "c-7k2m9x4qpw", "guild commission ls"),
+    MEETING: ("a meeting", "t-7k2m9x4qpw", "guild meeting ls"),
+}
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that raises UsageError and suggests the nearest option."""
+
+    def error(self, message: str) -> NoReturn:
+        name = self.prog.removeprefix("guild ")
+        raise UsageError(f"{name}: {message}", hint=f"`{self.prog} --help` shows how it is used.")
+
+    @property
+    def options(self) -> list[str]:
+        """The long options."""
+        return sorted(option for option in self._option_string_actions if option.startswith("--"))
+
+    def read(self, words: list[str]) -> argparse.Namespace:
+        """Parse the arguments. Positional arguments and options can be in any order."""
+        self.usage = self.prog  # argparse would format it for errors, which do not print it
+        args, unknown = self.parse_known_intermixed_args(words)
+        if not unknown:
+            return args
+        stray, command = unknown[0], self.prog.removeprefix("guild ")
+        if stray.startswith("-") and stray != "-":
+            name = stray.partition("=")[0]
+            hint = did_you_mean(name, self.options) if nearest(name, self.options) else f"See {self.prog} --help."
+            if name == "--json" and "--output" in self.options:
+                hint = "Write --output json."
+            raise UsageError(f"{command}: there is no option {name!r}", hint=hint)
+        hint = f"Put quotes around text with spaces. See {self.prog} --help."
+        raise UsageError(f"{command}: too many arguments: {stray!r} has no place", hint=hint)
+
+
+def parser_of(row: Row, command: Command) -> CommandParser:
+    """Return the parser of a command."""
+    parser = CommandParser(
+        prog=f"guild {row.name}",
+        description=f"{row.summary[0].upper()}{row.summary[1:]}.",
+        epilog=f"example:\n  {row.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback when something breaks"
+    )
+    return parser
+
+
+def positive_int(text: str) -> int:
+    """Read a whole number above zero."""
+    if text.isascii() and text.isdigit() and 0 < (number := int(text[:12])) < 10**9:
+        return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+
+
+def entry_number(text: str) -> int:
+    """Read the number of a journal entry, starting at 0."""
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not the number of an entry")
+
+
+def dollars(text: str) -> float:
+    """Read an amount above zero, with or without a dollar sign."""
+    try:
+        amount = float(text.removeprefix("$"))
+    except ValueError:
+        amount = 0.0
+    if 0 < amount < 1e9:
+        return amount
+    raise argparse.ArgumentTypeError(f"{text!r} is not an amount in dollars above zero")
+
+
+def seconds(text: str) -> float:
+    """Read a duration such as 30s or 10m."""
+    from guildhall.core.config import duration
+
+    try:
+        return duration(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(f"{error.message}. {error.hint}") from None
+
+
+def json_object(text: str, name: str, example: str) -> dict[str, Any]:
+    """Read an object from JSON. `name` and `example` are for the error."""
+    hint = f"Such as {example}."
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name}: not JSON: {error}", hint=hint) from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{name}: expected an object", hint=hint)
+    return cast("dict[str, Any]", value)
+
+
+def read_text(given: str | None, name: str, *, hint: str = "Give it in quotes, or `-` to read standard input.") -> str:
+    """Return a text from the command line, or from standard input if it is `-` or not given."""
+    if given is not None and given != "-":
+        data = given.encode(errors="surrogateescape")
+    elif sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
+        raise UsageError(f"cannot read the {name}: standard input is closed", hint=hint)
+    elif given is None and sys.stdin.isatty():
+        raise UsageError(f"no {name} given", hint=hint)
+    else:
+        try:
+            data = sys.stdin.buffer.read(_MAX_TEXT_BYTES + 1)
+        except OSError as error:
+            raise UsageError(f"cannot read standard input: {error.strerror or error}") from None
+    if len(data) > _MAX_TEXT_BYTES:
+        raise UsageError(f"invalid {name}: larger than {_MAX_TEXT_BYTES:,} bytes", hint="Put it into a file.")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"invalid {name}: not UTF-8 text (byte {error.start})") from None
+    if "\0" in text:
+        raise UsageError(f"invalid {name}: contains a NUL character", hint="Only text can be given.")
+    return text
+
+
+def _kind_of(text: str) -> str | None:
+    """Return the noun of an id with its article, or None if the text is not an id."""
+    return next((noun for letter, (noun, *_) in _KINDS.items() if is_id(text, letter)), None)
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _check_id(text: str, letter: str) -> str:
+    """Return the text if it is an id of this kind. Raise NotFound otherwise."""
+    if is_id(text, letter):
+        return text
+    kind, example, listing = _KINDS[letter]
+    if (other := _kind_of(text)) is not None:
+        more = f". To go on with it: guild resume {text}" if is_id(text, RUN) else ""
+        hint = f"All about it, and what it asks: guild show {text}{more}"
+        hint = f"Answer it: guild answer {text}" if is_id(text, ASK) else hint
+        raise NotFound(f"{text} is {other}, not {kind}", hint=hint)
+    noun = kind.split()[1]
+    hint = f"{noun.capitalize()}s look like {example}; `{listing}` lists them."
+    raise NotFound(f"there is no {noun} {_quote(text)}", hint=hint)
+
+
+# Types of arguments.
+run_id = partial(_check_id, letter=RUN)
+ask_id = partial(_check_id, letter=ASK)
+job_id = partial(_check_id, letter=JOB)
+commission_id = partial(_check_id, letter=COMMISSION)
+meeting_id = partial(_check_id, letter=MEETING)
+
+
+def worker_name(text: str) -> str:
+    """Return the name or path of a worker. Raise an error if it cannot be one."""
+    name = text.strip()
+    if not name or len(name) > _MAX_WORKER_CHARS or not name.isprintable():
+        wrong = "that cannot be a worker's name" if name else "the worker's name is empty"
+        raise UsageError(wrong, hint="`guild worker ls` lists the workers.")
+    if (kind := _kind_of(name)) is not None:
+        raise NotFound(f"{name} is {kind}, not a worker", hint=f"All about it: guild show {name}")
+    return name
+
+
+def parse_target(text: str) -> Target:
+    """Return the target of an agent or a workflow. Raise UsageError if the text cannot be one."""
+    if len(text) > _MAX_TARGET_CHARS or not text.isprintable():
+        raise UsageError("that cannot be a target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
+    return parse(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A run, and the workflow if the user named one by its target."""
+
+    run: str
+    target: Target | None = None
+    workflow: WorkflowShown | None = None
+
+    @property
+    def agent(self) -> AgentShown | None:
+        """The agent that the target names."""
+        if self.workflow is None or self.target is None or self.target.agent is None:
+            return None
+        return next(agent for agent in self.workflow.agents if agent.name == self.target.agent)
+
+    def select(self, runs: Iterable[Run]) -> list[Run]:
+        """Return all runs or, if the target names an agent, its runs and those that they called."""
+        if (agent := self.agent) is None:
+            return list(runs)
+        selected: dict[str, Run] = {}
+        for run in runs:
+            if (run.parent == self.run and run.worker == agent.name) or run.parent in selected:
+                selected[run.id] = run
+        return list(selected.values())
+
+
+def is_member_job(text: str) -> bool:
+    """Return True for MEMBER/JOB. Raise NotFound if it has a slash and cannot be one."""
+    return of_member(text) is not None
+
+
+async def resolve(text: str, client: HallClient) -> Resolved:
+    """Find the run of an id, or the workflow of a target."""
+    if is_id(text, ASK):
+        return Resolved(run=(await client.asks.get(text)).run)
+    if is_id(text, RUN):
+        return Resolved(run=text)
+    if (run := await _owned_run(text, client)) is not None:
+        return Resolved(run=run)
+    if "@" not in text and is_member_job(text):
+        raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
+    try:
+        target = parse_target(text)
+        workflow = await client.workflows.get(target)
+    except (UsageError, NotFound) as error:
+        if "@" in text:
+            raise
+        hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
+        raise NotFound(f"there is no run and no ask {_quote(text)}, and no agent of that name", hint=hint) from None
+    return Resolved(run=workflow.run, target=target, workflow=workflow)
+
+
+async def resolve_run(text: str, client: HallClient) -> str:
+    """Find the run of an id, or of a whole workflow."""
+    if (run := await _owned_run(text, client)) is not None:
+        return run
+    if "@" not in text:
+        return run_id(text)
+    target = parse_target(text)
+    if target.agent is not None:
+        raise UsageError(f"{target} is one agent of {target.team}", hint=f"Name the whole: {target.team}")
+    return (await client.workflows.get(target)).run
+
+
+async def _owned_run(text: str, client: HallClient) -> str | None:
+    """Return the last run of a job, a commission or a meeting, or None for other ids. Raise NotFound without a run."""
+    if is_id(text, JOB):
+        run = (await client.jobs.get(text)).job.run
+        missing, hint = f"there is no run behind the job {text}", f"See guild job show {text}."
+    elif is_id(text, MEETING):
+        run = (await client.meetings.get(text)).meeting.run
+        missing, hint = f"nobody has come to the meeting {text} yet: there is no run", f"guild meeting show {text}"
+    elif is_id(text, COMMISSION):
+        one = (await client.commissions.get(text)).commission
+        run, missing, hint = one.run, f"commission {text} is {one.status}: it has no run yet", one.next_command
+    else:
+        return None
+    if run is None:
+        raise NotFound(missing, hint=hint)
+    return run

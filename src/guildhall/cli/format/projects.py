@@ -1,0 +1,229 @@
+"""Project output: prints commissions and meetings, and waits until a commission has ended or needs the user.
+
+Does not change them (see `cli.commands.projects`).
+
+Invariant: foreign words are printed behind bars, so that they cannot pass for output of guild.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes
+from guildhall.cli.command import find_running
+from guildhall.cli.format.jobs import print_decisions
+from guildhall.cli.screen import Screen, money
+from guildhall.core.clock import SystemClock
+from guildhall.projects.model import KEPT, OURS
+
+if TYPE_CHECKING:
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.projects.commissions.model import Commission, CommissionDetails
+    from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
+
+_POLL_S = 0.1  # while an ask is open
+_WAIT_S = 2.0  # of one request for a change
+_MAX_EXCHANGES = 3  # that are printed; --json has all
+_MAX_LINE = 200  # characters of a reason that is printed on the line of its timeline entry
+
+
+async def wait_idle(id: str, client: HallClient, *, hall: bool = True) -> tuple[int, CommissionDetails]:
+    """Wait until a commission has ended or needs the user. Return the exit code and the details.
+
+    Without a hall nothing starts or resumes it, so there is nothing to wait for.
+    """
+    idle = False
+    while True:
+        shown = await client.commissions.get(id)
+        status = shown.commission.status
+        if status == "completed":
+            return exit_codes.DONE, shown
+        if status not in ("dispatched", "in_progress"):
+            needs_you = shown.waiting or status in ("pending", "blocked")
+            return exit_codes.NEEDS_YOU if needs_you else exit_codes.FAILED, shown
+        if await _is_stopped(shown, client, can_start=hall and not idle):
+            return exit_codes.NEEDS_YOU, shown
+        if idle:  # an ask is open, and may be answered any time
+            await SystemClock().sleep(_POLL_S)
+        idle = await client.commissions.wait_idle(id, within=_WAIT_S)
+
+
+async def _is_stopped(shown: CommissionDetails, client: HallClient, *, can_start: bool) -> bool:
+    run = shown.commission.run
+    if run is None:
+        return not can_start
+    status = (await client.runs.get(run)).run.status
+    return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
+
+
+async def warn_if_stopped(shown: CommissionDetails, client: HallClient, screen: Screen) -> None:
+    """Print a note if an active commission makes no progress because nothing executes it."""
+    one = shown.commission
+    if one.status == "dispatched" and find_running() is None:
+        screen.note(f"No hall is running to start it. Start one: guild resume {one.id}")
+    elif one.status == "in_progress" and one.run and (await client.runs.get(one.run)).run.status in ("lost", "parked"):
+        screen.note(f"Its run has stopped. Continue: guild resume {one.id}")
+
+
+def commission_row(commission: Commission, screen: Screen) -> list[str]:
+    """Return a row of the listing."""
+    progress = commission.summary if commission.status == "in_progress" and commission.hold is None else None
+    more = screen.one_line(progress or commission.explanation, 60)
+    title = screen.one_line(commission.title, 50)
+    who = [commission.project, commission.worker, f"by {commission.by}"]
+    return [commission.id, commission.status, *who, title, more]
+
+
+def print_commission(shown: CommissionDetails, screen: Screen) -> None:
+    """Print everything about a commission."""
+    one, around = shown.commission, shown.neighbours
+    rows = [
+        ["commission", one.id],
+        ["title", screen.exactly(one.title)],
+        ["project", one.project],
+        ["worker", one.worker],
+        ["status", one.status + (" (needs you)" if shown.waiting else "")],
+        ["why", screen.exactly(one.explanation)],
+        ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
+        ["created", one.created_at],
+        ["attempt", str(one.attempt or "")],
+        ["run", one.run or ""],
+        ["branch", _branch(one)],
+        ["checkout", screen.exactly(shown.worktree or "")],
+        ["cost", money(shown.cost_usd) if one.run else ""],
+        *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in one.draft.dependencies),
+        *(["artifact", path] for path in one.draft.artifacts),
+        *(["linked", path] for path in one.draft.linked),
+        *(["check", screen.exactly(command)] for command in one.draft.checks),
+        ["reviewer", one.draft.reviewer or ""],
+        ["after", ", ".join(around.after)],
+        ["before", ", ".join(around.before)],
+    ]
+    screen.facts(rows)
+    for name, text in (("prompt", one.draft.prompt), ("summary", one.summary), ("result", one.result)):
+        if text:
+            screen.heading(f"\n{name}")
+            screen.result(text if isinstance(text, str) else json.dumps(text, indent=2, ensure_ascii=False))
+    if shown.asked:
+        screen.heading("\nquestions")
+    for ask in shown.asked:
+        screen.result(f"{ask.ask}: {ask.question}")
+        screen.result(f"  {ask.answer}" if ask.answer else f"  guild answer {ask.ask} ...")
+    print_decisions(shown.decisions, screen)
+    screen.heading("\ntimeline")
+    _print_timeline(shown, screen)
+    _print_failed_checks(shown, screen)
+    for warning in shown.warnings:
+        screen.note(warning, "yellow")
+    hints = {
+        "pending": f"Start it: guild commission dispatch {one.id}",
+        "blocked": f"When its dependencies exist: guild commission dispatch {one.id}",
+        "failed": f"Try again: guild commission redispatch {one.id}",
+        "cancelled": f"Try again: guild commission redispatch {one.id}",
+    }
+    if one.status in hints:
+        screen.note(hints[one.status])
+    for ask in shown.waiting:
+        screen.note(f"Waiting for your answer: guild show {ask}")
+
+
+def _branch(one: Commission) -> str:
+    """Return where the work is: on its branch, or merged, with the branch archived."""
+    if one.branch is None or one.status != "completed":
+        return one.branch or ""
+    return f"claude/main; archived: {KEPT}{one.branch.removeprefix(OURS)}"
+
+
+def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:
+    """Print the timeline. Long reasons, such as a reviewer's comments, are printed in full below their line."""
+    wide = max((len(line.after or "") for line in shown.timeline), default=0)
+    for line in shown.timeline:
+        is_long = len(line.reason) > _MAX_LINE or len(line.reason.splitlines()) > 1
+        reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE)
+        screen.result(f"  {line.at}  {line.after or '':<{wide}}  {reason}".rstrip())
+        if is_long:
+            screen.result(screen.barred(line.reason))
+
+
+def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
+    """Print the output of the checks that failed last, unless the commission is completed."""
+    looked = [line.data["checks"] for line in shown.timeline if line.data.get("checks")]
+    if not looked or shown.commission.status == "completed":
+        return
+    for check in looked[-1]:
+        if not check["passed"]:
+            screen.heading(f"\n{screen.exactly(check['command'])}")
+            screen.result(screen.barred(check["output"]))
+
+
+def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
+    """Print everything about a meeting except older exchanges."""
+    meeting = shown.meeting
+    rows = [
+        ["meeting", meeting.id],
+        ["worker", meeting.worker],
+        ["project", meeting.project],
+        ["topic", screen.exactly(meeting.topic)],
+        ["status", _standing(shown)],
+        ["by", meeting.by + (f" ({meeting.made_by})" if meeting.made_by else "")],
+        ["opened", meeting.created_at],
+        ["sittings", str(meeting.sittings) if meeting.sittings > 1 else ""],
+        ["run", meeting.run or ""],
+        ["branch", meeting.branch or ""],
+        ["checkout", screen.exactly(shown.worktree or "")],
+        ["cost", money(shown.cost_usd) if meeting.run else ""],
+        *(["linked", screen.exactly(path)] for path in meeting.linked),
+        ["notes", meeting.notes or ""],
+    ]
+    screen.facts(rows)
+    screen.section("summary", meeting.summary)
+    print_decisions(shown.decisions, screen)
+    if shown.followups:
+        screen.heading("\nfollow-ups")
+        for one in shown.followups:
+            whom = f" ({one.worker})" if one.worker else ""
+            screen.result(f"{one.title}{whom}\n{screen.barred(one.prompt)}")
+    if last := shown.exchanges[-_MAX_EXCHANGES:]:
+        screen.heading(f"\nlast said ({len(last)} of {len(shown.exchanges)})")
+        for exchange in last:
+            print_exchange(exchange, meeting, screen)
+    for warning in shown.warnings:
+        screen.note(warning, "yellow")
+    if meeting.status == "open":
+        screen.note(f"Go there: guild meet {meeting.id}    Close it: guild meeting close {meeting.id}")
+    elif meeting.status == "requested":
+        verbs = f"guild meeting accept {meeting.id}, decline {meeting.id}, defer {meeting.id} DATE"
+        screen.note(f"Say what you think: {verbs}")
+
+
+def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None:
+    """Print the words of the user and the answer."""
+    if exchange.words:
+        screen.result(f"you:\n{screen.barred(exchange.words)}")
+    if exchange.answer:
+        screen.result(f"{meeting.worker}:\n{screen.barred(exchange.answer)}")
+
+
+def _standing(shown: MeetingDetails) -> str:
+    meeting = shown.meeting
+    if meeting.status == "open":
+        return "open (an answer is due)" if shown.answering else "open"
+    if meeting.status == "requested" and meeting.deferred_to:
+        return f"requested (put off until {meeting.deferred_to})"
+    return f"{meeting.status} ({meeting.reason})" if meeting.status == "declined" and meeting.reason else meeting.status
+
+
+def print_change(meeting: Meeting, screen: Screen) -> None:
+    """Print the new state of a meeting and what to do next."""
+    match meeting.status:
+        case "open":
+            screen.result(f"{meeting.id} is open")
+            screen.note(f"Go there: guild meet {meeting.id}")
+        case "closed":
+            screen.result(f"{meeting.id} is closed; its notes are {meeting.notes} on claude/main of {meeting.project}")
+            screen.note(f"What came out: guild meeting show {meeting.id}")
+        case "requested":
+            screen.result(f"{meeting.id} is put off until {meeting.deferred_to}")
+        case _:
+            screen.result(f"{meeting.id} is declined")

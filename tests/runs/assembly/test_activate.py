@@ -1,0 +1,118 @@
+"""Activation: what a package's function says is taken only as far as it makes sense, and it can do nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
+from guildhall.runs.assembly.activation import DEFAULT, Activation, activate, context_of, understood
+from guildhall.runs.model import Bounds, RunRequest
+from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
+from guildhall.workers.code import Code, CodeFile
+from guildhall.workers.loader import given
+
+TOLD = {"tools": [{"name": "weigh"}]}
+
+
+def said(text: str, *, seconds: float = 10.0) -> Activation:
+    """What a function with this body says."""
+    source = CodeFile(path=Path("/box/begin.py"), shown="begin.py", content=f"def go(context):\n    {text}\n".encode())
+    code = Code(kind="activation", name="box", root=Path("/box"), files=(source,), own=True, entry="begin:go")
+    worker = given({"name": "box", "instructions": "x"})
+    return asyncio.run(activate(worker, code, TOLD, seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "message"),
+    [
+        (5, "gave 5"),
+        (["weigh"], "gave a list"),
+        ({"tool": []}, "a field 'tool' that does not exist"),
+        ({"tools": ["weigh", "Bash"]}, "a tool 'Bash' that the worker does not have"),
+        ({"tools": "weigh"}, "tools that are no list of names"),
+        ({"tools": [["weigh"]]}, "tools that are no list of names"),
+        ({"system_prompt": " "}, "a system_prompt that is no text"),
+        ({"system_prompt": "x\0"}, "a system_prompt that is no text"),
+        ({"system_prompt": "x" * 400_001}, "a system_prompt that is no text"),
+        ({"system_prompt": ["x"]}, "a system_prompt that is no text"),
+        ({"limits": 5}, "limits that are no fields"),
+        ({"limits": {"turns": 5}}, "a limit 'turns' that does not exist"),
+        ({"limits": {"budget": 5}}, "a limit 'budget' that does not exist"),
+        ({"limits": {"max_turns": 2.5}}, "max_turns = 2.5"),
+        ({"limits": {"max_turns": True}}, "max_turns = true"),
+        ({"limits": {"timeout": -1}}, "timeout = -1"),
+        ({"limits": {"max_budget_usd": "5"}}, "max_budget_usd = '5'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(nonsense: Any, message: str) -> None:
+    with pytest.raises(InvalidFile) as caught:
+        understood(nonsense, "begin:go", "box/pyproject.toml", ["weigh"])
+    assert f"activate: begin:go {'' if message.startswith('gave') else 'gave '}{message}" in str(caught.value)
+    assert caught.value.where == "box/pyproject.toml"
+
+
+def test_what_it_does_not_say_is_as_without_it() -> None:
+    assert understood(None, "begin:go", "box", []) == understood({}, "begin:go", "box", []) == DEFAULT
+    some = understood({"tools": ["weigh", "weigh"], "limits": {"max_turns": 5}}, "begin:go", "box", ["weigh"])
+    assert some == Activation.from_dict(asdict(some))
+    assert some.tools == ("weigh",)
+    assert some.bounds(Bounds(max_turns=3, timeout=9)) == Bounds(max_turns=3, timeout=9)
+    assert some.bounds(Bounds(max_turns=None, budget=2)) == Bounds(max_turns=5, budget=2)
+
+
+def test_what_a_run_is_for() -> None:
+    plain = RunRequest(worker="writer", input="Write")
+    assert context_of(plain, None) == {"project": None, "context": "run", "input": "Write"}
+    job = JobPurpose(id="j-1", description="A letter", remembers=True, contract=Contract(artifacts=("a.md",)))
+    facts = {"id": "j-1", "description": "A letter", "remembers": True, "artifacts": ("a.md",), "schema": None}
+    assert context_of(RunRequest(worker="writer", input="Write", purpose=job), "letters") == {
+        "project": "letters",
+        "context": "job",
+        "input": "Write",
+        "job": facts,
+    }
+    review = CommissionPurpose(id="c-1", attempt=1, title="A letter", contract=None)
+    context = context_of(RunRequest(worker="writer", input="Read", purpose=review), None)
+    assert context["commission"] == {"id": "c-1", "attempt": 1, "title": "A letter", "review": True}
+
+
+def test_a_function_is_called_with_what_it_is_told() -> None:
+    assert said("return {'tools': [tool['name'] for tool in context['tools']]}").tools == ("weigh",)
+
+
+@pytest.mark.req("WKR-4a")
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise ValueError('no')", "begin:go failed: ValueError: no"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("return object()", "is not JSON serializable"),
+        ("return {'limits': {'timeout': float('nan')}}", "ValueError"),
+        ("import os; os._exit(0)", "ended before it was ready"),
+        ("return 'x' * 3_000_000", "said too much"),
+        ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
+    ],
+)
+def test_a_function_that_fails_says_so(body: str, message: str) -> None:
+    with pytest.raises(ToolUnavailable, match="activate: ") as caught:
+        said(body)
+    assert message in str(caught.value)
+
+
+def test_a_function_that_never_ends_is_ended() -> None:
+    with pytest.raises(ToolUnavailable, match="said nothing for 2 s and was ended"):
+        said("while True: pass", seconds=2)
+
+
+def test_a_function_reaches_neither_files_nor_network(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("42")
+    with pytest.raises(GuildError, match=r"No such file|Permission denied"):
+        said(f"open({str(secret)!r}).read()")
+    with pytest.raises(GuildError, match=r"failed: (OSError|PermissionError|ConnectionRefusedError)"):
+        said("import socket; socket.create_connection(('127.0.0.1', 9), 1)")

@@ -1,0 +1,330 @@
+"""Workers that name servers of tools, through the real command: trust, the gate, death, resume and replay."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.hall.doors import listening
+from tests.runs.places import DONE, journal, kinds, put_script, put_worker
+from tests.tools.test_mcp_http import TOKEN, Guarded, library_server
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+TOY = Path(__file__).parents[2] / "tools" / "toy_server.py"
+NO_NET = {"net": {"allowed": False}}
+LIBRARY = '''
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("library")
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+server.run("stdio")
+'''
+
+
+def put(project: Path, way: str = "well", *, rules: Any = NO_NET, **fields: Any) -> None:
+    """A worker with the toy as its server, in the project."""
+    (project / "servers").mkdir(exist_ok=True)
+    shutil.copy(TOY, project / "servers" / "toy.py")
+    server = {"command": [sys.executable, "servers/toy.py", way], **fields.pop("server", {})}
+    put_worker(project, sandboxes=None, tool_rules=rules, mcp_servers={"toy": server}, **fields)
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"call": f"toy_{name}", "with": arguments}
+
+
+def results(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["data"]["result"]["content"][0]["text"] for entry in entries if entry["kind"] == "tool_ended"]
+
+
+def test_the_tools_of_a_server_are_shown_called_and_on_record(guild: Guild, project: Path) -> None:
+    put(project, server={"tools": ["echo", "look"]}, base=False)
+    put_script(project, call("echo", text="a"), call("look", text="/etc/shadow servers/toy.py"), DONE)
+    assert guild("trust", "--yes").code == 0
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 0, ran
+    entries = journal(guild, ran.json["run"])
+    assert [tool["name"] for tool in entries[0]["data"]["tools"]] == ["toy_echo", "toy_look"]
+    said, seen = results(entries)
+    assert said == "well: a"
+    looked = json.loads(seen)
+    assert looked["cwd"] == str(project)
+    assert looked["seen"] == {"/etc/shadow": False, "servers/toy.py": True}
+    assert {name for name in looked["env"] if "GUILDHALL" in name} == set()
+
+
+def test_nothing_of_a_project_is_started_before_it_is_trusted_as_it_is(guild: Guild, project: Path) -> None:
+    put(project)
+    put_script(project, DONE)
+    refused = guild("run", "scribe", "go")
+    assert refused.code == 4
+    assert "mcp_servers: toy is code that is not trusted as it is" in refused.err
+    assert "workers/scribe.yaml (mcp_servers.toy) (not trusted yet), servers/toy.py (not trusted yet)" in refused.err
+    shown = guild("trust")
+    assert "MCP server toy" in shown.out
+    assert f"toy: would start {sys.executable} servers/toy.py well" in shown.out
+    assert guild("trust", "--yes").code == 0
+    assert guild("run", "scribe", "go").code == 0
+    put(project, instructions="Write something else.")  # no part of what was trusted
+    assert guild("run", "scribe", "go").code == 0
+    put(project, "noisy")
+    assert "workers/scribe.yaml (mcp_servers.toy) (changed since you trusted it)" in guild("run", "scribe", "go").err
+    put(project)
+    (project / "servers" / "toy.py").write_text(TOY.read_text() + "\n# another\n")
+    assert "servers/toy.py (changed since you trusted it)" in guild("run", "scribe", "go").err
+    shutil.copy(TOY, project / "servers" / "toy.py")
+    assert guild("run", "scribe", "go").code == 0
+    assert guild("trust", "--forget").code == 0
+    assert guild("run", "scribe", "go").code == 4
+
+
+def test_a_link_out_of_the_project_is_no_program_of_it(guild: Guild, project: Path, tmp_path: Path) -> None:
+    put(project)
+    (project / "servers" / "toy.py").unlink()
+    shutil.copy(TOY, tmp_path / "elsewhere.py")
+    (project / "servers" / "toy.py").symlink_to(tmp_path / "elsewhere.py")
+    put_script(project, DONE)
+    assert "this is a link out of the project" in guild("run", "scribe", "go").err
+
+
+def test_a_worker_of_the_person_needs_no_trust(guild: Guild, project: Path, home: Home) -> None:
+    put_script(project, call("echo", text="a"), DONE)
+    (home.path / "workers").mkdir(parents=True)
+    definition = {
+        "instructions": "Go.",
+        "tool_rules": NO_NET,
+        "mcp_servers": {"toy": {"command": [sys.executable, str(TOY)]}},
+    }
+    (home.path / "workers" / "own.yaml").write_text(json.dumps(definition))
+    ran = guild("run", "own", "go", "--output", "json")
+    assert ran.code == 0, ran
+    assert results(journal(guild, ran.json["run"])) == ["well: a"]
+
+
+def test_a_dead_server_fails_the_run_with_its_name_and_last_words(guild: Guild, project: Path) -> None:
+    put(project, "dead")
+    put_script(project, DONE)
+    guild("trust", "--yes")
+    assert guild("worker", "validate", "scribe").code == 0  # nothing is started to look at it
+    assert guild("plan", "scribe").code == 0
+    ran = guild("run", "scribe", "go")
+    assert ran.code == 1
+    assert "mcp_servers: toy ended by itself (exit code 2); the last that it printed: no licence" in ran.err
+
+
+def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_a_resume(
+    guild: Guild, project: Path
+) -> None:
+    put(project)
+    put_script(project, call("die"), call("echo", text="a"), call("echo", text="b"), DONE)
+    guild("trust", "--yes")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 1
+    assert (ran.json["status"], ran.json["error"]["code"]) == ("failed", "server_gone")
+    assert "mcp_servers: toy ended by itself (exit code 3)" in ran.json["error"]["message"]
+    run = ran.json["run"]
+    first, second = results(journal(guild, run))
+    assert "out of paper; what it did until then is not known" in first
+    assert second.startswith("The call was not made: mcp_servers: toy")
+    again = guild("resume", run, "--output", "json")
+    assert again.code == 0, again
+    assert results(journal(guild, run))[2:] == ["well: b"]
+    assert again.json["asks"] == []
+
+
+def test_a_run_does_not_go_on_with_other_tools(guild: Guild, project: Path) -> None:
+    put(project, rules={**NO_NET, "toy_echo": {"approval_required": True}})
+    put_script(project, call("echo", text="a"), DONE)
+    guild("trust", "--yes")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 4
+    run, ask = ran.json["run"], ran.json["asks"][0]["ask"]
+    toy = project / "servers" / "toy.py"
+    changed = TOY.read_text().replace('f"Does {name}."', '"Does all."')
+    assert changed != TOY.read_text()
+    toy.write_text(changed)
+    guild("trust", "--yes")
+    guild("answer", ask, "yes")
+    refused = guild("resume", run)
+    assert refused.code == 1
+    assert "the tool 'toy_echo' is not what it was when the run started" in refused.err
+    toy.write_text(TOY.read_text().replace("LISTS.get(way, TOOLS)", "LISTS['more']"))  # more of them do no harm
+    guild("trust", "--yes")
+    assert guild("resume", run).code == 0
+    assert results(journal(guild, run)) == ["well: a"]
+
+
+def test_a_server_that_the_file_names_no_more_is_not_called_by_an_old_run(guild: Guild, project: Path) -> None:
+    put(project, rules={**NO_NET, "toy_echo": {"approval_required": True}})
+    put_script(project, call("echo", text="a"), DONE)
+    guild("trust", "--yes")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    put_worker(project, sandboxes=None, tool_rules=None)
+    guild("answer", ran.json["asks"][0]["ask"], "yes")
+    guild("resume", ran.json["run"])
+    entries = journal(guild, ran.json["run"])
+    assert results(entries) == []
+    assert "tool_refused" in kinds(entries)
+
+
+def test_a_replay_starts_no_server(guild: Guild, project: Path) -> None:
+    put(project)
+    put_script(project, call("echo", text="a"), DONE)
+    guild("trust", "--yes")
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    shutil.rmtree(project / "servers")
+    ran = guild("replay", run)
+    assert ran.code == 0, ran
+
+
+def test_the_three_together_ask_before_a_server_is_called(guild: Guild, project: Path) -> None:
+    put(project, rules=None)  # it sees the project, and it has a network
+    put_script(project, call("echo", text="a"), DONE)
+    guild("trust", "--yes")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 4
+    assert len(ran.json["asks"]) == 1
+    assert "scribe wants to call toy_echo" in ran.err
+    assert "you are asked before each call of toy_*" in guild("plan", "scribe").out
+
+
+@pytest.mark.parametrize(
+    ("rules", "sees", "capabilities"),
+    [
+        (NO_NET, True, ["fs.read", "proc.exec"]),
+        ({"fs.read": {"allowed": False}}, False, ["net", "proc.exec"]),
+    ],
+)
+def test_rules_hold_for_what_a_server_sees(
+    guild: Guild, project: Path, rules: Any, sees: bool, capabilities: list[str]
+) -> None:
+    (project / "secret.txt").write_text("x")
+    put(project, rules=rules, server={"command": [sys.executable, str(TOY)]})
+    put_script(project, call("look", text=str(project / "secret.txt")), DONE)
+    guild("trust", "--yes")
+    planned = guild("plan", "scribe", "--json").json
+    assert [tool["capabilities"] for tool in planned["tools"] if tool["name"] == "toy_*"] == [capabilities]
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 0, ran
+    assert list(json.loads(results(journal(guild, ran.json["run"]))[0])["seen"].values()) == [sees]
+
+
+def test_variables_are_given_by_name_if_the_settings_allow_them(guild: Guild, project: Path, home: Home) -> None:
+    put(project, server={"env": ["DOCS_PLACE"]})
+    put_script(project, call("look"), DONE)
+    guild("trust", "--yes")
+    env = {"DOCS_PLACE": "shelf 7", "OTHER_PLACE": "shelf 8"}
+    refused = guild("run", "scribe", "go", env=env)
+    assert "mcp_servers.toy.env: the variable DOCS_PLACE is not set, or not allowed" in refused.err
+    home.settings.write_text("env: [DOCS_PLACE, OTHER_PLACE]\n")
+    ran = guild("run", "scribe", "go", "--output", "json", env=env)
+    assert ran.code == 0, ran
+    seen = json.loads(results(journal(guild, ran.json["run"]))[0])["env"]
+    assert seen["DOCS_PLACE"] == "shelf 7"
+    assert "OTHER_PLACE" not in seen
+
+
+def test_a_program_that_is_not_there_is_told_before_anything_runs(guild: Guild, project: Path) -> None:
+    put(project, server={"command": ["no-such-program-here", "x"]})
+    put_script(project, DONE)
+    guild("trust", "--yes")
+    told = guild("worker", "validate", "scribe")
+    assert told.code != 0
+    assert "mcp_servers.toy.command: there is no program 'no-such-program-here'" in told.out + told.err
+
+
+def test_a_server_of_the_official_library_as_a_program(guild: Guild, project: Path) -> None:
+    (project / "library.py").write_text(LIBRARY)
+    servers = {"lib": {"command": [sys.executable, "library.py"]}}
+    put_worker(project, sandboxes=None, tool_rules=NO_NET, mcp_servers=servers)
+    put_script(project, {"call": "lib_add", "with": {"a": 2, "b": 3}}, DONE)
+    guild("trust", "--yes")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 0, ran
+    assert results(journal(guild, ran.json["run"])) == ["5"]
+
+
+@pytest.fixture
+def address() -> Generator[str]:
+    """A server of the official library, in a thread of its own."""
+    ready, done, found = threading.Event(), threading.Event(), list[str]()
+
+    async def serve() -> None:
+        app = Guarded(library_server().streamable_http_app(json_response=True))
+        async with listening(app, lifespan="on") as url:
+            found.append(f"{url}/mcp")
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(10)
+    yield found[0]
+    done.set()
+    thread.join(10)
+
+
+def test_a_server_at_an_address_is_reached_with_its_token(
+    guild: Guild, project: Path, home: Home, address: str
+) -> None:
+    servers = {"far": {"url": address, "env": ["FAR_PASS"], "tools": ["add"]}}
+    put_worker(project, sandboxes=None, tool_rules=None, base=False, mcp_servers=servers)
+    put_script(project, {"call": "far_add", "with": {"a": 2, "b": 3}}, DONE)
+    home.path.mkdir(parents=True)
+    home.settings.write_text("env: [FAR_PASS]\n")
+    assert "mcp_servers: far is code that is not trusted" in guild("run", "scribe", "go", env={"FAR_PASS": "x"}).err
+    guild("trust", "--yes")
+    wrong = guild("run", "scribe", "go", env={"FAR_PASS": "wrong"})
+    assert (wrong.code, "far answered with HTTP status 401" in wrong.err) == (1, True)
+    ran = guild("run", "scribe", "go", "--output", "json", env={"FAR_PASS": TOKEN})
+    assert ran.code == 0, ran
+    entries = journal(guild, ran.json["run"])
+    assert [tool["name"] for tool in entries[0]["data"]["tools"]] == ["far_add"]
+    assert results(entries) == ["5"]
+    assert TOKEN not in json.dumps(entries)
+    assert f"far: would reach {address} with FAR_PASS" in guild("plan", "scribe").out
+    many = {"far": {"url": address, "env": ["A", "B"]}}
+    put_worker(project, mcp_servers=many)
+    assert "with `url`, `env` names at most one variable" in guild("worker", "validate", "scribe").err
+
+
+def test_a_rule_may_name_a_tool_of_a_server(guild: Guild, project: Path) -> None:
+    put(project, rules={**NO_NET, "toy_echo": {"allowed": False}})
+    put_script(project, call("echo", text="a"), DONE)
+    guild("trust", "--yes")
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    assert "tool_refused" in kinds(journal(guild, run))
+    put(project, rules={**NO_NET, "toy_ecco": {"allowed": False}})
+    assert "tool_rules.toy_ecco: there is no such capability or tool" in guild("run", "scribe", "go").err
+
+
+def test_a_test_starts_no_server_and_says_so(guild: Guild, project: Path) -> None:
+    put(project)
+    put_script(project, DONE)
+    guild("trust", "--yes")
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    (project / "tests").mkdir()
+    (project / "tests" / "a.yaml").write_text(guild("script", run).out)
+    guild("trust", "--yes")
+    ran = guild("test")
+    assert ran.code == 1
+    assert "mcp_servers: toy: a test starts and reaches no servers" in ran.out + ran.err

@@ -1,0 +1,373 @@
+"""Dollars, tokens and time as a tree: never passed by calls side by side, asked about once, and gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from guildhall.runs.execution.budget import Budget, Purse, Short
+from guildhall.runs.limits import Spent
+from guildhall.runs.model import Bounds
+from tests.runs.execution.test_delegation import answer, run, told
+from tests.runs.places import DONE, WRITE, journal, kinds, put_worker, until
+from tests.runs.test_asks import terminal as terminal
+from tests.runs.test_limits import suggested, with_usage
+from tests.runs.trees import Answers, call, calls, put_answers, put_boss, put_tree, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.places import Terminal
+    from tests.conftest import Guild
+
+MANY = 5
+TURN = 0.0045  # dollars, and 1,100 tokens
+HAND: Answers = [
+    with_usage({"call": "record_decision", "with": {"question": "q", "decision": "d", "reasoning": "r"}}),
+    with_usage({"say": "handed"}),
+]
+
+
+@pytest.fixture
+def crowd(project: Path) -> Path:
+    """`boss` calls five of `hand` side by side, each of which takes two turns: twelve turns in all."""
+    put_boss(project)
+    put_worker(project, "hand", sandboxes=None, tool_rules=None)
+    many = calls(*(call("hand", str(number)) for number in range(MANY)))
+    put_answers(project, boss=[[with_usage(many), with_usage(DONE)]], hand=[HAND])
+    return project
+
+
+def spent(guild: Guild, root: str) -> tuple[float, int]:
+    """The dollars and tokens of a tree, by what is on record."""
+    answers = [entry["data"] for entry in journal(guild, root) if entry["kind"] == "model_answered"]
+    return sum(one["cost_usd"] for one in answers), sum(sum(one["usage"].values()) for one in answers)
+
+
+# a called worker's own limits
+
+
+@pytest.mark.req("X-3", "WKR-19")
+@pytest.mark.parametrize(
+    ("limit", "where"),
+    [({"max_turns": 1}, 1), ({"max_tokens": 1500}, 1), ({"max_budget_usd": 0.005}, 1), ({"timeout": "1s"}, 0)],
+)
+def test_a_limit_of_its_own_ends_the_called_run_alone(
+    guild: Guild, project: Path, limit: dict[str, Any], where: int
+) -> None:
+    put_boss(project)
+    put_worker(project, "hand", sandboxes=None, tool_rules=None, limits=limit)
+    slow = [{**HAND[0], "sleep": 60 if "timeout" in limit else 0}, HAND[1]]
+    put_answers(project, boss=[[with_usage(call("hand")), with_usage({"say": "without it"})]], hand=[slow])
+    done = run(guild)
+    assert done["output"] == "without it"
+    child = done["runs"][0]
+    assert (child["status"], child["error"]["code"], child["error"]["limit"]) == (
+        "failed",
+        "limit_reached",
+        next(iter(limit)),
+    )
+    assert child["error"]["hint"] == f"limits.{next(iter(limit))} in the worker's file allows more."
+    assert next(iter(limit)) in told(guild, done["run"])
+    assert kinds(journal(guild, child["run"])).count("model_answered") == where
+    assert guild("replay", done["run"]).code == 0
+
+
+# a limit of the run above
+
+
+@pytest.mark.req("X-3", "WKR-19")
+@pytest.mark.parametrize("limit", [{"max_budget_usd": 4.5 * TURN}, {"max_tokens": 6000}])
+def test_a_limit_holds_for_the_whole_tree_and_resuming_enters_those_below(
+    guild: Guild, crowd: Path, limit: dict[str, float]
+) -> None:
+    put_boss(crowd, limits=limit)
+    name, most = next(iter(limit.items()))
+    ran = guild("run", "boss", "go", "--output", "json")
+    seen: list[str] = []
+    for _ in range(6):
+        if ran.code == 0:
+            break
+        assert (ran.code, ran.json["error"]["limit"]) == (5, name), ran
+        assert ran.json["error"]["run"] == ran.json["run"]
+        dollars, tokens = spent(guild, ran.json["run"])
+        assert (dollars if name == "max_budget_usd" else tokens) <= most + 1e-9
+        assert {one["status"] for one in ran.json["runs"]} <= {"completed", "failed", "parked"}
+        seen = seen or [one["run"] for one in ran.json["runs"]]
+        words = suggested(ran)
+        most = float(words[-1])
+        ran = guild(*words, "--output", "json")
+    assert (ran.code, ran.json["output"]) == (0, "done"), ran
+    assert [one["status"] for one in ran.json["runs"]] == ["completed"] * MANY
+    assert [one["run"] for one in ran.json["runs"]][: len(seen)] == seen
+    assert kinds(journal(guild, ran.json["run"])).count("model_answered") == 12
+    assert guild("replay", ran.json["run"]).code == 0
+
+
+@pytest.mark.req("X-3")
+def test_what_is_granted_counts_the_whole_tree(guild: Guild, crowd: Path) -> None:
+    put_boss(crowd, limits={"max_budget_usd": 5.4 * TURN})
+    ran = guild("run", "boss", "go", "--output", "json")
+    assert ran.code == 5
+    root, dollars = ran.json["run"], ran.json["cost_usd"]
+    assert dollars > 2 * TURN
+    for words in (["--budget", str(dollars * 0.9)], ["--max-tokens", "2500"]):  # more than boss alone has used
+        refused = guild("resume", root, *words)
+        assert refused.code == 2
+        assert "the run has already used" in refused.err
+    assert guild("resume", root, "--budget", "1").code == 0
+
+
+# the command's budget
+
+
+@pytest.mark.req("X-3")
+@pytest.mark.parametrize("said", ["yes", "0.5"])
+def test_the_budget_asks_once_for_all_and_lets_all_go_on(guild: Guild, crowd: Path, said: str) -> None:
+    most = 5.4 * TURN
+    waiting = run(guild, "--budget", str(most), code=4)
+    while waiting["status"] == "waiting":
+        assert [(ask["kind"], ask["run"]) for ask in waiting["asks"]] == [("limit", waiting["run"])]
+        assert waiting["cost_usd"] <= most + 1e-9
+        most += most if said == "yes" else float(said)
+        waiting = answer(guild, waiting["asks"][0]["ask"], said).json
+    assert waiting["status"] == "completed"
+    assert [one["status"] for one in waiting["runs"]] == ["completed"] * MANY
+    entries = journal(guild, waiting["run"])
+    assert kinds(entries).count("model_answered") == 12
+    assert kinds(entries).count("limit_asked") == (2 if said == "yes" else 1)
+    assert {entry["run"] for entry in entries if entry["kind"] == "limit_asked"} == {waiting["run"]}
+
+
+@pytest.mark.req("X-3")
+def test_no_ends_the_tree_and_resuming_with_more_enters_it_again(guild: Guild, crowd: Path) -> None:
+    waiting = run(guild, "--budget", str(5.4 * TURN), code=4)
+    ended = answer(guild, waiting["asks"][0]["ask"], "no")
+    assert ended.code == 5
+    assert ended.json["error"]["message"].startswith("budget: ")
+    assert guild("ls", "--json").json["needs_you"] == {"asks": [], "runs": []}
+    shown = guild("show", ended.json["run"], "--json").json
+    assert [ask["status"] for ask in shown["asks"]] == ["applied"]  # nobody was asked once more
+    done = guild(*suggested(ended)[:-1], "1", "--output", "json")
+    assert (done.code, done.json["output"]) == (0, "done"), done
+    assert [one["run"] for one in done.json["runs"]] == [one["run"] for one in waiting["runs"]]
+    assert kinds(journal(guild, done.json["run"])).count("model_answered") == 12
+    assert guild("replay", done.json["run"]).code == 0
+
+
+@pytest.mark.req("X-3")
+def test_the_budget_holds_for_those_below_those(guild: Guild, project: Path) -> None:
+    put_boss(project, "middle")
+    put_worker(project, "middle", sandboxes=None, tool_rules=None, allow_workers=["hand"])
+    put_worker(project, "hand", sandboxes=None, tool_rules=None)
+    two = with_usage(calls(call("hand"), call("hand")))
+    put_answers(
+        project,
+        boss=[[with_usage(calls(call("middle"), call("middle"))), with_usage(DONE)]],
+        middle=[[two, with_usage(DONE)]],
+        hand=[HAND],
+    )
+    most = 4.5 * TURN
+    waiting = run(guild, "--budget", str(most), code=4)
+    for _ in range(4):
+        if waiting["status"] != "waiting":
+            break
+        assert waiting["cost_usd"] <= most + 1e-9
+        (ask,) = waiting["asks"]
+        assert ask["run"] == waiting["run"]
+        most *= 2
+        waiting = answer(guild, ask["ask"], "yes").json
+    assert (waiting["status"], len(waiting["runs"])) == ("completed", 6)
+    assert kinds(journal(guild, waiting["run"])).count("model_answered") == 2 + 2 * 2 + 4 * 2
+    assert guild("replay", waiting["run"]).code == 0
+
+
+def test_a_limit_in_the_middle_ends_the_middle(guild: Guild, project: Path) -> None:
+    put_boss(project, "middle")
+    put_worker(
+        project,
+        "middle",
+        sandboxes=None,
+        tool_rules=None,
+        allow_workers=["hand"],
+        limits={"max_budget_usd": 2.5 * TURN},
+    )
+    put_worker(project, "hand", sandboxes=None, tool_rules=None)
+    put_answers(
+        project,
+        boss=[[with_usage(call("middle")), with_usage({"say": "without"})]],
+        middle=[[with_usage(call("hand")), with_usage(DONE)]],
+        hand=[HAND],
+    )
+    done = run(guild)
+    assert done["output"] == "without"
+    middle, hand = done["runs"]
+    assert (middle["status"], hand["status"]) == ("failed", "failed")
+    assert middle["error"]["run"] == hand["error"]["run"] == middle["run"]
+    assert "max_budget_usd" in told(guild, done["run"])
+
+
+def test_at_a_terminal_a_no_is_said_once(terminal: Callable[..., Terminal], guild: Guild, crowd: Path) -> None:
+    person = terminal("run", "boss", "go", "--budget", str(5.4 * TURN))
+    person.until("boss has reached its limit")
+    person.until("Allow more?")
+    person.types("no\n")
+    code, _ = person.ends()
+    assert code == 5
+    assert person.seen.count("Allow more?") == 1
+
+
+def test_at_a_terminal_a_yes_is_for_all(terminal: Callable[..., Terminal], guild: Guild, crowd: Path) -> None:
+    person = terminal("run", "boss", "go", "--budget", str(5.4 * TURN))
+    person.until("Allow more?")
+    person.types("1\n")
+    assert person.ends() == (0, "done\n")
+    assert person.seen.count("Allow more?") == 1
+
+
+@pytest.mark.req("X-3")
+@pytest.mark.parametrize("where", ["flag", "caller", "hand"])
+def test_dollars_are_not_promised_for_a_called_model_without_a_price(guild: Guild, crowd: Path, where: str) -> None:
+    limit = {"max_budget_usd": 1}
+    put_boss(crowd, limits=limit if where == "caller" else None)
+    put_worker(
+        crowd,
+        "hand",
+        sandboxes=None,
+        tool_rules=None,
+        model="script:free.yaml",
+        limits=limit if where == "hand" else None,
+    )
+    (crowd / "free.yaml").write_text("workers: {hand: [[{say: free}]]}\nrepeat: true\n")
+    done = run(guild, *(["--budget", "1"] if where == "flag" else []))
+    assert done["runs"] == []
+    assert told(guild, done["run"]).count("has no known price") == MANY
+    put_boss(crowd)
+    put_worker(crowd, "hand", sandboxes=None, tool_rules=None, model="script:free.yaml")
+    free = run(guild)
+    assert [one["cost_usd"] for one in free["runs"]] == [None] * MANY
+    assert free["cost_usd"] == pytest.approx(2 * TURN)
+
+
+# time
+
+
+@pytest.mark.req("X-3")
+def test_a_time_out_cuts_those_below_off_and_resuming_goes_on(guild: Guild, project: Path) -> None:
+    put_tree(project, limits={"timeout": "3s"})
+    both = calls(call("hand", "quick"), call("hand", "slow"))
+    quick, slow = [{"say": "quick"}], [{"say": "slow", "sleep": 60}]
+    put_answers(project, boss=[[both, DONE]], hand=[quick, slow])
+    late = run(guild, code=5)
+    assert late["error"]["limit"] == "timeout"
+    assert [one["status"] for one in late["runs"]] == ["completed", "parked"]
+    put_answers(project, boss=[[both, DONE]], hand=[quick, [{"say": "slow"}]])
+    done = guild("resume", late["run"], "--output", "json")
+    assert (done.code, done.json["output"]) == (0, "done")
+    assert [one["output"] for one in done.json["runs"]] == ["quick", "slow"]
+    assert kinds(journal(guild, late["run"])).count("model_answered") == 4
+
+
+def test_at_a_terminal_nothing_is_begun_below_a_run_whose_time_is_over(
+    terminal: Callable[..., Terminal], guild: Guild, project: Path
+) -> None:
+    put_tree(project, limits={"timeout": "0.5s"})
+    put_answers(project, boss=[[call("hand"), DONE]], hand=[[{**WRITE, "sleep": 1}, DONE]])
+    person = terminal("run", "boss", "go")
+    person.until("Allow more?")
+    root = guild("ls", "--json").json["working"][0]["run"]
+    until(lambda: kinds(journal(guild, root)).count("model_answered") == 2)  # the called one would write now
+    person.types("no\n")
+    assert person.ends()[0] == 5
+    assert written(project) == []
+
+
+# the bookkeeping
+
+
+def price(tokens: int) -> float:
+    return 0.001 + tokens * 0.00001
+
+
+def tree(shape: list[int], dollars: list[float | None], tokens: list[int | None]) -> list[Purse]:
+    """Purses, each below the one that `shape` names."""
+    purses: list[Purse] = []
+    for number, above in enumerate(shape):
+        bounds = Bounds(
+            budget=dollars[number] if number == 0 else None, max_budget_usd=dollars[number], max_tokens=tokens[number]
+        )
+        purses.append(Purse(f"r-{number}", bounds, Spent(), purses[above % number] if number else None))
+    return purses
+
+
+@given(
+    shape=some.lists(some.integers(0, 7), min_size=1, max_size=6),
+    seed=some.integers(0, 2**32),
+    dollars=some.lists(some.one_of(some.none(), some.floats(0.002, 0.2)), min_size=6, max_size=6),
+    tokens=some.lists(some.one_of(some.none(), some.integers(300, 20_000)), min_size=6, max_size=6),
+)
+@pytest.mark.req("X-3")
+def test_no_order_of_calls_passes_any_limit(
+    shape: list[int], seed: int, dollars: list[float | None], tokens: list[int | None]
+) -> None:
+    """Calls of many runs begin, end, fail and are cut off in any order: no level ever holds more than its limit."""
+    purses = tree(shape, dollars, tokens)
+    levels: list[Budget] = [level for purse in purses for level in (*purse.dollars.levels(), purse.tokens)]
+    chance = random.Random(seed)
+    under_way: dict[str, tuple[Purse, int, int]] = {}
+    for number in range(60):
+        if under_way and chance.random() < 0.4:
+            key = chance.choice(list(under_way))
+            purse, sent, most = under_way.pop(key)
+            answered = chance.randint(0, most)
+            if chance.random() < 0.1:
+                purse.let_go()
+                under_way = {key: held for key, held in under_way.items() if held[0] is not purse}
+            else:
+                purse.settle(key, price(answered), chance.randint(0, sent) + answered)
+        else:
+            purse, sent, key = chance.choice(purses), chance.randint(1, 400), f"m{number}"
+            held = purse.reserve(key, sent, price, floor=64, ceiling=1000)
+            if isinstance(held, Short):
+                assert held.level.limit is not None
+                assert held.needed > (held.level.left or 0.0) - 1e-9
+            else:
+                cost, most = held
+                assert cost is not None
+                under_way[key] = (purse, sent, 1000 if most is None else most)
+        for level in levels:
+            assert level.limit is None or level.spent + level.reserved <= level.limit + 1e-9, level
+    for purse in purses:
+        purse.let_go()
+    assert all((level.reserved, level.holders) == (0.0, 0) for level in levels)
+
+
+@given(limit=some.floats(0.0017, 0.2), each=some.lists(some.integers(1, 1000), min_size=1, max_size=30))
+def test_those_that_wait_for_room_all_come_to_an_end(limit: float, each: list[int]) -> None:
+    """Side by side each is served, or told that there is not enough: none waits for ever."""
+
+    async def one(purse: Purse, answered: int) -> bool:
+        while isinstance(held := purse.reserve("m1", 10, price, floor=64, ceiling=1000), Short):
+            if not await purse.room(held):
+                return False
+        await asyncio.sleep(0)
+        purse.settle("m1", price(min(answered, held[1] or 0)), answered)
+        return True
+
+    async def all_of_them() -> tuple[Purse, list[bool]]:
+        root = Purse("r-0", Bounds(budget=limit), Spent(), None)
+        below = [Purse(f"r-{number}", Bounds(), Spent(), root) for number in range(1, len(each) + 1)]
+        async with asyncio.timeout(5):
+            return root, await asyncio.gather(*(one(*pair) for pair in zip(below, each, strict=True)))
+
+    root, served = asyncio.run(all_of_them())
+    top = root.dollars.levels()[-1]
+    assert top.spent <= limit + 1e-9
+    assert any(served) or limit < price(64)
+    assert (top.reserved, top.holders) == (0.0, 0)

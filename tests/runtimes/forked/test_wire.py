@@ -1,0 +1,80 @@
+"""Lines between the hall and the process of a run: they survive the way, and what is none of them is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelRequest,
+    ModelResponse,
+    TextContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.errors import RuntimeFailed
+from guildhall.runs.record import messages
+from guildhall.runtimes.forked.protocol import Answered, Asked, Called, Done, Failed, said
+
+KEYS = ["door", "id", "key", "after", "requests", "output", "message", "hint", "kind", "parts"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["model", "tool", "out"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(), inner, max_size=5),
+    max_leaves=15,
+)
+
+
+@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_line_is_understood_or_refused(line: bytes) -> None:
+    with contextlib.suppress(ValueError, RecursionError):
+        assert isinstance(said(line), Asked | Called | Done | Failed)
+
+
+@given(st.text(), st.binary())
+def test_what_is_asked_is_what_arrives(text: str, data: bytes) -> None:
+    """As the record sees it: text, bytes and what they are."""
+    picture = BinaryContent(data=data, media_type="image/png")
+    note = TextContent(text, metadata={"media_type": "text/plain", "bytes": len(text), "digest": "d"})
+    request = ModelRequest(
+        parts=[
+            ToolReturnPart("look", text, "a"),
+            ToolReturnPart("look", [text, picture], "b", outcome="failed"),
+            UserPromptPart([text, note, picture]),
+        ],
+        instructions=text,
+    )
+    line = Asked(id=1, key="m1", after=1, requests=[request]).line()
+    assert line.count(b"\n") == 1
+    arrived = said(line)
+    assert isinstance(arrived, Asked)
+    (other,) = arrived.requests
+    assert messages.request_parts(other) == messages.request_parts(request)
+    assert (other.instructions, other.parts[2].content[2].data) == (text, data)
+
+
+@given(st.text(), st.dictionaries(st.text(), st.integers() | st.text()) | st.text())
+def test_what_is_answered_is_what_arrives(text: str, arguments: Any) -> None:
+    response = ModelResponse(
+        parts=[ThinkingPart(text, signature=text), TextPart(text), ToolCallPart("look", arguments, "a")],
+        usage=RequestUsage(input_tokens=5, output_tokens=6),
+        model_name="some",
+        finish_reason="tool_call",
+        provider_details={"said": text},
+    )
+    arrived = Answered.read(Answered(id=1, response=response).line()).response
+    assert arrived == response
+
+
+def test_what_is_too_long_is_not_sent() -> None:
+    with pytest.raises(RuntimeFailed, match="too long"):
+        Done(output="x" * 100).line(100)
