@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.frame import Metric, seconds
 from guildhall.core.clock import SystemClock
+from guildhall.room import inbox
 from guildhall.room.service import Rooms
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.store.engine import Store
@@ -21,7 +22,7 @@ from guildhall.tools.model import ToolCall
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
 
 UNREAD = 10
 READS = 200
@@ -71,9 +72,11 @@ def _filled(path: Path, count: int) -> Room:
 
 
 def _read(room: Room) -> float:
+    store = room.documents.store
+
     def read() -> None:
         for _ in range(READS):
-            if len(room.unread("coder")) != UNREAD:
+            if len(store.read(lambda connection: inbox.unread(connection, room.id, "coder"))) != UNREAD:
                 raise RuntimeError("the inbox is not as it should be")
 
     return seconds(read) / READS

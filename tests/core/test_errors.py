@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from guildhall.core import errors
 from guildhall.core.errors import GuildError, InvalidFile, ModelFailed
 
 
@@ -16,11 +15,9 @@ def test_every_code_is_one_word_of_its_own():
     assert all(code.replace("_", "").isalpha() and code.islower() for code in codes)
 
 
-def test_the_tree_in_the_module_names_every_error():
-    assert errors.__doc__ is not None
+def test_every_error_says_what_it_means():
     for kind in every():
-        assert f"{kind.__name__} " in f"{errors.__doc__} ".replace("\n", " "), kind
-        assert kind.__doc__
+        assert vars(kind)["__doc__"], kind
 
 
 def test_an_error_says_where_what_and_what_next():

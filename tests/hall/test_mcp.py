@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from guildhall.core.paths import Home
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
 
 MODES = ["legacy", "auto", MODERN]
 DESK = ["add", "note", "hold", "picture", "broken"]

@@ -23,7 +23,7 @@ from guildhall.room.service import Rooms, RoomSettings
 from guildhall.store import engine
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
-from tests.room.desks import At
+from tests.room.desks import At, unread
 
 STEPS = {"open", "os.rename", "os.mkdir", "os.remove"}
 CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -128,7 +128,7 @@ def left(place: Path, kind: str) -> dict[str, Any]:
     told = {
         "log": [[one.op, one.actor.name, one.actor.key, one.result] for one in log if one.op != "open"],
         "messages": [message.as_dict() for message in room.messages()],
-        "unread": [[mail.message.id for mail in room.unread(name)] for name in ("coder", "reviewer")],
+        "unread": [[mail.message.id for mail in unread(room, name)] for name in ("coder", "reviewer")],
         "proposals": [{**one.as_dict(), "archived": one.archived} for one in room.proposals()],
         "files": {
             str(path.relative_to(place)): path.read_text()
@@ -137,7 +137,7 @@ def left(place: Path, kind: str) -> dict[str, Any]:
         },
     }
     if kind == "sqlite":
-        shelf = room.documents._shelf
+        shelf = room.documents.shelf
         told["documents"] = {one.path: asyncio.run(shelf.read(one.path)) for one in asyncio.run(shelf.list())}
     store.close()
     return told

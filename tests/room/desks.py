@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from guildhall.room.tools import RoomTools, perform_in, room_tools
+from guildhall.room import inbox, records
+from guildhall.room.model import Actor
+from guildhall.room.service import perform_in
+from guildhall.room.tools import RoomTools, room_tools
 from guildhall.tools.definition import argument_problem
 from guildhall.tools.model import ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from guildhall.room.model import Actor
+    from guildhall.room.model import Mail, Proposal
     from guildhall.room.operation import Performed
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 _KEYS = count(1)  # no two calls of a test are the same one, unless it says so
@@ -23,6 +26,28 @@ _KEYS = count(1)  # no two calls of a test are the same one, unless it says so
 def perform(store: Store, room: Room, name: str, actor: Actor, **arguments: Any) -> Performed:
     """Perform an operation as a workflow does: in a transaction of its own."""
     return store.submit(lambda c: perform_in(c, room.id, name, actor, room.now(), **arguments)).result(5)
+
+
+def unread(room: Room, agent: str) -> list[Mail]:
+    """Return the mail that the agent would be shown."""
+    return room.documents.store.read(lambda connection: inbox.unread(connection, room.id, agent))
+
+
+def waiting(room: Room) -> dict[str, int]:
+    """Return the number of unread messages of each agent that has some."""
+    return room.documents.store.read(lambda connection: records.count_unread(connection, room.id))
+
+
+async def vote(room: Room, proposal: str, choice: str, actor: Actor) -> Proposal:
+    """Vote, and return the proposal afterwards."""
+    id = (await room.perform("proposal_vote", actor, proposal=proposal, choice=choice))["id"]
+    return next(one for one in room.proposals() if one.id == id)
+
+
+async def end_proposals(room: Room, operation: Literal["settle", "expire"]) -> list[Proposal]:
+    """End open proposals, and return them."""
+    ended = (await room.perform(operation, Actor.system()))["ended"]
+    return [one for one in room.proposals() if one.id in ended]
 
 
 @dataclass

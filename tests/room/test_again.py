@@ -15,13 +15,13 @@ from guildhall.room.tools import TOOLS
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
-from tests.room.desks import At, perform
+from tests.room.desks import At, end_proposals, perform, unread, vote
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 
@@ -54,11 +54,11 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     room = asyncio.run(rooms.open("review", "main", TEAM, how))
     coordinator, reviewer, coder = (At(room, name) for name in TEAM)
     election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), 60))
-    asyncio.run(room.vote(election.id, "coder", Actor(name="reviewer")))
-    asyncio.run(room.settle_open())
+    asyncio.run(vote(room, election.id, "coder", Actor(name="reviewer")))
+    asyncio.run(end_proposals(room, "settle"))
     said = Said((Piece("Diff:\n"), Piece("+@coder", quoted=True), Piece("\n@reviewer look")))
     asyncio.run(room.send(said, Actor.system("w-1", "kickoff")))
-    batch = room.unread("reviewer")
+    batch = unread(room, "reviewer")
     first = Actor(name="reviewer", run="r-reviewer", key="inbox")
     perform(store, room, "inbox_shown", first, left=0, **inbox.marks(batch))
     reviewer("channel_send", message="@coder one, @codr")
@@ -86,10 +86,10 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     coordinator("team_list")
     coordinator("channel_read")
     coder("resource_create", content="kept")
-    coder("inbox_ack", until=room.unread("coder")[0].message.id)
-    until = store.read(lambda c: inbox.seen(c, room.id, "r-reviewer")).until
+    coder("inbox_ack", until=unread(room, "coder")[0].message.id)
+    until = store.read(lambda c: records.seen(c, room.id, "r-reviewer")).until
     perform(store, room, "acknowledged", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
-    batch = room.unread("coordinator")
+    batch = unread(room, "coordinator")
     first = Actor(name="coordinator", run="r-x", key="inbox")
     perform(store, room, "inbox_shown", first, left=0, **inbox.marks(batch))
     until = batch[-1].message.id
@@ -110,7 +110,7 @@ def test_a_room_is_played_again_from_its_log(rooms: Rooms, store: Store, empty: 
     assert again is not None
     assert again.messages() == room.messages()
     assert again.proposals() == room.proposals()
-    assert [again.unread(name) for name in TEAM] == [room.unread(name) for name in TEAM]
+    assert [unread(again, name) for name in TEAM] == [unread(room, name) for name in TEAM]
     assert again.seats() == room.seats()
     assert (again.record().owner, again.record().roles) == (room.record().owner, room.record().roles)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files

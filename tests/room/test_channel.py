@@ -11,12 +11,13 @@ from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.room import inbox, records
 from guildhall.room.channel import tell
 from guildhall.room.model import Actor, Piece, Said
+from guildhall.room.operation import begin
 from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
-from tests.room.desks import perform
+from tests.room.desks import perform, unread, waiting
 
 if TYPE_CHECKING:
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 
@@ -25,7 +26,7 @@ def opened(rooms: Rooms, *seats: str, **how: Any) -> Room:
 
 
 def numbers(room: Room, name: str) -> list[int]:
-    return [mail.message.id for mail in room.unread(name)]
+    return [mail.message.id for mail in unread(room, name)]
 
 
 @pytest.mark.req("AW-5", "AW-6")
@@ -40,7 +41,7 @@ def test_a_mention_is_delivered_and_stays_unread_until_it_is_acknowledged(rooms:
     assert moved == [1]
     assert numbers(room, "reviewer") == [2]
     assert numbers(room, "coder") == [1]
-    assert room.waiting() == {"reviewer": 1, "coder": 1}
+    assert waiting(room) == {"reviewer": 1, "coder": 1}
     (first, _) = room.messages()
     assert (first.sender, first.content, first.mentions, first.kind) == (
         "person",
@@ -55,10 +56,10 @@ def test_all_reaches_every_seat_but_the_sender_s(rooms: Rooms, heard: Heard):
     room = opened(rooms)
     posted = asyncio.run(room.send("@all sync up", agent("coder")))
     assert posted.reached == ("coordinator", "reviewer")
-    assert [mail.urgency for mail in room.unread("reviewer")] == ["low"]
+    assert [mail.urgency for mail in unread(room, "reviewer")] == ["low"]
     asyncio.run(room.send("sync up", PERSON, to=["all"]))
     assert heard.woken[-1] == set(TEAM)
-    assert [mail.urgency for mail in room.unread("coder")] == ["high"]
+    assert [mail.urgency for mail in unread(room, "coder")] == ["high"]
 
 
 @pytest.mark.req("AW-24")
@@ -84,7 +85,7 @@ def test_what_the_room_says_in_the_transaction_of_another_reaches_those_who_are_
     room = opened(rooms)
 
     def write(connection: Any) -> Any:
-        turn = room.turn(connection, Actor.system(run="w-1"))
+        turn = begin(connection, room.id, Actor.system(run="w-1"), room.now())
         return turn, tell(turn, "@coder could not handle #1", ["reviewer", "gone", "person"], 3)
 
     turn, posted = store.submit(write).result(5)
@@ -100,7 +101,7 @@ def test_nobody_is_woken_by_a_message_to_the_person_to_oneself_or_to_no_one(room
     assert asyncio.run(room.send("@coder I go on", agent("coder"))).reached == ()
     assert asyncio.run(room.send("just saying", agent("coder"))).reached == ()
     assert heard.wakes == []
-    assert room.waiting() == {}
+    assert waiting(room) == {}
     assert [event.data["id"] for event in heard.happened] == [1, 2, 3]
 
 
@@ -130,10 +131,10 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
     room = opened(rooms, max_hops=2)
 
     def turn(name: str, run: str, text: str) -> bool:
-        batch = room.unread(name)
+        batch = unread(room, name)
         perform(store, room, "inbox_shown", agent(name, run, "inbox"), left=0, **inbox.marks(batch))
         posted = asyncio.run(room.send(text, agent(name, run)))
-        until = store.read(lambda c: inbox.seen(c, room.id, run)).until
+        until = store.read(lambda c: records.seen(c, room.id, run)).until
         perform(store, room, "acknowledged", agent(name, run), agent=name, until=until)
         return posted.held
 
@@ -144,14 +145,14 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
     assert turn("coder", "r-3", "@reviewer thank you too")
     assert len(heard.wakes) == 3
     assert heard.happened[-1].type == "held"
-    assert room.waiting() == {}
+    assert waiting(room) == {}
     assert [message.hops for message in room.messages()] == [0, 1, 2, 3]
-    assert [name for name, _ in store.read(lambda c: inbox.held_mail(c, room.id))] == ["reviewer"]
+    assert [name for name, _ in store.read(lambda c: records.in_status(c, room.id, "held"))] == ["reviewer"]
     released = perform(store, room, "released", PERSON).turn
     assert released is not None
     asyncio.run(room.follow(released))
     assert heard.woken[-1] == {"reviewer"}
-    assert room.waiting() == {"reviewer": 1}
+    assert waiting(room) == {"reviewer": 1}
     assert not turn("reviewer", "r-4", "@coder once more")
 
 
@@ -162,7 +163,7 @@ def test_dead_letters_are_not_unread_until_they_are_delivered_again(rooms: Rooms
     buried = perform(store, room, "buried", Actor.system(), agent="coder", until=2).result["messages"]
     assert buried == [1, 2]
     assert numbers(room, "coder") == [3]
-    dead = store.read(lambda c: inbox.dead_letters(c, room.id))
+    dead = store.read(lambda c: records.in_status(c, room.id, "dead"))
     assert [(mail.message.id, mail.message.sender) for _, mail in dead] == [(1, "reviewer"), (2, "reviewer")]
     again = perform(store, room, "delivered_again", PERSON, agent="coder").turn
     assert again is not None
@@ -222,7 +223,7 @@ def test_many_senders_at_once_lose_nothing(rooms: Rooms):
     said = [message.content for message in room.messages()]
     assert len(said) == len(set(said)) == 80
     assert [message.id for message in room.messages()] == list(range(1, 81))
-    assert room.waiting() == {"coordinator": 80}
+    assert waiting(room) == {"coordinator": 80}
 
 
 def test_a_cancelled_sender_s_message_still_wakes(rooms: Rooms, heard: Heard):
@@ -249,7 +250,7 @@ def test_two_tags_share_nothing_and_a_room_is_found_again(rooms: Rooms, store: S
     two = asyncio.run(rooms.open("review", "pr-2", TEAM))
     asyncio.run(one.send("@coder one", PERSON))
     assert (len(one.messages()), len(two.messages())) == (1, 0)
-    assert (one.waiting(), two.waiting()) == ({"coder": 1}, {})
+    assert (waiting(one), waiting(two)) == ({"coder": 1}, {})
     asyncio.run(two.send("@coder two", PERSON))
     assert two.messages()[0].id == 1
     again = Rooms(store, clock)
@@ -279,7 +280,7 @@ def test_opening_again_seats_who_is_in_the_file_now(rooms: Rooms):
     again = opened(rooms, "c", "a")
     assert again.id == room.id
     assert [seat.agent for seat in again.seats()] == ["c", "a"]
-    assert again.waiting() == {"a": 1}
+    assert waiting(again) == {"a": 1}
     assert again.record().owner is None
 
 
@@ -301,3 +302,19 @@ def test_no_such_room(rooms: Rooms):
         asyncio.run(rooms.room("m-2222222222").send("x", Actor.person()))
     with pytest.raises(NotFound):
         rooms.room("m-2222222222").record()
+
+
+def test_unread_mail_is_found_by_the_key_of_the_call_that_posted_it(rooms: Rooms, store: Store):
+    room = asyncio.run(rooms.open("keys", "main", ("a_b", "axb")))
+
+    def has_unread(agent: str, key: str) -> bool:
+        return store.read(lambda c: records.has_unread_call(c, room.id, agent, key))
+
+    asyncio.run(room.send("go", Actor.system("w-1", "schedule/a_b/2026/0"), to=["a_b"]))
+    asyncio.run(room.send("go", Actor.system("w-1", "schedule/axb/2026/0"), to=["axb"]))
+    asyncio.run(room.send("go", agent("axb"), to=["a_b"]))
+    assert has_unread("a_b", "schedule/a_b/")
+    assert not has_unread("a_b", "schedule/*/")
+    assert not has_unread("axb", "schedule/a_b/")  # `_` is no wildcard
+    perform(store, room, "acknowledged", Actor.system(), agent="a_b", until=3)
+    assert not has_unread("a_b", "schedule/a_b/")

@@ -13,12 +13,12 @@ from guildhall.room import records, shared_records
 from guildhall.room.model import pin
 from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
-from tests.room.desks import At
+from tests.room.desks import At, unread
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 
@@ -130,7 +130,7 @@ def test_only_the_owner_writes_and_others_suggest(rooms: Rooms, heard: Heard):
         coder("document_suggest", suggestion="add a line @all", file="a.md") == "Suggested to coordinator as message 1."
     )
     assert heard.woken == [{"coordinator"}]
-    (mail,) = room.unread("coordinator")
+    (mail,) = unread(room, "coordinator")
     assert (mail.message.kind, mail.message.content) == ("suggestion", "A suggestion for a.md:\nadd a line @all")
     owner("document_write", file="a.md", content="x")
     assert "Write it yourself" in owner.refused("document_suggest", suggestion="x")
@@ -257,7 +257,7 @@ def test_an_append_that_was_cut_off_is_made_once(room: Room, store: Store, made:
         lambda c: shared_records.note_document(c, room.id, "notes.md", "append", call, "now", **values)
     ).result(5)
     if made:
-        asyncio.run(room.documents._shelf.write("notes.md", "one\ntwo"))
+        asyncio.run(room.documents.shelf.write("notes.md", "one\ntwo"))
     At(room, "coder")("document_append", "x/c", content="two")
     assert At(room, "coder")("document_read").endswith("]\none\ntwo")
 

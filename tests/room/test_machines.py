@@ -20,7 +20,7 @@ from guildhall.room.service import Rooms, RoomSettings
 from guildhall.store.engine import Store, scratch
 from guildhall.store.schema import prepare
 from tests.room.conftest import Heard, Moments
-from tests.room.desks import At, perform
+from tests.room.desks import At, end_proposals, perform, unread, vote, waiting
 from tests.room.test_again import first_difference
 
 TEAM = ("a", "b", "c")
@@ -106,7 +106,7 @@ class Inboxes(InRoom):
     @rule(target=runs, name=AGENTS, number=st.integers(1, 10**9))
     def a_run_begins(self, name: str, number: int) -> tuple[str, str]:
         run = f"r-{number}-{len(self.shown)}"
-        batch = self.room.unread(name)
+        batch = unread(self.room, name)
         self.perform("inbox_shown", Actor(name=name, run=run, key="inbox"), left=0, **inbox.marks(batch))
         self._note_shown(name, run)
         return name, run
@@ -131,7 +131,7 @@ class Inboxes(InRoom):
     @rule(run=runs, how=st.sampled_from(["done", "dead", "failed"]))
     def it_ends(self, run: tuple[str, str], how: str) -> None:
         name, id = run
-        until = self.store.read(lambda c: inbox.seen(c, self.room.id, id)).until
+        until = self.store.read(lambda c: records.seen(c, self.room.id, id)).until
         assert until == self.shown[id]
         if how == "done":
             self.perform("acknowledged", Actor(name=name, run=id), agent=name, until=until)
@@ -163,9 +163,9 @@ class Inboxes(InRoom):
     def inboxes_are_as_they_should_be(self) -> None:
         for name in TEAM:
             expected = [number for number, status in self.status[name].items() if status == "unread"]
-            assert [mail.message.id for mail in self.room.unread(name)] == sorted(expected)
+            assert [mail.message.id for mail in unread(self.room, name)] == sorted(expected)
         counts = {name: sum(s == "unread" for s in self.status[name].values()) for name in TEAM}
-        assert self.room.waiting() == {name: count for name, count in counts.items() if count}
+        assert waiting(self.room) == {name: count for name, count in counts.items() if count}
         assert len(self.room.messages()) == self.count
 
 
@@ -203,7 +203,7 @@ class Votes(InRoom):
         one = data.draw(st.sampled_from(self.room.proposals()))
         choice = data.draw(st.sampled_from(one.options))
         try:
-            after = self.runner.run(self.room.vote(one.id, choice, Actor(name=by)))
+            after = self.runner.run(vote(self.room, one.id, choice, Actor(name=by)))
         except GuildError:
             assert one.id not in self.open_ones or (one.expires_at or "z") <= self.room.now()
             return
@@ -221,7 +221,7 @@ class Votes(InRoom):
             if id in self.open_ones and (one.expires_at or "z") > self.room.now():
                 choice = data.draw(st.sampled_from(one.options))
                 self.open_ones[id][name] = choice
-                after = self.runner.run(self.room.vote(id, choice, Actor(name=name)))
+                after = self.runner.run(vote(self.room, id, choice, Actor(name=name)))
                 if after.status != "open":
                     self._ended(after)
 
@@ -244,13 +244,13 @@ class Votes(InRoom):
 
     @rule()
     def time_is_up(self) -> None:
-        for one in self.runner.run(self.room.expire()):
+        for one in self.runner.run(end_proposals(self.room, "expire")):
             assert one.status == "expired"
             self._ended(one)
 
     @rule()
     def nobody_can_move(self) -> None:
-        for one in self.runner.run(self.room.settle_open()):
+        for one in self.runner.run(end_proposals(self.room, "settle")):
             self._ended(one)
         assert self.open_ones == {}
 

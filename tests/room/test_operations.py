@@ -14,12 +14,12 @@ from guildhall.room import inbox, records
 from guildhall.room.model import Actor
 from guildhall.room.operation import REGISTERED
 from guildhall.room.replay import RoomReplay
-from guildhall.room.room import Room
-from guildhall.room.service import Rooms, RoomSettings
-from guildhall.room.tools import OPERATIONS, TOOLS, perform_in, room_tools
+from guildhall.room.service import OPERATIONS, Room, Rooms, RoomSettings, perform_in
+from guildhall.room.tools import TOOLS, room_tools
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall
 from tests.room.conftest import PERSON, TEAM
+from tests.room.desks import unread
 from tests.test_hostile import TEXTS, WRONG
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CODER = Actor(name="coder", run="r-1", key="m1/c1")
 SYSTEM = Actor.system()
 # With an owner, with a key of another room, after the proposal was cancelled.
-REFUSED = {"elect", "archive", "vote"}
+REFUSED = {"elect", "archive"}
 LIFE = {"open", "close"}  # entries of the log that are no operations in a room
 # For each operation: who performs it, and arguments that it accepts in the room that `prepare` makes.
 GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
@@ -56,7 +56,6 @@ GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
     "send": (PERSON, {"said": [["@coder go", False]], "to": []}),
     "tell": (SYSTEM, {"text": "could not", "to": ["coder"], "hops": 1}),
     "elect": (SYSTEM, {"within": 60.0}),
-    "vote": (Actor(name="reviewer"), {"proposal": "p-1", "choice": "x", "reason": None}),
     "settle": (SYSTEM, {}),
     "expire": (SYSTEM, {}),
     "archive": (Actor.system("room", "archive/p-1"), {}),
@@ -145,7 +144,7 @@ def test_a_replay_performs_every_operation_through_the_same_entry_point(
         for name in GOOD:
             actor, arguments = arguments_of(name, resource)
             if name == "inbox_shown":
-                arguments = {"left": 0, **inbox.marks(room.unread(actor.name))}
+                arguments = {"left": 0, **inbox.marks(unread(room, actor.name))}
             try:
                 await room.perform(name, _apart(actor, name), **arguments)
             except GuildError:

@@ -16,7 +16,7 @@ from tests.room.desks import At, perform
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Refused
-from guildhall.room import voting
+from guildhall.room import records, voting
 from guildhall.room.model import Actor, Proposal
-from guildhall.room.service import Rooms, RoomSettings
+from guildhall.room.service import Rooms, RoomSettings, perform_in
 from guildhall.room.voting import decide
 from tests.room.conftest import PERSON, TEAM, Heard, Moments, agent
-from tests.room.desks import At
+from tests.room.desks import At, end_proposals, unread, vote, waiting
 
 if TYPE_CHECKING:
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 FOUR = ("a", "b", "c", "d")
@@ -186,7 +186,7 @@ def test_a_binding_assignment_is_posted_to_whom_it_names(room: Room, heard: Hear
     coordinator = At(room, "coordinator")
     coordinator("proposal_create", type="assignment", title="fix line 3", quorum=1, binding=binding)
     voted(room, "p-1", reviewer="coder")
-    mail = [mail for mail in room.unread("coder") if mail.message.kind == "assignment"]
+    mail = [mail for mail in unread(room, "coder") if mail.message.kind == "assignment"]
     assert bool(mail) is binding
     if binding:
         assert mail[0].urgency == "high"
@@ -245,11 +245,11 @@ def test_a_proposal_whose_time_is_up_expires(room: Room, clock: Moments, store: 
     coder("proposal_create", type="decision", title="q", options=["x", "y"], timeout="1h")
     coder("proposal_create", type="election", title="chair", timeout=60)
     coder("proposal_create", type="approval", title="no end")
-    assert asyncio.run(room.expire()) == []
+    assert asyncio.run(end_proposals(room, "expire")) == []
     assert store.read(lambda c: voting.next_end(c, room.id)) == room.proposals()[1].expires_at
     clock.at += timedelta(hours=2)
     assert "the time of p-1 is up" in coder.refused("proposal_vote", proposal="p-1", choice="x")
-    ended = asyncio.run(room.expire())
+    ended = asyncio.run(end_proposals(room, "expire"))
     assert [(one.id, one.status, one.result) for one in ended] == [
         ("p-1", "expired", None),
         ("p-2", "expired", TEAM[0]),
@@ -274,9 +274,9 @@ def test_open_proposals_are_resolved_when_nobody_can_move_in_the_transaction_of_
         turns: list[Any] = []
 
         def quiet(connection: Any) -> list[str]:
-            turn = room.turn(connection, Actor.system())
-            turns.append(turn)
-            return [one.status for one in voting.settle_open(turn)]
+            performed = perform_in(connection, room.id, "settle", Actor.system(), room.now())
+            turns.append(performed.turn)
+            return [one.status for one in records.all_of(connection, room.id)]
 
         assert await store.write(quiet) == ["resolved"]
         assert heard.woken == [{"coordinator", "reviewer"}]  # nothing is told before it is committed
@@ -285,14 +285,14 @@ def test_open_proposals_are_resolved_when_nobody_can_move_in_the_transaction_of_
     asyncio.run(scene())
     assert heard.woken[-1] == {"coder"}
     assert "**y**" in At(room, "coder")("document_read", file="decisions.md")
-    assert asyncio.run(room.settle_open()) == []
-    assert store.read(lambda c: voting.open_count(c, room.id)) == 0
+    assert asyncio.run(end_proposals(room, "settle")) == []
+    assert store.read(lambda c: records.open_ones(c, room.id)) == []
 
 
 def test_two_elections_that_end_at_once_both_give_their_role(room: Room):
     for title in ("chair", "scribe"):
         At(room, "coder")("proposal_create", type="election", title=title)
-    asyncio.run(room.settle_open())
+    asyncio.run(end_proposals(room, "settle"))
     assert room.record().roles == {"chair": TEAM[0], "scribe": TEAM[0]}
 
 
@@ -301,17 +301,17 @@ def test_the_election_of_an_owner_wakes_nobody(room: Room, heard: Heard):
     election = asyncio.run(room.elect_owner(Actor.system(), within=60))
     assert (election.title, election.options, election.creator) == ("document owner", TEAM, "system")
     for name, choice in {"coordinator": "coder", "reviewer": "coder", "coder": "reviewer"}.items():
-        election = asyncio.run(room.vote(election.id, choice, agent(name)))
+        election = asyncio.run(vote(room, election.id, choice, agent(name)))
     assert (election.status, election.result) == ("resolved", "coder")
     assert room.record().owner == "coder"
     assert heard.wakes == []
-    assert room.waiting() == {}
+    assert waiting(room) == {}
 
 
 @pytest.mark.req("AW-9")
 def test_an_election_nobody_votes_in_gives_the_first_of_the_file(room: Room):
     asyncio.run(room.elect_owner(Actor.system()))
-    (ended,) = asyncio.run(room.settle_open())
+    (ended,) = asyncio.run(end_proposals(room, "settle"))
     assert (ended.status, ended.result) == ("expired", TEAM[0])
     assert room.record().owner == TEAM[0]
 
@@ -380,7 +380,7 @@ def test_what_cannot_be_voted_for(room: Room, rooms: Rooms):
     assert "you have no vote" in At(room, "late").refused("proposal_vote", proposal="p-1", choice="approve")
     assert room.votes(room.proposals()[0]) == []
     with pytest.raises(Refused):
-        asyncio.run(room.vote("p-1", "approve", PERSON))
+        asyncio.run(vote(room, "p-1", "approve", PERSON))
 
 
 def test_a_room_is_not_flooded_with_proposals(room: Room):
@@ -401,7 +401,7 @@ def test_what_a_crash_kept_from_the_archive_is_there_once_the_room_is_opened(roo
     coder("proposal_create", type="decision", title="q", options=["x", "y"], quorum=1)
 
     def crash(connection: Any) -> None:
-        voting.cast_vote(room.turn(connection, agent("reviewer")), "p-1", "x")
+        perform_in(connection, room.id, "proposal_vote", agent("reviewer"), room.now(), proposal="p-1", choice="x")
 
     store.submit(crash).result(5)
     assert coder("document_list") == "There are no documents yet."

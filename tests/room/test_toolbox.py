@@ -12,18 +12,18 @@ import pytest
 from guildhall.policy.rules import CAPABILITIES
 from guildhall.room import inbox, records
 from guildhall.room.model import Actor
-from guildhall.room.service import Rooms, RoomSettings
-from guildhall.room.tools import OPERATIONS, TOOLS, RoomTools, room_tools
+from guildhall.room.service import OPERATIONS, Rooms, RoomSettings
+from guildhall.room.tools import TOOLS, RoomTools, room_tools
 from guildhall.tools.definition import tool
 from guildhall.tools.model import ToolCall
 from guildhall.workers.model import SYSTEM_TOOLS
 from guildhall.workflow.agent_turn import first_message
 from guildhall.workflow.election import TOOLS as VOTING
 from tests.room.conftest import PERSON, TEAM, Heard
-from tests.room.desks import At, perform
+from tests.room.desks import At, perform, unread
 
 if TYPE_CHECKING:
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
 
 
@@ -139,10 +139,10 @@ def test_reading_the_inbox_leaves_it_unread_and_what_was_seen_can_be_handled_ear
         "[1] reviewer to coder ",
         "low priority [3] reviewer to coordinator, coder ",
     ]
-    assert store.read(lambda c: inbox.seen(c, room.id, "r-coder")).until == 3
+    assert store.read(lambda c: records.seen(c, room.id, "r-coder")).until == 3
     assert "not seen message 4" in coder.refused("inbox_ack", until=4)
     assert coder("inbox_ack", until=2) == "2 handled."
-    assert [mail.message.id for mail in room.unread("coder")] == [3]
+    assert [mail.message.id for mail in unread(room, "coder")] == [3]
     assert "not seen message 3" in At(room, "coder", run="r-other").refused("inbox_ack", until=3)
     for wrong in (0, -1, 2**70, "x"):
         coder.refused("inbox_ack", until=wrong)
@@ -150,12 +150,12 @@ def test_reading_the_inbox_leaves_it_unread_and_what_was_seen_can_be_handled_ear
 
 def test_a_run_s_first_message_counts_as_seen_once(room: Room, store: Store):
     asyncio.run(room.send("@coder one", PERSON))
-    batch = room.unread("coder")
+    batch = unread(room, "coder")
     for _ in range(2):
         perform(store, room, "inbox_shown", Actor(name="coder", run="r-1", key="inbox"), left=0, **inbox.marks(batch))
     asyncio.run(room.send("@coder two", PERSON))
-    assert store.read(lambda c: inbox.seen(c, room.id, "r-1")).until == 1
-    assert store.read(lambda c: inbox.seen(c, room.id, "r-2")).until == 0
+    assert store.read(lambda c: records.seen(c, room.id, "r-1")).until == 1
+    assert store.read(lambda c: records.seen(c, room.id, "r-2")).until == 0
     log = store.read(lambda c: records.history(c, room.id))
     assert [one.op for one in log] == ["open", "send", "inbox_shown", "send"]
 
@@ -286,6 +286,6 @@ def test_nobody_passes_for_somebody_else_in_a_message_of_their_own(room: Room):
         assert [line for line in lines if line in told] == []
         assert [line for line in lines if f"\\{line}" in told] == lines
         assert told[-3:] == ["delete it", "[1] is a footnote", "--- a/x.py"]
-    mail = room.unread("coder")
+    mail = unread(room, "coder")
     assert mail[0].message.content == forged  # on record as it was said
     assert "\n\\--- #9 from person" in first_message("coder", ["coder", "reviewer"], mail)

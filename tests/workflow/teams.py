@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.room.model import LogEntry
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.model import Run
     from guildhall.workflow.target import AgentState
 

@@ -15,6 +15,7 @@ from guildhall.core.clock import local_zone, moment
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.workflow.schedules import next_due
 from guildhall.workflow.target import Schedule, parse
+from tests.room.desks import unread
 from tests.workflow.teams import say, send
 from tests.workflow.test_staying import recovered, run, said, start, until, until_stands
 
@@ -34,7 +35,7 @@ def make_due(team: Team, at: str = LONG_AGO) -> None:
 async def ring(team: Team) -> None:
     """The time has come for all schedules."""
     await team.hall.store.write(lambda c: c.exec_driver_sql("UPDATE schedules SET due_at=?", (LONG_AGO,)))
-    for workflow in team.hall.workflows._teams.values():
+    for workflow in team.hall.main.workflows._teams.values():
         workflow.alarms.look_again()
 
 
@@ -88,7 +89,7 @@ def test_a_busy_or_stopped_agent_gets_no_second_one(team: Team) -> None:
         await until_stands(team, "quiet")
         told = [text for sender, text in said(team) if sender == "system"]
         assert 1 <= len(told) <= 2  # the one that it works on, and one that it has not read
-        assert team.room.unread("bob") == []
+        assert unread(team.room, "bob") == []
 
     team.inside(work)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import UsageError
-from guildhall.room import inbox
+from guildhall.room import records as room_records
+from tests.room.desks import unread
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def test_who_fails_by_what_it_does_begins_again_and_is_told_what_was_done(team: 
         assert "channel_read {" not in last
         assert "document_write" not in last  # it was refused
         assert len(last) < 3_000
-        assert team.room.unread("ann") == []
+        assert unread(team.room, "ann") == []
 
     team.inside(work)
 
@@ -80,7 +81,7 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
         assert (told.kind, told.sender, set(told.mentions)) == ("system", "system", {"ann", "person"})
         assert "bob could not handle #2" in told.content
         room = team.room.id
-        dead = team.hall.store.read(lambda connection: inbox.dead_letters(connection, room))
+        dead = team.hall.store.read(lambda connection: room_records.in_status(connection, room, "dead"))
         assert [(agent, mail.message.id) for agent, mail in dead] == [("bob", 2)]
 
     team.inside(look)

@@ -15,6 +15,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict
 from guildhall.room.model import Actor
 from guildhall.room.service import Rooms
+from tests.room.desks import waiting
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def test_every_mention_is_handled_exactly_once(
             with suppress(Conflict):  # it is over already
                 await team.client.rooms.send(team.target(), f"@{to} from outside")
         run = await task
-        while team.room.waiting():  # said when it was over already: the next one begins with it
+        while waiting(team.room):  # said when it was over already: the next one begins with it
             run = await team.run()
         assert run.status == "completed", run.error
         counted = handled(team)
@@ -107,7 +108,7 @@ def test_a_wake_up_that_got_lost_is_made_good_and_wakes_nobody_else(team: Team) 
     team.script(ann=[[{"sleep": 30, "say": "late"}]], bob=[[send("I was asked"), say()]])
 
     async def work(team: Team) -> None:
-        team.hall.workflows._clock = Hurrying()
+        team.hall.main.workflows.clock = Hurrying()
         task = team.begun()
         await team.until(lambda: any(event.data["phase"] == "live" for event in team.heard("workflow")))
         deaf = Rooms(team.hall.store, team.hall.clock).room(team.room.id)

@@ -193,14 +193,16 @@ def load_settings(home: Home, root: Path) -> Settings:
     project = _read(root / PROJECT_SETTINGS, users_alone=_USERS_ALONE)
     allowed = user.env or ()
     wanted = project.env if project.env is not None else allowed
-    budget = min(_or(user.budget, DEFAULT_BUDGET), _or(project.budget, math.inf))
+    budgets = (DEFAULT_BUDGET if user.budget is None else user.budget, project.budget)
+    budget = min(one for one in budgets if one is not None)
+    timeouts = (one.approvals.timeout for one in (user, project) if one.approvals)
     return Settings(
         model=project.model or user.model,
         budget=None if math.isinf(budget) else budget,
         env=tuple(name for name in allowed if name in wanted),
         env_refused=tuple(name for name in wanted if name not in allowed),
         web_search=user.web_search,
-        approvals=Approvals(timeout=_smaller(_timeout(user), _timeout(project))),
+        approvals=Approvals(timeout=min((one for one in timeouts if one is not None), default=None)),
         memory=_tighter_memory(user.memory, project.memory),
         worker_creation=user.worker_creation,
         hall=user.hall or HallSettings(),
@@ -245,18 +247,6 @@ def anchored(model: str, folder: Path) -> str:
     """The model, its script (where it is one) made absolute: a relative one lies in `folder`."""
     kind, _, rest = model.partition(":")
     return f"script:{folder / rest}" if kind == "script" and rest else model
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
-
-
-def _smaller(one: float | None, other: float | None) -> float | None:
-    return min((value for value in (one, other) if value is not None), default=None)
-
-
-def _timeout(settings: _File) -> float | None:
-    return settings.approvals.timeout if settings.approvals else None
 
 
 def _asking_more(user: Manager | None, project: Manager | None) -> Manager:

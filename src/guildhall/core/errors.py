@@ -1,52 +1,5 @@
 """Errors: defines every exception that Guildhall raises on purpose.
 
-    GuildError
-    ├── UsageError            invalid command or call
-    ├── InvalidFile           invalid file of the user, with file, line and field
-    ├── NotFound              unknown worker, run, ask or file
-    │   └── UnknownJob        unknown job
-    ├── Refused               policy refuses the action
-    │   ├── NotTrusted        code of a folder that the user has not trusted, or that has changed since
-    │   ├── WorkerLocked      the worker is locked
-    │   └── WorkerRetired     the worker is retired
-    ├── Conflict              the state of the object does not permit the action
-    │   ├── NotFinished       a job has no result: it is running, has failed or was cancelled
-    │   ├── NotDeletable      a job is running, or has failed
-    │   └── MergeConflict     two branches have changed identical places
-    ├── NotFulfilled          a job ended without its required artifact or result
-    ├── LimitReached          max_turns, max_budget_usd or timeout
-    ├── TimedOut              no answer from outside in time
-    ├── HallUnavailable       the home cannot be used: foreign, damaged, or of another version
-    │   ├── HallInUse         another process holds the lock of the home or database
-    │   └── HallGone          the process of the hall has ended, or is about to
-    ├── ModelFailed           the provider, or the script, could not answer
-    │   ├── KeyRefused        the provider does not accept the key or the login
-    │   ├── NoCredit          the account has no credit or quota left
-    │   ├── UnknownModel      the provider does not have the model, or not for this account
-    │   ├── ContextTooLong    the conversation exceeds the context of the model
-    │   ├── RateLimited       too many requests or tokens in too short a time
-    │   ├── Overloaded        the provider is overloaded
-    │   ├── NotReachable      no connection, or no answer in time
-    │   ├── ScriptMismatch    the request to the scripted model differs from the script's expectation
-    │   └── ScriptExhausted   the script has no answer for this call
-    ├── ModelUnusable         no model, no key, no price
-    │   └── NoModel           no model set for the worker
-    ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
-    │   └── ServerGone        an MCP server that the run has used is gone
-    ├── MemberFailed          a guild member did not carry out a request
-    │   ├── MemberTimedOut    no answer in time
-    │   ├── MemberUnreachable no answer over HTTP
-    │   └── MemberRefused     the answer is an error, or invalid
-    ├── GitFailed             a git command failed
-    ├── RuntimeFailed         the runtime broke between the doors
-    │   ├── RuntimeCrashed    the process of a run ended before the run did
-    │   ├── RuntimeMissing    the program of a runtime is not installed
-    │   ├── RuntimeOutdated   the program is older than the oldest version that works
-    │   ├── RuntimeUnusable   the program is installed and cannot be started
-    │   └── RuntimeToolless   the program did not reach the run's tools
-    ├── ReplayDiffers         a replay differs from the record
-    └── Interrupted           the user pressed Ctrl-C
-
 `hint` names the next action of the user. `where` is `file:line` or a field.
 
 Invariant: each class has a stable `code` of its own. Subclasses inherit `exit_code` and `http_status`.
@@ -83,7 +36,7 @@ class ErrorInfo(TypedDict):
 
 
 class GuildError(Exception):
-    """Something went wrong that a person can act on."""
+    """An error that the user can act on."""
 
     code = "error"
     exit_code = 1  # of a command that ends with this error
@@ -107,7 +60,7 @@ class GuildError(Exception):
 
 
 class UsageError(GuildError):
-    """The command or the call is wrong in itself."""
+    """The command or the call is invalid."""
 
     code = "usage"
     exit_code = 2
@@ -128,7 +81,7 @@ class InvalidFile(GuildError):
 
 
 class NotFound(GuildError):
-    """There is no such thing."""
+    """There is no such worker, run, ask or file."""
 
     code = "not_found"
     exit_code = 3
@@ -142,7 +95,7 @@ class UnknownJob(NotFound):
 
 
 class Refused(GuildError):
-    """Policy does not permit it."""
+    """Policy refuses the action."""
 
     code = "refused"
     exit_code = 4
@@ -150,32 +103,32 @@ class Refused(GuildError):
 
 
 class NotTrusted(Refused):
-    """Code of a folder would have to run that no person has trusted, or that has changed since."""
+    """The user has not trusted code that would be executed, or the code has changed since."""
 
     code = "not_trusted"
 
 
 class WorkerLocked(Refused):
-    """The worker is locked; nothing changes it until it is unlocked."""
+    """The worker is locked and cannot be changed until it is unlocked."""
 
     code = "worker_locked"
 
 
 class WorkerRetired(Refused):
-    """The worker is retired; it takes no new work."""
+    """The worker is retired and accepts no new work."""
 
     code = "worker_retired"
 
 
 class Conflict(GuildError):
-    """The thing is in a state that does not permit this."""
+    """The state of the object does not permit the action."""
 
     code = "conflict"
     http_status = 409
 
 
 class NotFinished(Conflict):
-    """A job has no result: it is running, or it has failed or was cancelled. `job` and `status` say which."""
+    """A job has no result: it is running, has failed or was cancelled. `job` and `status` say which."""
 
     code = "not_finished"
     more = ("job", "status")
@@ -189,13 +142,13 @@ class NotFinished(Conflict):
 
 
 class NotDeletable(Conflict):
-    """A job is running, or has failed: it is not simply deleted."""
+    """A job is running or has failed, so that deleting it needs `force`."""
 
     code = "not_deletable"
 
 
 class MergeConflict(Conflict):
-    """Two lines of work have changed the same places. `files` are those; neither line was moved."""
+    """Two branches have changed identical places, in `files`. Neither branch was moved."""
 
     code = "merge_conflict"
     more = ("files",)
@@ -206,7 +159,7 @@ class MergeConflict(Conflict):
 
 
 class NotFulfilled(GuildError):
-    """A job ended without what it had to give: an artifact, or a result of the declared form."""
+    """A job ended without its required artifact or result."""
 
     code = "not_fulfilled"
 
@@ -228,7 +181,7 @@ class LimitReached(GuildError):
 
 
 class TimedOut(GuildError):
-    """Something did not answer in time."""
+    """No answer from outside in time."""
 
     code = "timed_out"
     exit_code = 6
@@ -236,7 +189,7 @@ class TimedOut(GuildError):
 
 
 class HallUnavailable(GuildError):
-    """The home cannot be opened: in use, foreign, or made by another version."""
+    """The home cannot be used: in use, foreign, damaged, or of another version."""
 
     code = "hall_unavailable"
     exit_code = 7
@@ -244,13 +197,13 @@ class HallUnavailable(GuildError):
 
 
 class HallInUse(HallUnavailable):
-    """Another process holds the lock of the home, or of the database of a workflow."""
+    """Another process holds the lock of the home or of the database of a workflow."""
 
     code = "hall_in_use"
 
 
 class HallGone(HallUnavailable):
-    """The process of the hall has ended, has died, or is about to leave."""
+    """The process of the hall has ended or is about to exit."""
 
     code = "hall_gone"
 
@@ -282,49 +235,49 @@ class ModelFailed(GuildError):
 
 
 class KeyRefused(ModelFailed):
-    """The provider does not accept the key, or the login; or it may not use this model."""
+    """The provider does not accept the key or the login, or not for this model."""
 
     code = "key_refused"
 
 
 class NoCredit(ModelFailed):
-    """The account behind the key has no credit or quota left."""
+    """The account has no credit or quota left."""
 
     code = "no_credit"
 
 
 class UnknownModel(ModelFailed):
-    """The provider has no model of this name, or not for this account."""
+    """The provider does not have the model, or not for this account."""
 
     code = "unknown_model"
 
 
 class ContextTooLong(ModelFailed):
-    """The conversation is longer than the model takes."""
+    """The conversation exceeds the context of the model."""
 
     code = "context_too_long"
 
 
 class RateLimited(ModelFailed):
-    """Too much was asked in too short a time. It passes."""
+    """Too many requests or tokens in too short a time."""
 
     code = "rate_limited"
 
 
 class Overloaded(ModelFailed):
-    """The provider has too much to do. It passes."""
+    """The provider is overloaded."""
 
     code = "model_overloaded"
 
 
 class NotReachable(ModelFailed):
-    """There is no connection to the provider, or it did not answer in time."""
+    """No connection to the provider, or no answer in time."""
 
     code = "model_not_reachable"
 
 
 class ScriptMismatch(ModelFailed):
-    """The scripted model was asked something that its script does not expect."""
+    """The request to the scripted model differs from the script's expectation."""
 
     code = "script_mismatch"
 
@@ -336,7 +289,7 @@ class ScriptExhausted(ModelFailed):
 
 
 class ModelUnusable(GuildError):
-    """There is no model to ask: none named, no key, no price for a dollar limit."""
+    """No model can be used: no model named, no key, or no price for a limit in dollars."""
 
     code = "model_unusable"
     exit_code = 2
@@ -355,19 +308,19 @@ class ToolUnavailable(GuildError):
 
 
 class ServerGone(ToolUnavailable):
-    """A server of tools that the run has used is there no more. The call that needed it was not made."""
+    """An MCP server that the run has used is gone. The call that needed it was not made."""
 
     code = "server_gone"
 
 
 class MemberFailed(GuildError):
-    """A guild member did not do what it was asked."""
+    """A guild member did not carry out a request."""
 
     code = "member_failed"
 
 
 class MemberTimedOut(MemberFailed):
-    """A member did not answer in time. What it was asked to do, it may have done."""
+    """A member did not answer in time. It may have carried out the request."""
 
     code = "member_timed_out"
     exit_code = 6
@@ -375,7 +328,7 @@ class MemberTimedOut(MemberFailed):
 
 
 class MemberUnreachable(MemberFailed):
-    """A member gave no answer over HTTP. `status` is its HTTP status; `sent`: it may have heard what was asked."""
+    """A member did not answer over HTTP. `status` is its HTTP status; `sent`: the request may have arrived."""
 
     code = "member_unreachable"
     http_status = 502
@@ -387,7 +340,7 @@ class MemberUnreachable(MemberFailed):
 
 
 class MemberRefused(MemberFailed):
-    """A member's answer is an error of the protocol, with `rpc_code` and `data`, or is no answer at all."""
+    """A member's answer is a protocol error, with `rpc_code` and `data`, or is invalid."""
 
     code = "member_refused"
     http_status = 502
@@ -406,55 +359,55 @@ class MemberRefused(MemberFailed):
 
 
 class GitFailed(GuildError):
-    """Git did not do what it was asked."""
+    """A git command failed."""
 
     code = "git_failed"
 
 
 class RuntimeFailed(GuildError):
-    """The runtime broke between the two doors."""
+    """The runtime broke between the doors."""
 
     code = "runtime_failed"
 
 
 class RuntimeCrashed(RuntimeFailed):
-    """The process of a run ended before the run did. What it had done is on record: resumed, it goes on there."""
+    """The process of a run ended before the run did. The run can be resumed from its record."""
 
     code = "runtime_crashed"
 
 
 class RuntimeMissing(RuntimeFailed):
-    """The program that a runtime needs is not installed."""
+    """The program of a runtime is not installed."""
 
     code = "runtime_missing"
 
 
 class RuntimeOutdated(RuntimeFailed):
-    """The program that a runtime needs is older than the oldest that works."""
+    """The program of a runtime is older than the oldest version that works."""
 
     code = "runtime_outdated"
 
 
 class RuntimeUnusable(RuntimeFailed):
-    """The program that a runtime needs is there, and cannot be started or is something else."""
+    """The program of a runtime is installed and cannot be started, or is another program."""
 
     code = "runtime_unusable"
 
 
 class RuntimeToolless(RuntimeFailed):
-    """The program of a runtime did not reach the run's tools, so it was not let go on without them."""
+    """The program of a runtime did not reach the run's tools and was ended."""
 
     code = "runtime_toolless"
 
 
 class ReplayDiffers(GuildError):
-    """A replay met something else than what is on record."""
+    """A replay differs from the record."""
 
     code = "replay_differs"
 
 
 class Interrupted(GuildError):
-    """The person interrupted it."""
+    """The user interrupted the command."""
 
     code = "interrupted"
     exit_code = 130

@@ -1,7 +1,6 @@
 """YAML and JSON reader: reads the user's files with the line of every field and validates them by models.
 
-Does not write YAML from plain data (see `core.yaml_writer`). `keeping` returns a round-trip editor that preserves
-comments, order and quotes. Not a general YAML library.
+Does not write YAML (see `core.yaml_writer`) or edit it (see `core.yaml_edit`). Not a general YAML library.
 
 Invariant: every error names the file, and an error about a field names its line and the field.
 """
@@ -389,14 +388,3 @@ def shown(value: Any) -> str:
     except ValueError:  # a whole number of thousands of digits
         return "a very long number"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-def keeping() -> Any:
-    """A reader and writer that keeps comments, order and quotes, for changing what a person has written."""
-    from ruamel.yaml import YAML
-
-    ruamel: Any = YAML(typ="rt")
-    ruamel.preserve_quotes = True
-    ruamel.width = 4096
-    ruamel.composer.warn_double_anchors = False
-    return ruamel

@@ -9,7 +9,6 @@ is written.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from dataclasses import replace
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-from guildhall.core import yaml
+from guildhall.core import yaml, yaml_edit
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.ids import LONGEST_NAME, is_name
@@ -74,15 +73,16 @@ def _parsed(text: str) -> Any:
 
 
 def _first_right(texts: Iterator[str], expected: dict[str, Any]) -> str:
-    """The first text that says exactly what it should: each is read back before it is used."""
-    for text in texts:
-        try:
-            read: dict[str, Any] = _parsed(text) or {}
-        except GuildError:
-            continue
-        if {**read, "projects": read.get("projects") or {}} == expected:
-            return text
-    raise Conflict("config.yaml is written in a way that cannot be changed safely", hint=_HINT)
+    """Return the first text with the expected data. Raise Conflict if there is none."""
+    from pathlib import Path
+
+    def normalise(data: dict[str, Any] | None) -> dict[str, Any]:
+        return {"projects": {}, **{name: value for name, value in (data or {}).items() if name != "projects" or value}}
+
+    text = yaml_edit.first_reading_as(expected, texts, Path("config.yaml"), normalise=normalise)
+    if text is None:
+        raise Conflict("config.yaml is written in a way that cannot be changed safely", hint=_HINT)
+    return text
 
 
 def _with(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _with(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
         column = node.value[0][0].start_mark.column
         at = _end_of(ended, node)
         yield ended[:at] + "".join(f"{' ' * column}{line}\n" for line in lines) + ended[at:]
-    yield _round_trip(text, partial(_set, name=name, fields=dict(fields)))
+    yield yaml_edit.round_trip(text, partial(_set, name=name, fields=dict(fields)))
 
 
 def _without(text: str, name: str) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _without(text: str, name: str) -> Iterator[str]:
         last = place == len(starts) - 1
         end = _end_of(text, node) if last else text.rfind("\n", 0, starts[place + 1][1].index) + 1
         yield text[:start] + text[end:]
-    yield _round_trip(text, partial(_unset, name=name))
+    yield yaml_edit.round_trip(text, partial(_unset, name=name))
 
 
 def _with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[st
     for start, end, field in sorted(places, reverse=True):
         new = new[:start] + json.dumps(fields[field], ensure_ascii=False) + new[end:]
     yield new
-    yield _round_trip(text, partial(_update, name=name, fields=fields))
+    yield yaml_edit.round_trip(text, partial(_update, name=name, fields=fields))
 
 
 def _end_of(text: str, node: Any) -> int:
@@ -136,7 +136,7 @@ def _end_of(text: str, node: Any) -> int:
 
 
 def _field(text: str, name: str) -> Any:
-    tree = yaml.keeping().compose(text) if text.strip() else None
+    tree = yaml_edit.compose(text)
     pairs: list[tuple[Any, Any]] = tree.value if tree is not None and not isinstance(tree.value, str) else []
     return next((value for key, value in pairs if key.value == name), None)
 
@@ -153,17 +153,6 @@ def _update(tree: Any, name: str, fields: Mapping[str, str]) -> None:
 
 def _unset(tree: Any, name: str) -> None:
     del tree["projects"][name]
-
-
-def _round_trip(text: str, change: Any) -> str:
-    ruamel = yaml.keeping()
-    tree = ruamel.load(text)
-    if tree is None:
-        return ""
-    change(tree)
-    out = io.StringIO()
-    ruamel.dump(tree, out)
-    return out.getvalue()
 
 
 _Count = Annotated[StrictInt, Field(gt=0, le=1000)]

@@ -3,7 +3,30 @@
 A room belongs to a workflow and a tag. Every change is an operation with a name, a transaction and a log entry.
 
 Above: workflow, which starts the runs of agents when they have mail; hall and cli, for the commands of the user.
-Below: tools (the room tools), sandbox (the files of documents), store, core.
+Below: workers (the names of the room tools), tools, sandbox (the files of documents), store, core.
 Does not know runs or workflows: a run is only an id here. Does not start agents; it only announces new mail. Never
 imports its siblings memory, models and runtimes.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.room.model import Actor as Actor
+    from guildhall.room.model import Message as Message
+    from guildhall.room.model import Proposal as Proposal
+    from guildhall.room.model import RoomEvent as RoomEvent
+    from guildhall.room.model import RoomListener as RoomListener
+    from guildhall.room.operation import operation as operation
+    from guildhall.room.replay import RoomReplay as RoomReplay
+    from guildhall.room.service import Room as Room
+    from guildhall.room.service import Rooms as Rooms
+    from guildhall.room.service import RoomSettings as RoomSettings
+    from guildhall.room.service import perform_in as perform_in
+    from guildhall.room.tools import RoomTools as RoomTools
+    from guildhall.room.tools import room_tools as room_tools
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

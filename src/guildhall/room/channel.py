@@ -111,26 +111,23 @@ def post(
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
     hops = hops_of(turn) if hops is None else hops
     to_agents = [name for name in reached if name != PERSON]
-    resource = None
-    content = text
+    resource, content = None, text
     if len(text) > LONG:
-        resource = keep(turn, text, "text/plain")
+        resource = keep(turn, text)
         content = f"{text[:_BEGINNING]}\n[...] The whole text has {len(text):,} characters: resource {resource}"
     held = bool(to_agents) and _held(turn, hops, kind, sender, content, reached)
     number = records.add_message(
         turn.connection,
         turn.room.id,
-        {
-            "kind": kind,
-            "sender": sender,
-            "content": content,
-            "mentions": list(reached),
-            "resource": resource,
-            "hops": hops,
-            "run": turn.actor.run,
-            "key": turn.actor.key,
-            "at": turn.at,
-        },
+        kind=kind,
+        sender=sender,
+        content=content,
+        mentions=list(reached),
+        resource=resource,
+        hops=hops,
+        run=turn.actor.run,
+        key=turn.actor.key,
+        at=turn.at,
     )
     priority = _priority(sender, kind, everyone=found.everyone and not addressed)
     records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if held else "unread")
@@ -144,18 +141,13 @@ def post(
 
 
 def _held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
-    """Whether a message does not go out: it has come too far, or those who talk are to be stopped."""
+    """Return True if a message is held: it exceeds `max_hops` or `max_repeats`, or agents have only talked too long."""
     if hops > turn.room.max_hops or (turn.room.holding and hops > 0 and kind == "message"):
         return True
-    return _said_too_often(turn, sender, content, reached)
-
-
-def _said_too_often(turn: Turn, sender: str, text: str, reached: Sequence[str]) -> bool:
-    """Whether an agent has said this to the same agents as often as it may, since somebody from outside spoke."""
     if turn.actor.run is None or sender in (PERSON, SYSTEM):
         return False
     before = records.since_outside(turn.connection, turn.room.id, _LOOKED_AT, sender)
-    wording = _wording(text)
+    wording = _wording(content)
     same = [one for one in before if set(one.mentions) == set(reached) and _wording(one.content) == wording]
     return len(same) >= turn.room.max_repeats
 

@@ -46,27 +46,27 @@ class Shelf(Protocol):
     """Texts by path. The paths that come here have passed `check_path`."""
 
     async def read(self, path: str) -> str | None:
-        """The text; None: there is none. An error: something is there that is no text."""
+        """Return the text, or None if there is no document. Raise InvalidFile if it is not text."""
         ...
 
     async def write(self, path: str, content: str) -> None:
-        """Puts a text there, all at once: whoever looks meanwhile, or after a crash, sees the old or the new."""
+        """Write a text atomically: a reader, also after a crash, sees the old or the new text."""
         ...
 
     async def tidy(self) -> None:
-        """Takes away what a crash has left of a text that was being written."""
+        """Remove half-written files that a crash has left."""
         ...
 
     async def list(self) -> list[Listed]:
-        """What is there, in order."""
+        """Return every document, by path."""
         ...
 
 
+@dataclass(frozen=True)
 class FileShelf:
     """Documents as files beneath a folder, which is made when the first is written."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder
+    _path: Path
 
     async def read(self, path: str) -> str | None:
         return await asyncio.to_thread(self._read, path)
@@ -130,13 +130,13 @@ class FileShelf:
         return Rooted(View(cwd=self._path, folders=(folder,))), folder
 
 
+@dataclass(frozen=True)
 class TableShelf:
     """Documents in the database: nothing on the disk."""
 
-    def __init__(self, store: Store, clock: Clock, room: str) -> None:
-        self._store = store
-        self._clock = clock
-        self._room = room
+    _store: Store
+    _clock: Clock
+    _room: str
 
     async def read(self, path: str) -> str | None:
         return self._store.read(lambda connection: records.document(connection, self._room, path))

@@ -1,22 +1,21 @@
 """The documents of a room: checks permissions, and makes each change exactly once.
 
 A change is recorded as intended, then made, then recorded as done in the transaction of its operation. After a crash,
-a repeated call continues: the content of the document shows whether the change was made. Decided proposals are
-appended to `decisions.md`.
+a repeated call continues: the content of the document shows whether the change was made.
 Does not store the content (`document_stores.py`) or the SQL of the document log (`shared_records.py`).
 
-Invariant: one document operation at a time in a room (`Room.access`). The lock excludes operations that change the
-permissions of documents, so the log has no such operation between the permission check of a change and its entry.
+Invariant: `Room.perform` performs one document operation at a time, and excludes operations that change permissions.
+So the log has no such operation between the permission check of a change and its entry.
 """
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, UsageError
+from guildhall.core.clock import Clock, stamp
+from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
 from guildhall.core.text import did_you_mean
 from guildhall.room import channel, voting
@@ -24,7 +23,7 @@ from guildhall.room import records as room_records
 from guildhall.room import shared_records as records
 from guildhall.room.document_stores import Listed, Shelf, check_path
 from guildhall.room.model import PERSON, SYSTEM, Actor, Said, check_line, check_text, pin
-from guildhall.room.operation import READS, WRITES, begin, operation, raise_refusal, recorded_result
+from guildhall.room.operation import READS, WRITES, begin, operation
 from guildhall.room.text import decision_text
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.operation import Also, Effect, Operation, Turn
-    from guildhall.room.room import Check, Room
+    from guildhall.room.operation import Effect, Turn
     from guildhall.store.engine import Store
 
 DEFAULT = "notes.md"
@@ -42,131 +40,105 @@ _ARCHIVE = "archive/"  # before the id of a proposal, in the key of the call tha
 _MAX_DIFFERENCE = 4_000  # characters
 
 
+@dataclass(frozen=True)
 class Documents:
     """The documents of one room."""
 
-    def __init__(self, room: Room, shelf: Shelf, store: Store) -> None:
-        self._room = room
-        self._shelf = shelf
-        self._store = store
+    room: str
+    shelf: Shelf
+    store: Store
+    clock: Clock
 
     async def look(self, file: str | None = None) -> tuple[str, str, str]:
         """Return the path, the content and the hash of a document, without a log entry."""
         path = check_path(file or DEFAULT)
-        content = await self._shelf.read(path)
+        content = await self.shelf.read(path)
         if content is None:
             raise await self._missing(path)
         return path, content, pin(content)
 
     async def digest(self, file: str | None = None) -> str | None:
         """Return the hash of a document, or None if there is no such document."""
-        content = await self._shelf.read(check_path(file or DEFAULT))
+        content = await self.shelf.read(check_path(file or DEFAULT))
         return None if content is None else pin(content)
 
     async def tidy(self) -> None:
         """Remove half-written files that a crash has left."""
-        async with self._room.access:
-            await self._shelf.tidy()
+        await self.shelf.tidy()
 
     async def listing(self) -> list[Listed]:
         """Return every document, without a log entry."""
-        return await self._shelf.list()
-
-    async def perform(
-        self,
-        operation: Operation,
-        actor: Actor,
-        arguments: Mapping[str, Any],
-        check: Check | None = None,
-        also: Also | None = None,
-    ) -> Mapping[str, Any]:
-        """Perform a document operation: first its part outside of the database, then its transaction."""
-        async with self._room.access:
-            before = self._store.read(lambda c: recorded_result(c, self._room.id, operation.name, actor))
-            if before is not None:
-                return raise_refusal(before)
-            try:
-                effect: Effect = await operation.function(DocumentCall(self, actor, operation.name), **arguments)
-            except GuildError as error:
-                effect = partial(_refuse, error)
-            return await self._room.commit(operation, actor, arguments, effect, check, also)
-
-    async def change(self, op: str, actor: Actor, file: str | None, content: str, base: str | None = None) -> Effect:
-        """Change a document, and return the effect that records the change as done."""
-        path = check_path(file or DEFAULT)
-        check_text(content, "the content")
-        base = check_line(base, "the base") if base else None
-        self._store.read(lambda connection: _may_change(connection, self._room.id, actor, op, path))
-        current = await self._shelf.read(path)
-        id, text, new = await self._intend(op, actor, path, current, content, base)
-        if text != current:
-            await self._shelf.write(path, text)
-        return lambda turn: _changed(turn, id, path, text, new=new)
+        return await self.shelf.list()
 
     def decision(self, number: int) -> str:
         """Return the entry of a proposal in the archive of decisions. Raise NotFound if there is no such proposal."""
 
         def read(connection: Connection) -> str:
-            proposal = voting.proposal_in(connection, self._room.id, str(number))
-            return decision_text(proposal, room_records.votes_of(connection, self._room.id, number))
+            proposal = voting.proposal_in(connection, self.room, str(number))
+            return decision_text(proposal, room_records.votes_of(connection, self.room, number))
 
-        return self._store.read(read)
-
-    async def _intend(
-        self, op: str, actor: Actor, path: str, current: str | None, content: str, base: str | None
-    ) -> tuple[int, str, bool]:
-        """Record a change before it is made. Return its number, the new content, and whether the document is new."""
-        held = None if current is None else pin(current)
-        intent = self._store.read(lambda connection: _intent(connection, self._room.id, actor))
-        if intent is not None and intent.content is not None and held in (intent.before, intent.digest):
-            return intent.id, intent.content, intent.before is None
-        if intent is not None:
-            await self._store.write(lambda connection: records.settle_document(connection, intent.id, "dropped"))
-            if op != "document_write":
-                hint = "Read it, and make the change again if it is not there."
-                raise Conflict(f"this was interrupted, and {path} has been changed by hand since", hint=hint)
-        text = self._made(op, actor, path, current, content, base)
-        check_text(text, "the document")
-        at = self._room.now()
-        values = {"before": held, "digest": pin(text), "content": text, "status": "intended"}
-        action = op.removeprefix("document_")
-
-        def note(connection: Connection) -> int:
-            _note_edit(connection, self._room.id, path, current, at)
-            return records.note_document(connection, self._room.id, path, action, actor, at, **values)
-
-        return await self._store.write(note), text, held is None
-
-    def _made(self, op: str, actor: Actor, path: str, current: str | None, content: str, base: str | None) -> str:
-        if op == "document_create" and current is not None:
-            raise Conflict(f"there is a document {path} already", hint="Use document_write or document_append.")
-        if op in ("document_append", "archive"):
-            gap = "\n" if current and not current.endswith("\n") else ""
-            return f"{current or ''}{gap}{content}"
-        if op == "document_write":
-            self._store.read(lambda connection: _must_be_based(connection, self._room.id, actor, path, current, base))
-        return content
+        return self.store.read(read)
 
     async def _missing(self, path: str) -> NotFound:
-        listed: list[Listed] = await self._shelf.list()
+        listed: list[Listed] = await self.shelf.list()
         hint = did_you_mean(path, [one.path for one in listed]) or "There are no documents yet."
         return NotFound(f"there is no document {path}", hint=hint)
 
 
 @dataclass(frozen=True)
-class DocumentCall:
+class DocumentCall(Documents):
     """One call of a document operation, before its transaction."""
 
-    documents: Documents
     actor: Actor
     op: str
 
     async def change(self, file: str | None, content: str, base: str | None = None) -> Effect:
-        return await self.documents.change(self.op, self.actor, file, content, base)
+        """Change a document, and return the effect that records the change as done."""
+        path = check_path(file or DEFAULT)
+        check_text(content, "the content")
+        base = check_line(base, "the base") if base else None
+        self.store.read(lambda connection: _may_change(connection, self.room, self.actor, self.op, path))
+        current = await self.shelf.read(path)
+        id, text, new = await self._intend(path, current, content, base)
+        if text != current:
+            await self.shelf.write(path, text)
+        return lambda turn: _changed(turn, id, path, text, new=new)
 
+    async def _intend(self, path: str, current: str | None, content: str, base: str | None) -> tuple[int, str, bool]:
+        """Record a change before it is made. Return its number, the new content, and whether the document is new."""
+        held = None if current is None else pin(current)
+        run, key = self.actor.run, self.actor.key
+        intent = self.store.read(lambda c: records.intended(c, self.room, run, key)) if run and key else None
+        if intent is not None and intent.content is not None and held in (intent.before, intent.digest):
+            return intent.id, intent.content, intent.before is None
+        if intent is not None:
+            await self.store.write(lambda connection: records.settle_document(connection, intent.id, "dropped"))
+            if self.op != "document_write":
+                hint = "Read it, and make the change again if it is not there."
+                raise Conflict(f"this was interrupted, and {path} has been changed by hand since", hint=hint)
+        text = self._made(path, current, content, base)
+        check_text(text, "the document")
+        at = stamp(self.clock.now())
+        values = {"before": held, "digest": pin(text), "content": text, "status": "intended"}
+        action = self.op.removeprefix("document_")
 
-def _refuse(error: GuildError, _: Turn) -> NoReturn:
-    raise error
+        def note(connection: Connection) -> int:
+            if current is not None and records.content_of(connection, self.room, path, pin(current)) is None:
+                edit = {"digest": held, "content": current, "status": "done"}  # by hand, and about to be replaced
+                records.note_document(connection, self.room, path, records.EDIT, Actor(name="hand"), at, **edit)
+            return records.note_document(connection, self.room, path, action, self.actor, at, **values)
+
+        return await self.store.write(note), text, held is None
+
+    def _made(self, path: str, current: str | None, content: str, base: str | None) -> str:
+        if self.op == "document_create" and current is not None:
+            raise Conflict(f"there is a document {path} already", hint="Use document_write or document_append.")
+        if self.op in ("document_append", "archive"):
+            gap = "\n" if current and not current.endswith("\n") else ""
+            return f"{current or ''}{gap}{content}"
+        if self.op == "document_write":
+            self.store.read(lambda connection: _must_be_based(connection, self.room, self.actor, path, current, base))
+        return content
 
 
 # Operations
@@ -193,7 +165,7 @@ async def document_read(call: DocumentCall, file: str | None = DEFAULT) -> Effec
     Args:
         file: Its path, such as notes.md or plan/week-1.md.
     """
-    path, content, _ = await call.documents.look(file)
+    path, content, _ = await call.look(file)
     return lambda turn: _looked(turn, path, content)
 
 
@@ -236,7 +208,7 @@ async def document_create(call: DocumentCall, file: str, content: str) -> Effect
 @operation(READS, kind="document", show=_listing_text)
 async def document_list(call: DocumentCall) -> Effect:
     """List the documents of the team, with their sizes."""
-    listed = [{"path": one.path, "size": one.size} for one in await call.documents.listing()]
+    listed = [{"path": one.path, "size": one.size} for one in await call.listing()]
     return lambda _: {"documents": listed}
 
 
@@ -271,27 +243,13 @@ async def archive(call: DocumentCall) -> Effect:
     if prefix != _ARCHIVE or not (digits.isascii() and digits.isdigit()) or call.actor.name != SYSTEM:
         raise UsageError("archive: only the room archives a decision")
     number = int(digits)
-    done = await call.change(DECISIONS, call.documents.decision(number))
+    done = await call.change(DECISIONS, call.decision(number))
 
     def record(turn: Turn) -> Mapping[str, Any] | None:
         room_records.change(turn.connection, turn.room.id, number, archived=True)
         return done(turn)
 
     return record
-
-
-def _intent(connection: Connection, room: str, actor: Actor) -> records.Intent | None:
-    if actor.run is None or actor.key is None:
-        return None
-    return records.intended(connection, room, actor.run, actor.key)
-
-
-def _note_edit(connection: Connection, room: str, path: str, current: str | None, at: str) -> None:
-    """Record a version that was written by hand before it is replaced."""
-    if current is None or records.content_of(connection, room, path, pin(current)) is not None:
-        return
-    values = {"digest": pin(current), "content": current, "status": "done"}
-    records.note_document(connection, room, path, records.EDIT, Actor(name="hand"), at, **values)
 
 
 def _may_change(connection: Connection, room: str, actor: Actor, op: str, path: str) -> None:

@@ -1,7 +1,7 @@
 """The file export of a room: writes channel.md, _state/inbox-state.json and _state/proposals.json.
 
-Serves `provider: file`, for people and other programs. The files are updated after each commit. channel.md is rebuilt
-when the room is opened, or when another program has changed the size of the file.
+Serves `provider: file`. The files are updated after each commit. channel.md is rebuilt when the room is opened, or when
+another program has changed its size.
 Does not export documents (`document_stores.py`).
 
 Invariant: the hall never reads the exported files back. The database is the room.

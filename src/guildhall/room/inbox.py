@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import UsageError
 from guildhall.room import records
-from guildhall.room.model import DeliveryStatus, Mail, Seen, check_seat
+from guildhall.room.model import DeliveryStatus, Mail, check_seat
 from guildhall.room.operation import READS, WRITES, Turn, operation
 from guildhall.room.text import mail_text
 
@@ -39,37 +39,12 @@ def unread(connection: Connection, room: str, agent: str) -> list[Mail]:
     return batch
 
 
-def left(connection: Connection, room: str, agent: str, batch: Sequence[Mail]) -> int:
-    """Return the number of unread messages after a batch."""
-    return records.count_unread_after(connection, room, agent, batch[-1].message.id) if batch else 0
-
-
-def waiting(connection: Connection, room: str) -> dict[str, int]:
-    """Return the number of unread messages of each agent that has some. Held, done and dead ones do not count."""
-    return records.count_unread(connection, room)
-
-
 def marks(batch: Sequence[Mail]) -> dict[str, Any]:
     """Return the numbers of the messages in a batch, the last of them, and their largest number of hops."""
     if not batch:
         return {}
     numbers = [mail.message.id for mail in batch]
     return {"until": numbers[-1], "hops": max(mail.message.hops for mail in batch), "messages": numbers}
-
-
-def seen(connection: Connection, room: str, run: str) -> Seen:
-    """Return the last message of its inbox that a run was shown, and the largest number of hops."""
-    return records.seen(connection, room, run)
-
-
-def dead_letters(connection: Connection, room: str, agent: str | None = None) -> list[tuple[str, Mail]]:
-    """Return the dead letters of an agent, or of all: agent and mail."""
-    return records.in_status(connection, room, agent, "dead")
-
-
-def held_mail(connection: Connection, room: str) -> list[tuple[str, Mail]]:
-    """Return the messages that are held until the user decides about them: agent and mail."""
-    return records.in_status(connection, room, None, "held")
 
 
 # Operations of agents
@@ -79,7 +54,7 @@ def held_mail(connection: Connection, room: str) -> list[tuple[str, Mail]]:
 def inbox_read(turn: Turn) -> dict[str, Any]:
     """Read your unread mentions. Reading leaves them unread: they are handled when your run ends well."""
     batch = unread(turn.connection, turn.room.id, turn.actor.name)
-    left = waiting(turn.connection, turn.room.id).get(turn.actor.name, 0) - len(batch)
+    left = records.count_unread(turn.connection, turn.room.id).get(turn.actor.name, 0) - len(batch)
     return {"text": mail_text(batch, left), **marks(batch)}
 
 
@@ -91,7 +66,7 @@ def inbox_ack(turn: Turn, until: int) -> dict[str, Any]:
         until: The number of the last message that you have handled; older ones are handled with it.
     """
     run = turn.actor.run
-    shown = seen(turn.connection, turn.room.id, run).until if run else 0
+    shown = records.seen(turn.connection, turn.room.id, run).until if run else 0
     if not 1 <= until <= shown:
         known = f"You have seen your inbox up to {shown}." if shown else "Read it first with inbox_read."
         raise UsageError(f"until: you have not seen message {until} in your inbox", hint=known)

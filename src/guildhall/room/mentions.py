@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from guildhall.room.model import ALL, PERSON, Said
@@ -137,18 +138,12 @@ def _prose(text: str) -> str:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Stretches without an empty line, and the empty lines between them: inline code ends with its paragraph."""
-    block: list[str] = []
-    for line in lines:
-        if line.strip():
-            block.append(line)
-            continue
-        if block:
+    """Yield each paragraph and each empty line. Inline code ends with its paragraph."""
+    for is_text, block in groupby(lines, key=lambda line: bool(line.strip())):
+        if is_text:
             yield "\n".join(block)
-            block = []
-        yield ""
-    if block:
-        yield "\n".join(block)
+        else:
+            yield from ("" for _ in block)
 
 
 def _without_ticks(block: str) -> str:

@@ -73,10 +73,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Who does something in a room. Known from the connection, never from an argument.
-
-    With a run and a key, it is one call of that run: the same one again has the same result and no second effect.
-    """
+    """Who performs an operation. With a run and a key, it is one call of that run."""
 
     name: str
     run: str | None = None
@@ -152,9 +149,6 @@ class Seat:
     task: str | None = None
     state: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"agent": self.agent, "task": self.task, "state": self.state}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
@@ -171,17 +165,7 @@ class Message:
     at: str
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "sender": self.sender,
-            "content": self.content,
-            "mentions": list(self.mentions),
-            "resource": self.resource,
-            "hops": self.hops,
-            "run": self.run,
-            "at": self.at,
-        }
+        return {**vars(self), "mentions": list(self.mentions)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +188,9 @@ class Seen:
     hops: int | None = None  # None: it was shown nothing
 
 
+_NAMES = ("reached", "missed", "overlooked")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Posted:
     """What became of a message: whom it reaches, which mentions miss, and whether it goes out at all."""
@@ -216,19 +203,12 @@ class Posted:
     resource: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "reached": list(self.reached),
-            "missed": list(self.missed),
-            "overlooked": list(self.overlooked),
-            "held": self.held,
-            "resource": self.resource,
-        }
+        return {**vars(self), **{name: list(getattr(self, name)) for name in _NAMES}}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Posted:
-        lists = {name: tuple(data[name]) for name in ("reached", "missed", "overlooked")}
-        return Posted(id=data["id"], held=data["held"], resource=data["resource"], **lists)
+        names = {name: tuple(data[name]) for name in _NAMES}
+        return Posted(id=data["id"], held=data["held"], resource=data["resource"], **names)
 
 
 ProposalType = Literal["election", "decision", "approval", "assignment"]
@@ -266,6 +246,10 @@ class Proposal:
         return f"{PROPOSAL}-{self.number}"
 
     @property
+    def form(self) -> str:
+        return f"{self.type}, {self.resolution}, {'binding' if self.binding else 'advisory'}"
+
+    @property
     def passed(self) -> bool:
         """Whether an approval was given: its first option is the one that gives it."""
         return self.status == "resolved" and self.result == self.options[0]
@@ -275,6 +259,15 @@ class Proposal:
         listed = {name: list(getattr(self, name)) for name in ("options", "guards", "eligible")}
         rest = ("tie_break", "creator", "status", "result", "reason", "created_at", "expires_at", "ended_at")
         return {**shown, **listed, **{name: getattr(self, name) for name in rest}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a proposal ended."""
+
+    status: ProposalStatus
+    result: str | None
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,11 @@
 """Operations: define the form of every action in a room, and execute it in a transaction with its log entry.
 
 An operation is a function that is registered by its name. Its first parameter is the turn (or, for documents, the
-call). The others are its arguments, which the log keeps. A tool call, a command of the user, the hall and a replay all
-perform an operation by name.
-Does not define any operation (`channel.py`, `inbox.py`, `documents.py`, `voting.py`) and does not announce it
-(`room.py`).
+call), and the log keeps the others. A tool call, a command of the user, the hall and a replay perform it by name.
+Does not define operations (`channel.py`, `inbox.py`, `documents.py`, `voting.py`) or announce them (`service.py`).
 
-Invariant: the effect of an operation and its entry in the room's log are one transaction. A call of a run that was
-performed before, by run and key, returns the recorded result and has no second effect.
+Invariant: the effect of an operation and its log entry are one transaction. A call of a run that was performed before,
+by run and key, returns the recorded result and has no second effect.
 """
 
 from __future__ import annotations

@@ -8,12 +8,13 @@ Invariant: messages and log entries are added and never removed.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Row,
-    RowMapping,
     bindparam,
     delete,
     func,
@@ -26,6 +27,7 @@ from sqlalchemy import (
 
 from guildhall.room.model import (
     HOLDING,
+    SYSTEM,
     Actor,
     DeliveryStatus,
     LogEntry,
@@ -102,11 +104,7 @@ def all_or_nothing(connection: Connection) -> Generator[None]:
 
 
 def add_room(connection: Connection, room: RoomRecord) -> None:
-    values = {
-        name: getattr(room, name) for name in ("id", "workflow", "tag", "created_at", "closed_at", "documents", "owner")
-    }
-    statement = insert(rooms).values(**values, roles=dict(room.roles), settings=dict(room.settings))
-    connection.execute(statement)
+    connection.execute(insert(rooms).values(**vars(room)))
 
 
 def change_room(connection: Connection, room: str, **values: Any) -> None:
@@ -164,8 +162,8 @@ def change_seat(connection: Connection, room: str, agent: str, at: str, **values
 # The channel
 
 
-def add_message(connection: Connection, room: str, message: Mapping[str, Any]) -> int:
-    """Adds a message; its number in the room."""
+def add_message(connection: Connection, room: str, **message: Any) -> int:
+    """Add a message and return its number in the room."""
     number = count_messages(connection, room) + 1
     connection.execute(_ADD_MESSAGE, {"room": room, "id": number, **message})
     return number
@@ -217,8 +215,17 @@ def unread(connection: Connection, room: str, agent: str, limit: int) -> list[Ma
     return [Mail(message=_message(row), priority=row.priority) for row in found]
 
 
-def in_status(connection: Connection, room: str, agent: str | None, status: DeliveryStatus) -> list[tuple[str, Mail]]:
-    """What is held or dead: agent and mail."""
+def has_unread_call(connection: Connection, room: str, agent: str, key: str) -> bool:
+    """Return True if an agent has an unread message of the room itself, posted by a call whose key starts so."""
+    mine = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (messages.c.sender == SYSTEM)
+    posted = messages.c.key.startswith(key, autoescape=True)
+    return connection.execute(_INBOX.where(mine, _UNREAD, posted).limit(1)).first() is not None
+
+
+def in_status(
+    connection: Connection, room: str, status: DeliveryStatus, agent: str | None = None
+) -> list[tuple[str, Mail]]:
+    """Return the mail in a status, of an agent or of all: agent and mail."""
     statement = _INBOX.add_columns(deliveries.c.agent).where(deliveries.c.room == room, deliveries.c.status == status)
     if agent is not None:
         statement = statement.where(deliveries.c.agent == agent)
@@ -227,7 +234,7 @@ def in_status(connection: Connection, room: str, agent: str | None, status: Deli
 
 
 def count_unread(connection: Connection, room: str) -> dict[str, int]:
-    """How much unread mail each seated agent has; those with none are not named."""
+    """Return the number of unread messages of each agent that has some. Held, done and dead ones do not count."""
     statement = (
         select(deliveries.c.agent, func.count())
         .select_from(
@@ -240,7 +247,7 @@ def count_unread(connection: Connection, room: str) -> dict[str, int]:
 
 
 def count_unread_after(connection: Connection, room: str, agent: str, message: int) -> int:
-    """How much unread mail an agent has that is newer than a message."""
+    """Return the number of unread messages of an agent that are newer than a message."""
     return connection.execute(_UNREAD_AFTER, {"room": room, "agent": agent, "message": message}).scalar_one()
 
 
@@ -272,7 +279,7 @@ def mark(
     until: int | None = None,
     only: Collection[int] | None = None,
 ) -> list[tuple[str, int]]:
-    """Moves deliveries from one status to another: those of an agent, or of all; which ones these were."""
+    """Move deliveries of an agent, or of all, from one status to another. Return them: agent and message."""
     mine = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
     if agent is not None:
         mine.append(deliveries.c.agent == agent)
@@ -280,23 +287,23 @@ def mark(
         mine.append(deliveries.c.message <= until)
     if only is not None:
         mine.append(deliveries.c.message.in_(only))
+    return _move(connection, mine, now)
+
+
+def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
+    """Hold the unread messages of agents to agents, `but` those to some. Return them: agent and message."""
+    said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
+    talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
+    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
+    return _move(connection, mine, "held")
+
+
+def _move(connection: Connection, mine: Sequence[ColumnElement[bool]], now: DeliveryStatus) -> list[tuple[str, int]]:
+    """Set the status of deliveries, and return them: agent and message."""
     columns = (deliveries.c.agent, deliveries.c.message)
     found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
     if found:
         connection.execute(update(deliveries).where(*mine).values(status=now))
-    return found
-
-
-def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
-    """Holds back what agents have said to agents and is unread, `but` that to some; which deliveries these were."""
-    said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
-    talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
-    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
-    columns = (deliveries.c.agent, deliveries.c.message)
-    found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
-    for agent, message in found:
-        here = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (deliveries.c.message == message)
-        connection.execute(update(deliveries).where(here).values(status="held"))
     return found
 
 
@@ -332,15 +339,9 @@ def history(connection: Connection, room: str, *, since: int = 0) -> list[LogEnt
     """The log of a room, in order."""
     mine = (room_log.c.room == room) & (room_log.c.place > since)
     rows = connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()
+    names = ("place", "op", "arguments", "result", "at")
     return [
-        LogEntry(
-            place=row["place"],
-            op=row["op"],
-            actor=Actor(name=row["actor"], run=row["run"], key=row["key"]),
-            arguments=row["arguments"],
-            result=row["result"],
-            at=row["at"],
-        )
+        LogEntry(actor=Actor(name=row["actor"], run=row["run"], key=row["key"]), **{name: row[name] for name in names})
         for row in rows
     ]
 
@@ -359,17 +360,9 @@ def shown(connection: Connection, room: str, run: str) -> frozenset[int]:
 
 
 def _message(row: Row[Any]) -> Message:
-    return Message(
-        id=row.id,
-        kind=row.kind,
-        sender=row.sender,
-        content=row.content,
-        mentions=tuple(row.mentions),
-        resource=row.resource,
-        hops=row.hops,
-        run=row.run,
-        at=row.at,
-    )
+    values: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Message)}
+    values["mentions"] = tuple(row.mentions)
+    return Message(**values)
 
 
 _OPEN = proposals.c.status == literal_column("'open'")  # spelled out: only so is the partial index used
@@ -387,27 +380,22 @@ def count(connection: Connection, room: str) -> int:
 
 
 def find(connection: Connection, room: str, number: int) -> Proposal | None:
-    statement = select(proposals).where(proposals.c.room == room, proposals.c.number == number)
-    row = connection.execute(statement).mappings().first()
-    return None if row is None else _proposal(row)
+    return next(iter(_proposals(connection, room, proposals.c.number == number)), None)
 
 
 def all_of(connection: Connection, room: str) -> list[Proposal]:
-    """Every proposal, oldest first."""
-    statement = select(proposals).where(proposals.c.room == room).order_by(proposals.c.number)
-    return [_proposal(row) for row in connection.execute(statement).mappings()]
+    """Return every proposal, oldest first."""
+    return _proposals(connection, room)
 
 
 def open_ones(connection: Connection, room: str) -> list[Proposal]:
-    statement = select(proposals).where(proposals.c.room == room, _OPEN).order_by(proposals.c.number)
-    return [_proposal(row) for row in connection.execute(statement).mappings()]
+    return _proposals(connection, room, _OPEN)
 
 
 def unarchived(connection: Connection, room: str) -> list[Proposal]:
-    """Those that have a result which the archive does not have yet."""
-    mine = (proposals.c.room == room) & proposals.c.result.is_not(None) & proposals.c.archived.is_(False)
-    statement = select(proposals).where(mine).order_by(proposals.c.ended_at, proposals.c.number)
-    return [_proposal(row) for row in connection.execute(statement).mappings()]
+    """Return the decided proposals that the archive does not have yet, in the order in which they ended."""
+    found = _proposals(connection, room, proposals.c.result.is_not(None), proposals.c.archived.is_(False))
+    return sorted(found, key=lambda proposal: proposal.ended_at or "")
 
 
 def change(connection: Connection, room: str, number: int, **values: Any) -> None:
@@ -431,7 +419,11 @@ def votes_of(connection: Connection, room: str, number: int) -> list[Vote]:
     return [Vote(agent=row.agent, choice=row.choice, reason=row.reason) for row in found]
 
 
-def _proposal(row: RowMapping) -> Proposal:
-    values: dict[str, Any] = {name: value for name, value in row.items() if name != "room"}
-    values |= {name: tuple(values[name]) for name in _LISTS}
-    return Proposal(**values)
+def _proposals(connection: Connection, room: str, *where: ColumnElement[bool]) -> list[Proposal]:
+    statement = select(proposals).where(proposals.c.room == room, *where).order_by(proposals.c.number)
+    found: list[Proposal] = []
+    for row in connection.execute(statement).mappings():
+        values: dict[str, Any] = {name: value for name, value in row.items() if name != "room"}
+        values |= {name: tuple(values[name]) for name in _LISTS}
+        found.append(Proposal(**values))
+    return found

@@ -16,9 +16,8 @@ from guildhall.room import inbox, records, shared_records
 from guildhall.room.document_stores import check_path
 from guildhall.room.documents import DEFAULT
 from guildhall.room.model import LogEntry, Mail, RoomListener, pin
-from guildhall.room.room import Room
-from guildhall.room.service import open_room
-from guildhall.room.tools import OPERATIONS, TOOLS, RoomTools, room_tools
+from guildhall.room.service import OPERATIONS, Room, open_room
+from guildhall.room.tools import TOOLS, RoomTools, room_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,7 +113,10 @@ class RoomReplay:
         if not mine:
             return Repeated(arguments={}, result={}, given=given)
         result = mine[-1].result
-        if self._files and _changed_outside(entry, result):
+        refused = entry.op in _CHANGES and entry.result.get("error", {}).get("code") == "conflict"
+        if (
+            self._files and refused and result != entry.result
+        ):  # because of a version by hand that the log does not have
             result = entry.result
             given = None
         return Repeated(arguments=mine[-1].arguments, result=result, given=given)
@@ -192,18 +194,13 @@ def _path_of(entry: LogEntry) -> str | None:
         return None
 
 
-def _changed_outside(entry: LogEntry, now: Mapping[str, Any]) -> bool:
-    """Return True if a change was refused because of a version by hand that the log does not have."""
-    return entry.op in _CHANGES and now != entry.result and entry.result.get("error", {}).get("code") == "conflict"
-
-
 def _arguments(connection: Connection, room: str, entry: LogEntry) -> dict[str, Any]:
     """Return the arguments for a repetition of an operation. What a run saw of its inbox is computed anew."""
     arguments = dict(entry.arguments)
     if entry.op == "inbox_shown":
         return {**arguments, **inbox.marks(mail_shown(connection, room, entry))}
     if entry.op in ("acknowledged", "buried") and entry.actor.run is not None:
-        return {**arguments, "until": inbox.seen(connection, room, entry.actor.run).until}
+        return {**arguments, "until": records.seen(connection, room, entry.actor.run).until}
     return arguments
 
 

@@ -1,30 +1,253 @@
-"""The rooms of a hall: opens, finds and closes rooms by workflow and tag.
+"""The rooms of a hall: performs operations by name, announces them after their commit, and answers queries.
 
-Opening an existing room changes its agents and settings. An elected document owner stays while it is an agent of the
+After a commit a room wakes agents with new mail, publishes events, archives decided proposals and exports files.
+Opening a room repeats the steps that a crash has prevented. An elected document owner stays while it is an agent of the
 room and the workflow's file does not name another.
-Does not delete anything: closing a room only makes the next `open` create a new room.
+Does not define operations (`operation.py`). Does not delete anything: after `close`, the next `open` creates a room.
+
+Invariant: a committed operation is announced even if its caller is cancelled.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import asyncio
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.ids import ROOM, new_id
 from guildhall.core.text import did_you_mean
-from guildhall.room import records
-from guildhall.room.model import Actor, RoomListener, RoomRecord, check_seat
-from guildhall.room.room import Room
+from guildhall.room import channel, documents, inbox, records, voting
+from guildhall.room.document_stores import FileShelf, TableShelf
+from guildhall.room.documents import DocumentCall, Documents, archiver
+from guildhall.room.file_export import Projection
+from guildhall.room.model import (
+    SYSTEM,
+    Actor,
+    Message,
+    Posted,
+    Proposal,
+    RoomEvent,
+    RoomListener,
+    RoomRecord,
+    Said,
+    Seat,
+    Vote,
+    check_seat,
+)
+from guildhall.room.operation import REGISTERED, Operation, Performed, Turn, execute, raise_refusal, recorded_result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection
 
+    from guildhall.room.operation import Also, Effect
     from guildhall.store.engine import Store
+
+T = TypeVar("T")
+_MODULES = frozenset(module.__name__ for module in (channel, documents, inbox, voting))
+OPERATIONS: Mapping[str, Operation] = {
+    name: one for name, one in REGISTERED.items() if one.function.__module__ in _MODULES
+}
+
+
+def find_operation(name: str) -> Operation:
+    """Return an operation by its name. Raise NotFound if there is none."""
+    if (found := OPERATIONS.get(name)) is None:
+        raise NotFound(f"unknown room operation {name[:80]!r}", hint=did_you_mean(name, OPERATIONS))
+    return found
+
+
+def perform_in(connection: Connection, room: str, name: str, actor: Actor, at: str, /, **arguments: Any) -> Performed:
+    """Perform an operation in a transaction of the caller, who passes the turn to `Room.follow` after the commit."""
+    operation = find_operation(name)
+    if operation.kind == "document":
+        raise UsageError(f"{name} cannot be performed inside a transaction")
+    bound = operation.bind(arguments)
+    return execute(connection, room, operation, actor, at, bound, partial(operation.function, **bound))
+
+
+class Room:
+    """One room of a hall. There is one object for each room."""
+
+    def __init__(self, id: str, store: Store, clock: Clock, listener: RoomListener) -> None:
+        self.id = id
+        self._store = store
+        self._clock = clock
+        self._listener = listener
+        self._access = asyncio.Lock()  # held by operations on documents, and by those that change who may write them
+        self._going: set[asyncio.Task[Any]] = set()
+        self._documents: tuple[str, Documents] | None = None
+        self._projection: tuple[Path, Projection] | None = None
+        self._projecting = asyncio.Lock()
+
+    # Queries
+
+    def record(self) -> RoomRecord:
+        """Return the room as it is now: its document owner, its roles, its settings."""
+        found = self._store.read(lambda connection: records.room(connection, self.id))
+        if found is None:
+            raise NotFound(f"there is no room {self.id!r}")
+        return found
+
+    def seats(self) -> list[Seat]:
+        return self._store.read(lambda connection: records.seats_of(connection, self.id))
+
+    def messages(self, *, since: int = 0, limit: int = 1_000, newest: bool = False) -> list[Message]:
+        """Return messages after `since`, oldest first: the first of them, or the newest."""
+        return self._store.read(
+            lambda connection: records.channel(connection, self.id, since=since, limit=limit, newest=newest)
+        )
+
+    def proposals(self) -> list[Proposal]:
+        return self._store.read(lambda connection: records.all_of(connection, self.id))
+
+    def votes(self, proposal: Proposal) -> list[Vote]:
+        return self._store.read(lambda connection: records.votes_of(connection, self.id, proposal.number))
+
+    def guard_of(self, tool: str) -> Proposal | None:
+        """Return the proposal that keeps a tool closed, or None. The tool need not be a room tool."""
+        return self._store.read(lambda connection: voting.guard_of(connection, self.id, tool))
+
+    @property
+    def documents(self) -> Documents:
+        record = self.record()
+        if self._documents is None or self._documents[0] != record.documents:
+            shelf = FileShelf(record.folder) if record.folder else TableShelf(self._store, self._clock, self.id)
+            self._documents = (record.documents, Documents(self.id, shelf, self._store, self._clock))
+        return self._documents[1]
+
+    def now(self) -> str:
+        return stamp(self._clock.now())
+
+    # Operations
+
+    async def perform(
+        self, name: str, actor: Actor, /, *, check: Also | None = None, also: Also | None = None, **arguments: Any
+    ) -> Mapping[str, Any]:
+        """Perform an operation once and return its result. Raise the error of a refused one.
+
+        If `check` raises, the operation is not performed and not logged. `also` is a further effect in the same
+        transaction.
+        """
+        operation = find_operation(name)
+        bound = operation.bind(arguments)
+        if operation.kind != "document":
+            return await self._commit(operation, actor, bound, partial(operation.function, **bound), check, also)
+        async with self._access:
+            before = self._store.read(lambda connection: recorded_result(connection, self.id, name, actor))
+            if before is not None:
+                return raise_refusal(before)
+            call = DocumentCall(**vars(self.documents), actor=actor, op=name)
+            try:
+                effect: Effect = await operation.function(call, **bound)
+            except GuildError as error:
+                effect = partial(_refuse, error)
+            return await self._commit(operation, actor, bound, effect, check, also)
+
+    async def send(
+        self, said: Said | str, actor: Actor, *, to: Sequence[str] = (), check: Also | None = None
+    ) -> Posted:
+        """Post a message of the user, the kickoff or a schedule. `to` addresses agents without a mention."""
+        spoken = Said.own(said) if isinstance(said, str) else said
+        return Posted.from_dict(await self.perform("send", actor, check=check, said=spoken.as_list(), to=list(to)))
+
+    async def elect_owner(self, actor: Actor, within: float | None = None) -> Proposal:
+        """Open the election of the document owner and return it. `within` is the time to vote in seconds."""
+        id = (await self.perform("elect", actor, within=within))["id"]
+        return self._store.read(lambda connection: voting.proposal_in(connection, self.id, id))
+
+    async def follow(self, turn: Turn) -> None:
+        """Announce a turn that the caller has committed, archive decisions, and export files."""
+        self._announce(turn)
+        await self._to_its_end(self._bring_up(turn))
+
+    async def mend(self) -> None:
+        """Repeat the steps after a commit that a crash has prevented."""
+        with suppress(GuildError):  # an operation on documents reports a folder that cannot be used
+            async with self._access:
+                await self.documents.tidy()
+        await self._archive()
+        await self.project()
+
+    async def project(self) -> None:
+        """Update the files of `provider: file`, if the room has them."""
+        folder = self.record().projection
+        if folder is None:
+            return
+        async with self._projecting:
+            if self._projection is None or self._projection[0] != folder:
+                self._projection = (folder, Projection(folder, self._store, self.id))
+            try:
+                await asyncio.to_thread(self._projection[1].update)
+            except (OSError, GuildError) as error:
+                self.trouble(f"the room's files cannot be written: {error}")
+
+    def trouble(self, message: str) -> None:
+        """Publish a problem. It is not recorded."""
+        data = {"message": message}
+        self._listener.on_event(RoomEvent(type="trouble", room=self.id, actor=SYSTEM, at=self.now(), data=data))
+
+    async def _commit(
+        self,
+        operation: Operation,
+        actor: Actor,
+        arguments: Mapping[str, Any],
+        effect: Effect,
+        check: Also | None,
+        also: Also | None,
+    ) -> Mapping[str, Any]:
+        """Commit the effect of an operation with its log entry, and announce it even if the caller is cancelled."""
+
+        def write(at: str, connection: Connection) -> Performed:
+            if check is not None:
+                check(connection)
+            return execute(connection, self.id, operation, actor, at, arguments, effect, also)
+
+        async def commit() -> Performed:
+            async with self._access if operation.changes_access else nullcontext():
+                performed = await self._store.write(partial(write, self.now()))
+            if performed.turn is not None:
+                self._announce(performed.turn)
+                await self._bring_up(performed.turn)
+            return performed
+
+        return raise_refusal((await self._to_its_end(commit())).result)
+
+    def _announce(self, turn: Turn) -> None:
+        if turn.wakes:
+            self._listener.wake(self.id, frozenset(turn.wakes))
+        for event in turn.events:
+            self._listener.on_event(event)
+
+    async def _bring_up(self, turn: Turn) -> None:
+        if any(event.type == "proposal" and event.data.get("result") for event in turn.events):
+            await self._archive()
+        if turn.events and turn.room.projection is not None:
+            await self.project()
+
+    async def _archive(self) -> None:
+        try:
+            for proposal in self._store.read(lambda connection: records.unarchived(connection, self.id)):
+                await self.perform("archive", archiver(self.id, proposal.id))
+        except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
+            self.trouble(f"a decision could not be archived: {error}")
+
+    async def _to_its_end(self, doing: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine that completes even if the caller is cancelled."""
+        task = asyncio.ensure_future(doing)
+        self._going.add(task)
+        task.add_done_callback(self._going.discard)
+        return await asyncio.shield(task)
+
+
+def _refuse(error: GuildError, _: Turn) -> NoReturn:
+    raise error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +259,18 @@ class RoomSettings:
     projection: Path | None = None
     max_hops: int | None = None
     max_repeats: int | None = None
-    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    @property
-    def place(self) -> str:
-        """Where the documents are, as the room's row has it."""
-        return f"file:{self.documents}" if self.documents else "sqlite"
 
     def as_opened(self, seats: Sequence[str]) -> dict[str, Any]:
         """Return the arguments of `open` in the room's log."""
-        return {"seats": list(seats), "owner": self.owner, "documents": self.place, "settings": self.settings}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        limits = {"max_hops": self.max_hops, "max_repeats": self.max_repeats}
-        given = {"projection": str(self.projection) if self.projection else None, **limits}
-        fixed = {"owner_fixed": True} if self.owner is not None else {}
-        return {**self.more, **fixed, **{name: value for name, value in given.items() if value is not None}}
+        given = {
+            "owner_fixed": True if self.owner is not None else None,
+            "projection": str(self.projection) if self.projection else None,
+            "max_hops": self.max_hops,
+            "max_repeats": self.max_repeats,
+        }
+        settings = {name: value for name, value in given.items() if value is not None}
+        place = f"file:{self.documents}" if self.documents else "sqlite"
+        return {"seats": list(seats), "owner": self.owner, "documents": place, "settings": settings}
 
 
 class Rooms:
@@ -76,8 +294,16 @@ class Rooms:
             hint = did_you_mean(settings.owner, seats)
             raise NotFound(f"the owner of the documents, {settings.owner!r}, is not an agent", hint=hint)
         at = stamp(self._clock.now())
-        id = await self._store.write(lambda connection: _open(connection, workflow, tag, seats, settings, at))
-        room = self.room(id)
+        arguments = settings.as_opened(seats)
+
+        def write(connection: Connection) -> str:
+            current = records.current_room(connection, workflow, tag)
+            id = new_id(ROOM) if current is None else current.id
+            open_room(connection, id, workflow, tag, at, arguments)
+            records.log(connection, id, "open", Actor.system(), at, arguments, {})
+            return id
+
+        room = self.room(await self._store.write(write))
         await room.mend()
         return room
 
@@ -103,17 +329,6 @@ class Rooms:
 
         await self._store.write(write)
         self._rooms.pop(id, None)
-
-
-def _open(
-    connection: Connection, workflow: str, tag: str, seats: Sequence[str], settings: RoomSettings, at: str
-) -> str:
-    current = records.current_room(connection, workflow, tag)
-    id = new_id(ROOM) if current is None else current.id
-    arguments = settings.as_opened(seats)
-    open_room(connection, id, workflow, tag, at, arguments)
-    records.log(connection, id, "open", Actor.system(), at, arguments, {})
-    return id
 
 
 def open_room(connection: Connection, id: str, workflow: str, tag: str, at: str, arguments: Mapping[str, Any]) -> None:

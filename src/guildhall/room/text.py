@@ -11,12 +11,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from guildhall.room.model import ALL, PERSON, Mail, Message, Posted, Proposal, RoomRecord, Seat, Vote
+from guildhall.room.model import ALL, PERSON, Mail, Message, Outcome, Posted, Proposal, RoomRecord, Seat, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from guildhall.room.voting import Outcome
 
 
 # The first lines of messages, here and in what a run is told first. Nobody writes one into a message of their own.
@@ -40,14 +38,11 @@ def mail_text(batch: Sequence[Mail], left: int = 0) -> str:
     if not batch:
         return "Your inbox is empty."
     ordered = sorted(batch, key=lambda mail: -mail.priority)
-    texts = [f"{_urgency(mail)}{message_text(mail.message)}" for mail in ordered]
+    marks = ("" if mail.urgency == "normal" else f"{mail.urgency} priority " for mail in ordered)
+    texts = [f"{mark}{message_text(mail.message)}" for mark, mail in zip(marks, ordered, strict=True)]
     if left > 0:
         texts.append(f"... and {left} newer ones, which come when these are handled.")
     return "\n\n".join(texts)
-
-
-def _urgency(mail: Mail) -> str:
-    return "" if mail.urgency == "normal" else f"{mail.urgency} priority "
 
 
 def posted_text(posted: Posted) -> str:
@@ -98,12 +93,11 @@ def outcome_text(proposal: Proposal, outcome: Outcome | None) -> str:
 
 def proposal_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
     """A proposal with its votes."""
-    force = "binding" if proposal.binding else "advisory"
     lines = [
         f"{proposal.id} {proposal.title!r} by {proposal.creator}: {proposal.status}"
         + (f", {proposal.result}" if proposal.result else "")
         + (f" ({proposal.reason})" if proposal.reason else ""),
-        f"{proposal.type}, {proposal.resolution}, {force}, {proposal.quorum} of {len(proposal.eligible)} votes needed",
+        f"{proposal.form}, {proposal.quorum} of {len(proposal.eligible)} votes needed",
     ]
     for option in proposal.options:
         voters = [vote.agent for vote in votes if vote.choice == option]
@@ -121,9 +115,8 @@ def proposal_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
 
 def announcement(proposal: Proposal) -> str:
     """Return the message that announces a proposal."""
-    force = "binding" if proposal.binding else "advisory"
     lines = [
-        f"[PROPOSAL] {proposal.id} {proposal.title!r} ({proposal.type}, {proposal.resolution}, {force})",
+        f"[PROPOSAL] {proposal.id} {proposal.title!r} ({proposal.form})",
         f"Options: {', '.join(proposal.options)}",
     ]
     if proposal.guards:
@@ -135,12 +128,11 @@ def announcement(proposal: Proposal) -> str:
 
 def decision_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
     """Return the entry of a decided proposal in decisions.md."""
-    force = "binding" if proposal.binding else "advisory"
     lines = [
         f"## {proposal.id} {proposal.title}",
         "",
         f"- Result: **{proposal.result}** ({proposal.status}, {proposal.reason})",
-        f"- {proposal.type.capitalize()}, {proposal.resolution}, {force}; proposed by {proposal.creator}",
+        f"- {proposal.form.capitalize()}; proposed by {proposal.creator}",
         f"- {proposal.ended_at}",
     ]
     for option in proposal.options:

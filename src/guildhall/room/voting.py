@@ -1,17 +1,15 @@
 """Voting: creates proposals, counts votes, decides results and carries them out.
 
 A vote decides a proposal as soon as the quorum and the rule (plurality, majority or unanimous) are met. A proposal
-also ends at its timeout, or when the team is quiet. The room carries out the result of a binding proposal. An election
-gives a role. An assignment is posted to the agent that it names. An approval opens the tools and documents that it
-guards. A decision cannot be proposed again. The result of an advisory proposal is only recorded.
-Does not ask agents for votes (`workflow/election.py`) and does not watch timeouts (`workflow/loop_guard.py`).
+also ends at its timeout, or when the team is quiet. The room carries out the result of a binding proposal: a role, a
+task, opened tools and documents, or a decision that cannot be proposed again.
+Does not ask agents for votes (`workflow/election.py`) and does not watch timeouts (`workflow/scheduler.py`).
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -26,13 +24,12 @@ from guildhall.room.document_stores import check_path
 from guildhall.room.model import (
     PERSON,
     SYSTEM,
+    Outcome,
     Proposal,
-    ProposalStatus,
     ProposalType,
     Resolution,
     Said,
     TieBreak,
-    Vote,
     check_line,
 )
 from guildhall.room.operation import READS, WRITES, Turn, operation
@@ -54,30 +51,6 @@ _MAX_TIMEOUT_S = 30 * 24 * 3600.0
 _RULES = {"plurality": "ahead", "majority": "chosen by more than half of all", "unanimous": "chosen by all"}
 # Without these nobody could vote any more, or be told.
 _NEVER_GUARDED = ("proposal_", "inbox_", "channel_", "no_action", "team_list", "status_set")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A proposal as it is made."""
-
-    type: ProposalType
-    title: str
-    options: Sequence[str] = ()
-    resolution: Resolution = "plurality"
-    binding: bool = True
-    quorum: int | None = None
-    timeout: float | None = None  # seconds
-    tie_break: TieBreak = "first"
-    guards: Sequence[str] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a proposal ended."""
-
-    status: ProposalStatus
-    result: str | None
-    reason: str
 
 
 # Operations of agents
@@ -121,18 +94,38 @@ def proposal_create(
         tie_break: first (of the tied options), random, creator (your vote decides).
         guards: For a binding approval: documents (notes.md, plan/) and tools that are closed until it passes.
     """
-    draft = Draft(
+    title = check_line(title, "the title")
+    _check_choices(type=(type, ProposalType), resolution=(resolution, Resolution), tie_break=(tie_break, TieBreak))
+    _check_not_decided(turn, type, title, binding=binding)
+    seated = records.agents_of(turn.connection, turn.room.id)
+    chosen = _options(type, options or (), seated)
+    guarded = _guards(guards or (), guardable=type == "approval" and binding)
+    quorum = len(seated) if quorum is None else quorum
+    if not 1 <= quorum <= len(seated):
+        raise UsageError(f"a quorum of {quorum} is impossible with {len(seated)} agents", hint="Leave it out for all.")
+    seconds = None if timeout is None else duration(timeout)
+    if seconds is not None and not 0 < seconds <= _MAX_TIMEOUT_S:
+        raise UsageError(f"a timeout of {seconds:g} seconds cannot be", hint="More than 0, at most 30 days.")
+    proposal = Proposal(
+        number=records.count(turn.connection, turn.room.id) + 1,
         type=type,
         title=title,
-        options=options or (),
+        options=chosen,
         resolution=resolution,
         binding=binding,
         quorum=quorum,
-        timeout=None if timeout is None else duration(timeout),
         tie_break=tie_break,
-        guards=guards or (),
+        guards=guarded,
+        eligible=tuple(seated),
+        creator=turn.actor.name,
+        hops=hops_of(turn),
+        created_at=turn.at,
+        expires_at=None if seconds is None else stamp(moment(turn.at) + timedelta(seconds=seconds)),
     )
-    proposal = create(turn, draft)
+    records.add(turn.connection, turn.room.id, proposal)
+    voters = [name for name in seated if name != turn.actor.name] if turn.actor.name != SYSTEM else []
+    post(turn, Said.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
+    turn.add_event("proposal", **proposal.as_dict())
     return {"text": f"{proposal.id} is open. Vote on it yourself, too.", "id": proposal.id}
 
 
@@ -145,8 +138,17 @@ def proposal_vote(turn: Turn, proposal: str, choice: str, reason: str | None = N
         choice: One of its options.
         reason: Why, in a line.
     """
-    voted, outcome = cast_vote(turn, proposal, choice, reason)
-    return {"text": outcome_text(voted, outcome), "id": voted.id}
+    found = _open_one(turn, proposal)
+    if turn.actor.name not in found.eligible:
+        raise Refused(f"you have no vote on {found.id}", hint=f"Those who have: {', '.join(found.eligible)}.")
+    wanted = choice.strip()
+    option = next((option for option in found.options if option.lower() == wanted.lower()), None)
+    if option is None:
+        raise UsageError(f"{choice[:80]!a} is no option of {found.id}", hint=did_you_mean(wanted, found.options))
+    why = None if reason is None or not reason.strip() else check_line(reason, "the reason")
+    records.put_vote(turn.connection, turn.room.id, found.number, option, why, turn.actor, turn.at)
+    turn.add_event("vote", id=found.id, choice=option, reason=why)
+    return {"text": outcome_text(found, _end(turn, found, "vote")), "id": found.id}
 
 
 @operation(READS)
@@ -172,7 +174,15 @@ def proposal_cancel(turn: Turn, proposal: str) -> dict[str, Any]:
     Args:
         proposal: Its id, such as p-1.
     """
-    return {"text": f"{cancel(turn, proposal).id} was taken back."}
+    found = _open_one(turn, proposal)
+    if turn.actor.name not in (found.creator, PERSON, SYSTEM):
+        hint = f"Ask @{found.creator} to, or vote against it."
+        raise Refused(f"only {found.creator} can take {found.id} back", hint=hint)
+    values = {"status": "cancelled", "ended_at": turn.at}
+    records.change(turn.connection, turn.room.id, found.number, **values)
+    post(turn, Said.quote(f"{found.id} {found.title!r} was taken back."), kind="system", hops=found.hops)
+    turn.add_event("proposal", **{**found.as_dict(), **values})
+    return {"text": f"{found.id} was taken back."}
 
 
 # Operations of the hall
@@ -184,109 +194,27 @@ def elect(turn: Turn, within: float | None) -> dict[str, Any]:
 
     `within` is the time to vote in seconds.
     """
-    return {"id": create(turn, Draft(type="election", title=DOCUMENT_OWNER, timeout=within)).id}
-
-
-@operation(changes_access=True)
-def vote(turn: Turn, proposal: str, choice: str, reason: str | None) -> dict[str, Any]:
-    """Vote without the text that a model reads."""
-    return {"id": cast_vote(turn, proposal, choice, reason)[0].id}
+    return {"id": proposal_create(turn, "election", DOCUMENT_OWNER, timeout=within)["id"]}
 
 
 @operation(changes_access=True)
 def settle(turn: Turn, proposal: str | None = None) -> dict[str, Any]:
     """End an open proposal, or all of them, with the votes that there are."""
-    ended = settle_open(turn) if proposal is None else settle_one(turn, proposal)
-    return {"ended": [one.id for one in ended]}
+    if proposal is None:
+        ending = records.open_ones(turn.connection, turn.room.id)
+    else:
+        ending = [one for one in [proposal_in(turn.connection, turn.room.id, proposal)] if one.status == "open"]
+    return _end_all(turn, ending, "quiet")
 
 
 @operation(changes_access=True)
 def expire(turn: Turn) -> dict[str, Any]:
     """End every proposal whose time is up."""
     due = [one for one in records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]
-    return {"ended": [one.id for one in _settle(turn, due, "timeout")]}
+    return _end_all(turn, due, "timeout")
 
 
-# Making, voting, taking back
-
-
-def create(turn: Turn, draft: Draft) -> Proposal:
-    """Puts something to the vote of all who have a seat."""
-    seated = records.agents_of(turn.connection, turn.room.id)
-    title = check_line(draft.title, "the title")
-    _check_choices(draft)
-    _may_be_made(turn, draft, title)
-    options = _options(draft, seated)
-    guards = _guards(draft)
-    quorum = len(seated) if draft.quorum is None else draft.quorum
-    if not 1 <= quorum <= len(seated):
-        raise UsageError(f"a quorum of {quorum} is impossible with {len(seated)} agents", hint="Leave it out for all.")
-    if draft.timeout is not None and not 0 < draft.timeout <= _MAX_TIMEOUT_S:
-        raise UsageError(f"a timeout of {draft.timeout:g} seconds cannot be", hint="More than 0, at most 30 days.")
-    ends = None if draft.timeout is None else stamp(moment(turn.at) + timedelta(seconds=draft.timeout))
-    proposal = Proposal(
-        number=records.count(turn.connection, turn.room.id) + 1,
-        type=draft.type,
-        title=title,
-        options=options,
-        resolution=draft.resolution,
-        binding=draft.binding,
-        quorum=quorum,
-        tie_break=draft.tie_break,
-        guards=guards,
-        eligible=tuple(seated),
-        creator=turn.actor.name,
-        hops=hops_of(turn),
-        created_at=turn.at,
-        expires_at=ends,
-    )
-    records.add(turn.connection, turn.room.id, proposal)
-    voters = [name for name in seated if name != turn.actor.name] if turn.actor.name != SYSTEM else []
-    post(turn, Said.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
-    turn.add_event("proposal", **proposal.as_dict())
-    return proposal
-
-
-def cast_vote(turn: Turn, id: str, choice: str, reason: str | None = None) -> tuple[Proposal, Outcome | None]:
-    """Votes, or votes otherwise while it is open; the proposal as it was, and what came of it."""
-    proposal = _open_one(turn, id)
-    if turn.actor.name not in proposal.eligible:
-        raise Refused(f"you have no vote on {proposal.id}", hint=f"Those who have: {', '.join(proposal.eligible)}.")
-    wanted = choice.strip()
-    found = next((option for option in proposal.options if option.lower() == wanted.lower()), None)
-    if found is None:
-        raise UsageError(f"{choice[:80]!a} is no option of {proposal.id}", hint=did_you_mean(wanted, proposal.options))
-    why = None if reason is None or not reason.strip() else check_line(reason, "the reason")
-    records.put_vote(turn.connection, turn.room.id, proposal.number, found, why, turn.actor, turn.at)
-    turn.add_event("vote", id=proposal.id, choice=found, reason=why)
-    return proposal, _end(turn, proposal, "vote")
-
-
-def cancel(turn: Turn, id: str) -> Proposal:
-    """Takes a proposal back: whoever made it may, and a person."""
-    proposal = _open_one(turn, id)
-    if turn.actor.name not in (proposal.creator, PERSON, SYSTEM):
-        hint = f"Ask @{proposal.creator} to, or vote against it."
-        raise Refused(f"only {proposal.creator} can take {proposal.id} back", hint=hint)
-    values = {"status": "cancelled", "ended_at": turn.at}
-    records.change(turn.connection, turn.room.id, proposal.number, **values)
-    post(turn, Said.quote(f"{proposal.id} {proposal.title!r} was taken back."), kind="system", hops=proposal.hops)
-    turn.add_event("proposal", **{**proposal.as_dict(), **values})
-    return proposal
-
-
-# Ending
-
-
-def settle_open(turn: Turn) -> list[Proposal]:
-    """Ends every open proposal with the votes that there are: nobody can move any more. Those that it ended."""
-    return _settle(turn, records.open_ones(turn.connection, turn.room.id), "quiet")
-
-
-def settle_one(turn: Turn, id: str) -> list[Proposal]:
-    """Ends a proposal with the votes that there are; nothing, where it has ended already."""
-    proposal = proposal_in(turn.connection, turn.room.id, id)
-    return _settle(turn, [proposal], "quiet") if proposal.status == "open" else []
+# How proposals end
 
 
 def next_end(connection: Connection, room: str) -> str | None:
@@ -300,22 +228,19 @@ def decided_since(connection: Connection, room: str, at: str) -> bool:
     return any((one.ended_at or "") >= at for one in decided)
 
 
-def open_count(connection: Connection, room: str) -> int:
-    return len(records.open_ones(connection, room))
-
-
 def _is_due(proposal: Proposal, at: str) -> bool:
     return proposal.expires_at is not None and proposal.expires_at <= at
 
 
-def _settle(turn: Turn, ending: Sequence[Proposal], how: Ending) -> list[Proposal]:
+def _end_all(turn: Turn, ending: Sequence[Proposal], how: Ending) -> dict[str, Any]:
     for proposal in ending:
         _end(turn, proposal, how)
-    return [proposal_in(turn.connection, turn.room.id, proposal.id) for proposal in ending]
+    return {"ended": [proposal.id for proposal in ending]}
 
 
 def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
-    votes = {vote.agent: vote.choice for vote in _votes(turn, proposal)}
+    cast = records.votes_of(turn.connection, turn.room.id, proposal.number)
+    votes = {vote.agent: vote.choice for vote in cast}
     outcome = decide(proposal, votes, how, turn.at)
     if outcome is None:
         return None
@@ -342,7 +267,7 @@ def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
         now = records.room(turn.connection, turn.room.id) or turn.room  # another may have ended in this very turn
         roles = {**now.roles, _role(proposal.title): result}
         records.change_room(turn.connection, turn.room.id, roles=roles)
-        if _gives_documents(proposal.title):
+        if _role(proposal.title) in _OWNERS:
             records.change_room(turn.connection, turn.room.id, owner=result)
     elif proposal.type == "assignment" and _seated(turn, [result]):
         records.change_seat(turn.connection, turn.room.id, result, turn.at, task=proposal.title)
@@ -415,8 +340,11 @@ def _attainable(proposal: Proposal, counts: Counter[str], left: int, everyone: i
 # Guards
 
 
-def guards(connection: Connection, room: str) -> dict[str, Proposal]:
-    """What is closed by a binding approval that has not been given, and by which. What was refused stays closed."""
+def guard_of(connection: Connection, room: str, tool: str, path: str | None = None) -> Proposal | None:
+    """Return the proposal that keeps a tool or a document closed, or None.
+
+    A binding approval closes its guards until it passes. A rejected one keeps them closed.
+    """
     closed: dict[str, Proposal] = {}
     for proposal in records.all_of(connection, room):
         if proposal.type != "approval" or not proposal.binding or proposal.status == "cancelled":
@@ -426,12 +354,7 @@ def guards(connection: Connection, room: str) -> dict[str, Proposal]:
                 closed.pop(guard, None)
             else:
                 closed[guard] = proposal
-    return closed
-
-
-def guard_of(connection: Connection, room: str, tool: str, path: str | None = None) -> Proposal | None:
-    """The proposal that keeps a tool, or a document, closed."""
-    for guard, proposal in guards(connection, room).items():
+    for guard, proposal in closed.items():
         below = path is not None and (path == guard or (guard.endswith("/") and path.startswith(guard)))
         if guard == tool or below:
             return proposal
@@ -471,44 +394,40 @@ def _open_one(turn: Turn, id: str) -> Proposal:
     return proposal
 
 
-def _votes(turn: Turn, proposal: Proposal) -> list[Vote]:
-    return records.votes_of(turn.connection, turn.room.id, proposal.number)
-
-
 def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
     seated = records.agents_of(turn.connection, turn.room.id)
     return [name for name in names if name in seated]
 
 
-def _check_choices(draft: Draft) -> None:
-    known = {"type": ProposalType, "resolution": Resolution, "tie_break": TieBreak}
-    for name, choices in known.items():
-        if (given := getattr(draft, name)) not in get_args(choices):
+def _check_choices(**given: tuple[str, Any]) -> None:
+    """Raise UsageError for a value that is not one of its Literal type."""
+    for name, (value, choices) in given.items():
+        if value not in get_args(choices):
             hint = f"One of: {', '.join(get_args(choices))}."
-            raise UsageError(f"{name}: {str(given)[:80]!a} is unknown", hint=hint)
+            raise UsageError(f"{name}: {str(value)[:80]!a} is unknown", hint=hint)
 
 
-def _may_be_made(turn: Turn, draft: Draft, title: str) -> None:
+def _check_not_decided(turn: Turn, type: ProposalType, title: str, *, binding: bool) -> None:
+    """Raise if too many proposals are open, or if the question has a binding answer already."""
     everything = records.all_of(turn.connection, turn.room.id)
     if sum(one.status == "open" for one in everything) >= _MAX_OPEN:
         hint = "Vote on them, or take some back with proposal_cancel."
         raise Conflict(f"there are {_MAX_OPEN} open proposals already", hint=hint)
-    if draft.type == "decision":
+    if type == "decision":
         for one in everything:
             decided = one.type == "decision" and one.binding and one.status == "resolved"
             if decided and _role(one.title) == _role(title):
                 hint = "It stays decided. Put another question, if this is another."
                 raise Refused(f"{one.id} has decided {one.title!r}: {one.result}", hint=hint)
-    fixed = turn.room.settings.get("owner_fixed") and draft.binding
-    if draft.type == "election" and fixed and _gives_documents(title):
+    if type == "election" and binding and turn.room.settings.get("owner_fixed") and _role(title) in _OWNERS:
         raise Refused("the workflow's file names the owner of the documents", hint=f"It is {turn.room.owner}.")
 
 
-def _options(draft: Draft, seated: Sequence[str]) -> tuple[str, ...]:
-    options = tuple(check_line(option, "an option") for option in draft.options)
-    people = draft.type in ("election", "assignment")
+def _options(type: ProposalType, given: Sequence[str], seated: Sequence[str]) -> tuple[str, ...]:
+    options = tuple(check_line(option, "an option") for option in given)
+    people = type in ("election", "assignment")
     if not options:
-        if draft.type == "decision":
+        if type == "decision":
             raise UsageError("a decision needs options to choose from", hint='Such as options=["yes", "no"].')
         options = tuple(seated) if people else ("approve", "reject")
     if len({option.lower() for option in options}) != len(options):
@@ -524,14 +443,12 @@ def _options(draft: Draft, seated: Sequence[str]) -> tuple[str, ...]:
     return options
 
 
-def _guards(draft: Draft) -> tuple[str, ...]:
-    if not draft.guards:
-        return ()
-    if draft.type != "approval" or not draft.binding:
+def _guards(given: Sequence[str], *, guardable: bool) -> tuple[str, ...]:
+    if given and not guardable:
         raise UsageError("only a binding approval guards something", hint="Leave the guards out, or make it one.")
-    if len(draft.guards) > _MAX_GUARDS:
-        raise UsageError(f"there are {len(draft.guards)} guards, and at most {_MAX_GUARDS} are taken")
-    return tuple(dict.fromkeys(map(_guard, draft.guards)))
+    if len(given) > _MAX_GUARDS:
+        raise UsageError(f"there are {len(given)} guards, and at most {_MAX_GUARDS} are taken")
+    return tuple(dict.fromkeys(map(_guard, given)))
 
 
 def _guard(text: str) -> str:
@@ -547,7 +464,3 @@ def _guard(text: str) -> str:
 
 def _role(title: str) -> str:
     return " ".join(title.lower().replace("_", " ").replace("-", " ").split())
-
-
-def _gives_documents(title: str) -> bool:
-    return _role(title) in _OWNERS

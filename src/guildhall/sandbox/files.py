@@ -126,7 +126,7 @@ class Rooted:
             return Contents(data=data, name=arrival.name, folder=folder)
 
     def write(self, spot: Spot, data: bytes) -> bool:
-        """Puts the bytes there, all at once; missing folders are made. True: the file is new."""
+        """Write a file atomically and create missing folders. Return True if the file is new."""
         with self.trail(spot) as trail:
             arrival = trail.walk(spot.parts, follow=False)
             name = arrival.missing[-1] if arrival.missing else arrival.name
@@ -152,7 +152,7 @@ class Rooted:
         return Survey(self, spot, skip)
 
     def is_file(self, spot: Spot) -> bool:
-        """Whether there is a regular file that may be read, links inside the folder followed."""
+        """Return True if the spot is a regular file that may be read. Links inside the folder are followed."""
         try:
             with self.trail(spot) as trail:
                 arrival = trail.walk(spot.parts, follow=True)
@@ -258,7 +258,7 @@ class Survey:
 
 
 def suits(name: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file of this name ends in one of the suffixes; none named: every file does.
+    """Return True if a file name ends in one of the suffixes, or if there are no suffixes.
 
     Upper and lower case are alike; nothing else is. A trailing dot or space, or a letter that merely looks like the
     right one, is another name.
@@ -278,7 +278,7 @@ def _ends(name: str, suffix: str) -> bool:
 
 
 def must_suit(folder: Folder, name: str, shown: str, *, text: bool) -> None:
-    """Refuses a file whose suffix the folder does not permit."""
+    """Raise Refused if the folder does not permit the suffix of the file."""
     if not suits(name, folder.allowed_suffixes):
         allowed = ", ".join(folder.allowed_suffixes)
         raise Refused(f"{shown}: {_title(folder)} permits only files ending in {allowed}")
@@ -297,7 +297,7 @@ def _last(spot: Spot) -> str:
 
 
 def _stays(parts: tuple[str, ...]) -> bool:
-    """Whether the names, taken as text, never climb above where they start."""
+    """Return True if the names, taken as text, never lead above their start."""
     depth = 0
     for part in parts:
         depth += 0 if part in ("", ".") else -1 if part == ".." else 1

@@ -313,7 +313,7 @@ class Confined:
     _opened: contextlib.ExitStack = field(repr=False)
 
     async def wait(self) -> int:
-        """Wait for the exit code: 128 plus the number of the signal that ended the program."""
+        """Return the exit code. A code above 128 is 128 plus the number of the signal that ended the program."""
         code = await self.process.wait()
         await asyncio.to_thread(self._opened.close)
         return code if code >= 0 else 128 - code
@@ -391,3 +391,13 @@ async def spawn(
             start_new_session=True,
         )
         return Confined(process=process, kind=chosen, _opened=opened.pop_all())
+
+
+def describe_exit(code: int) -> str:
+    """Return how a confined program ended, from the code that `Confined.wait` returned."""
+    if code <= 128:
+        return f"ended by itself (exit code {code})"
+    try:
+        return f"was ended by {signal.Signals(code - 128).name}"
+    except ValueError:
+        return f"was ended by signal {code - 128}"

@@ -53,7 +53,7 @@ def main() -> NoReturn:
 
 
 def _keep(spec: dict[str, Any]) -> int:
-    """Starts the program and stays until it has ended; nothing that it started is left behind."""
+    """Start the program, wait for its end, and kill all processes that it started."""
     if spec["namespaces"]:
         _own_namespaces(spec)
     else:
@@ -154,7 +154,7 @@ def _become(spec: dict[str, Any]) -> NoReturn:
 
 
 def drop_capabilities() -> None:
-    """What root may do, this process may not."""
+    """Drop all capabilities of root."""
     for capability in range(64):
         _LIBC.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that do not exist, or that we never had
     header = struct.pack("=II", _CAPABILITY_VERSION, 0)
@@ -162,7 +162,7 @@ def drop_capabilities() -> None:
 
 
 def restrict(rules: list[tuple[str, str]], port: int | None = None) -> None:
-    """From here on nothing on the disk is there but these: a real path each, to read or to write.
+    """Restrict this process to these real paths, each to read or to write.
 
     With a `port`, only that one can be connected to, where the kernel can hold that.
     """
@@ -197,7 +197,7 @@ def _give(ruleset: int, path: str, rights: int) -> None:
 
 
 def filter_calls(code: bytes) -> None:
-    """From here on the kernel answers only the calls that the filter lets through."""
+    """Install the system-call filter."""
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))

@@ -25,7 +25,7 @@ _WITHIN = 10.0  # seconds
 
 
 class Doorway:
-    """One way in, for one program. `port` is where the program finds it."""
+    """A door for one program. `port`: where the program finds it."""
 
     def __init__(self, *, inside: bool) -> None:
         """`inside`: the program has a network of its own."""
@@ -43,23 +43,23 @@ class Doorway:
 
     @property
     def url(self) -> str:
-        """As the program names it."""
+        """The address for the program."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """What the program has to inherit."""
+        """The file descriptors that the program has to inherit."""
         return () if self._theirs is None else (self._theirs.fileno(),)
 
     def before(self, argv: Sequence[str]) -> list[str]:
-        """The command line that opens the door and then becomes the program."""
+        """Return the command line that opens the door and then becomes the program."""
         if self._theirs is None:
             return list(argv)
         python = os.path.realpath(sys.executable)
         return [python, "-I", "-S", str(_LAUNCHER), str(self._theirs.fileno()), str(self.port), *argv]
 
     async def opened(self) -> socket.socket:
-        """The listening socket, once the program was started. It is the caller's, who closes it."""
+        """Return the listening socket after the program was started. The caller closes it."""
         if self._ours is None or self._theirs is None:
             listening, self._listening = self._listening, None
             assert listening is not None

@@ -48,7 +48,7 @@ _WITHOUT_REPOSITORIES = frozenset({"node_modules", ".venv", "venv", "__pycache__
 
 @dataclass(frozen=True, kw_only=True)
 class Confinement:
-    """What a confined program may see and use. What is not named here is not there."""
+    """The paths and resources of a confined program. It sees nothing else."""
 
     view: View
     network: bool = False

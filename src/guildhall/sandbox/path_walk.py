@@ -37,7 +37,7 @@ Identity = tuple[int, int]
 
 
 def identity(status: os.stat_result) -> Identity:
-    """What a file or directory is on disk, whatever it is called."""
+    """Return the device and inode of a file, which do not depend on its name."""
     return status.st_dev, status.st_ino
 
 
@@ -64,14 +64,14 @@ class Borders:
         return path in self._hidden_paths or what in self._hidden
 
     def lets_through(self, path: str, place: str) -> bool:
-        """Whether the way to a folder at `place` may lead through this hidden path: what is shown lies below it."""
+        """Return True if a folder at `place` is below a shown path that is below this hidden path."""
         return any(
             is_below(place, shown) and shown != path and is_below(shown, path)
             for shown in (os.path.abspath(one) for one in self._view.shown)  # noqa: PTH100
         )
 
     def hides_number(self, inode: int) -> bool:
-        """Whether something hidden has this inode number on some disk: worth a closer look."""
+        """Return True if a hidden file has this inode number on any device."""
         return any(number == inode for _, number in self._hidden)
 
     def keeps(self, path: str, what: Identity | None = None) -> bool:
@@ -179,7 +179,7 @@ class Trail:
         return self._borders.hides(self.path_of(name), what)
 
     def hides_entry(self, entry: Entry) -> bool:
-        """Whether what was listed is one of the hidden things, under whatever name."""
+        """Return True if an entry is a hidden file, under any name."""
         if self.hides(entry.name):
             return True
         if not self._borders.hides_number(entry.inode):
@@ -198,7 +198,7 @@ class Trail:
         os.close(self._levels.pop().fd)
 
     def enter(self, name: str) -> bool:
-        """Steps into a directory. False if there is none of that name (a link is none)."""
+        """Enter a directory. Return False if the name is not a directory or is a link."""
         try:
             fd = os.open(name, _ENTER, dir_fd=self.here.fd)
         except OSError as error:
@@ -217,7 +217,7 @@ class Trail:
         return True
 
     def make(self, name: str) -> None:
-        """Makes a directory and steps into it."""
+        """Create a directory and enter it."""
         self.must_be_visible(name)
         self.must_be_free(name)
         with suppress(FileExistsError):
@@ -230,20 +230,20 @@ class Trail:
             raise Refused(f"{self._shown} is hidden from this run")
 
     def must_be_free(self, name: str, what: Identity | None = None) -> None:
-        """Refuses to change what is kept."""
+        """Raise Refused if the path is kept."""
         if self.here.kept or self._borders.keeps(self.path_of(name), what):
             hint = "Write elsewhere, and say what should be changed here: a person does it."
             raise Refused(f"{self._shown} decides what runs may do, so no run changes it", hint=hint)
 
     def status(self, name: str) -> os.stat_result | None:
-        """What stands under the name itself, links not followed; None: nothing."""
+        """Return the status of the name without following links, or None if it does not exist."""
         try:
             return os.stat(name, dir_fd=self.here.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def walk(self, parts: Sequence[str], *, follow: bool) -> Arrival:
-        """Goes along the names. `follow` says whether a link at the very end is walked too."""
+        """Walk along the names. `follow`: follow a link at the end too."""
         pending = deque(part for part in parts if part not in ("", "."))
         links = 0
         while pending:
@@ -276,7 +276,7 @@ class Trail:
         return [part for part in target.split("/") if part not in ("", ".")]
 
     def entries(self, limit: int) -> list[Entry]:
-        """What is in the directory, at most `limit` of it, in order."""
+        """Return at most `limit` entries of the directory, sorted by name."""
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.here.fd)
         try:
             with os.scandir(fd) as found:  # its entries are good only while the descriptor is open
@@ -334,7 +334,7 @@ _REASONS = {
 
 @contextmanager
 def told(shown: str) -> Generator[None]:
-    """Turns what the operating system refuses into an error that says what was wrong."""
+    """Convert an OSError into NotFound or Refused with a reason."""
     try:
         yield
     except OSError as error:

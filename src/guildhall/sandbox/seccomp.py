@@ -61,7 +61,7 @@ _MACHINES: Mapping[str, tuple[int, Mapping[str, int]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """What a filter leaves open."""
+    """The system calls that a filter permits."""
 
     families: frozenset[int]  # address families that a socket may have
     modes: bool = True  # files' modes, owners and attributes may be changed by path

@@ -35,17 +35,17 @@ _SHOWN_ERRORS = 5
 _SHOWN_VALUE = 200
 
 
-def checked(tool: Tool, arguments: Any, form: Form | None) -> dict[str, Any]:
-    """The arguments as the handler takes them; UsageError names what is wrong. Without a form the schema counts."""
+def _check(tool: Tool, arguments: Any) -> dict[str, Any]:
+    """Return the arguments as the handler takes them. Raise UsageError if they do not fit its types or the schema."""
     if not isinstance(arguments, Mapping):
         raise UsageError(f"{tool.name}: the arguments are not an object with names and values")
     given = dict(cast("Mapping[str, Any]", arguments))
-    if form is None:
+    if not isinstance(tool.handler, TypedHandler):
         return _checked_by_schema(tool, given)
     from pydantic import ValidationError
 
     try:
-        return form.adapter.validate_python(given)
+        return tool.handler.form.adapter.validate_python(given)
     except ValidationError as error:
         raise _explained(tool, error) from None
     except Exception as error:  # noqa: BLE001 - endless nesting, or a validator of the tool's own that breaks
@@ -65,12 +65,7 @@ def _sentence(tool: Tool, detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
         known = cast("Mapping[str, Any]", tool.input_schema.get("properties", {}))
         return f"{name}: there is no such argument. {did_you_mean(name, known) or 'It takes none.'}"
-    return f"{name}: {detail['msg']} (it is {_shortened(detail['input'])})"
-
-
-def _shortened(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN_VALUE else f"{shown[:_SHOWN_VALUE]}..."
+    return f"{name}: {detail['msg']} (it is {_cut(repr(detail['input']), _SHOWN_VALUE)})"
 
 
 def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -90,8 +85,8 @@ def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     raise UsageError(f"{tool.name}: {name}: {_cut(found.message)}", hint="Correct the arguments and call again.")
 
 
-def _cut(message: str) -> str:
-    return message if len(message) <= 2 * _SHOWN_VALUE else f"{message[: 2 * _SHOWN_VALUE]}..."
+def _cut(text: str, max_chars: int = 2 * _SHOWN_VALUE) -> str:
+    return text if len(text) <= max_chars else f"{text[:max_chars]}..."
 
 
 @functools.lru_cache(maxsize=512)
@@ -248,6 +243,7 @@ def _known_capabilities(name: str, capabilities: Iterable[str]) -> frozenset[str
 @functools.lru_cache(maxsize=256)
 def _form(function: Handler, bound: bool, name: str) -> Form:
     """The form of a function. Kept, because the built-in tools are made anew for every run."""
+    import typing_extensions
     from pydantic import ConfigDict, Field, TypeAdapter
     from pydantic.errors import PydanticUserError
 
@@ -260,7 +256,8 @@ def _form(function: Handler, bound: bool, name: str) -> Form:
         if key in described and not _says_description(kind):
             kind = Annotated[kind, Field(description=described[key])]
         fields[key] = kind if parameter.default is parameter.empty else NotRequired[kind]
-    shape = _shape(fields)
+    # A typed dictionary takes any name, `copy` and `json` too, unlike a model.
+    shape = cast("Any", typing_extensions).TypedDict("Arguments", fields)
     shape.__pydantic_config__ = ConfigDict(extra="forbid")
     try:
         adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
@@ -269,13 +266,6 @@ def _form(function: Handler, bound: bool, name: str) -> Form:
         problem = next(iter(str(error).splitlines()), "")
         raise ToolUnavailable(f"the tool {name!r}: its input cannot be described as JSON: {problem}") from None
     return Form(_tidied(schema, parameters), adapter)
-
-
-def _shape(fields: dict[str, Any]) -> Any:
-    """A typed dictionary of these fields: unlike a model it takes any name, `copy` and `json` too."""
-    import typing_extensions
-
-    return cast("Any", typing_extensions).TypedDict("Arguments", fields)
 
 
 def _parameters(function: Handler, bound: bool, name: str) -> dict[str, inspect.Parameter]:
@@ -423,9 +413,9 @@ def perform(handler: Handler, arguments: Mapping[str, Any]) -> ToolResult:
 
 
 def accepted(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:
-    """The arguments as the tool's handler takes them, or what is wrong with them."""
+    """Return the arguments as the tool's handler takes them, or the error that the model reads."""
     try:
-        return _checked(tool, arguments)
+        return _check(tool, arguments)
     except UsageError as error:
         return ToolResult.error(clean(str(error)))
 
@@ -434,17 +424,10 @@ def _function(tool: Tool) -> Handler:
     return tool.handler.function if isinstance(tool.handler, TypedHandler) else tool.handler
 
 
-def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return checked(tool, arguments, tool.handler.form if isinstance(tool.handler, TypedHandler) else None)
-
-
 def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with the arguments, as `invoke` would say it; None: nothing."""
-    try:
-        _checked(tool, arguments)
-    except UsageError as error:
-        return clean(str(error))
-    return None
+    """Return what is wrong with the arguments, or None."""
+    given = accepted(tool, arguments)
+    return given.text if isinstance(given, ToolResult) else None
 
 
 def _called(call: Callable[[], Any]) -> Any:

@@ -10,15 +10,14 @@ Invariant: a locked worker is not changed, and it does not run if its text diffe
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from guildhall.core import yaml
+from guildhall.core import yaml, yaml_edit
 from guildhall.core.atomic_file import replace_user_file
-from guildhall.core.errors import Conflict, GuildError, Refused, UsageError, WorkerLocked, WorkerRetired
+from guildhall.core.errors import Conflict, Refused, UsageError, WorkerLocked, WorkerRetired
 from guildhall.core.ids import is_name
 from guildhall.workers.loader import check_file, load
 from guildhall.workers.model import Lock, Worker
@@ -36,33 +35,25 @@ _BOM = "\ufeff"
 def set_field(path: Path, field: str, value: str | bool) -> None:
     """Sets a top-level field of a worker file."""
     source = yaml.read(path)
-    expected = {**cast("dict[str, Any]", source.data), field: value}
-    for text in _candidates(source, field, value):
-        if _reads_as(path, text, expected):
-            bom = _BOM if path.read_bytes().startswith(_BOM.encode()) else ""
-            replace_user_file(path, bom + text)
-            return
-    raise Conflict(
-        f"{field}: the file is written in a way that cannot be changed safely",
-        where=str(path),
-        hint=f"Write `{field}: {_written(value)}` into it yourself.",
-    )
+    data = {**cast("dict[str, Any]", source.data), field: value}
+    text = yaml_edit.first_reading_as(data, _candidates(source, field, value), path)
+    if text is None:
+        raise Conflict(
+            f"{field}: the file is written in a way that cannot be changed safely",
+            where=str(path),
+            hint=f"Write `{field}: {_written(value)}` into it yourself.",
+        )
+    bom = _BOM if path.read_bytes().startswith(_BOM.encode()) else ""
+    replace_user_file(path, bom + text)
 
 
 def _candidates(source: yaml.Source, field: str, value: str | bool) -> Iterator[str]:
-    """New texts, the least change first. One may turn out wrong: they are read back before use."""
+    """Yield new texts, the smallest change first."""
     if source.path.suffix == ".json":
         yield _json(source, field, value)
         return
     yield from _in_place(source.text, field, value)
-    yield _round_trip(source.text, field, value)
-
-
-def _reads_as(path: Path, text: str, expected: dict[str, Any]) -> bool:
-    try:
-        return yaml.parse(path, text).data == expected
-    except GuildError:
-        return False
+    yield yaml_edit.round_trip(source.text, lambda tree: tree.update({field: value}))
 
 
 def _written(value: str | bool) -> str:
@@ -78,7 +69,7 @@ def _json(source: yaml.Source, field: str, value: str | bool) -> str:
 
 def _in_place(text: str, field: str, value: str | bool) -> Iterator[str]:
     """The text with the value replaced where it stands, or with a line of its own after the name, or at the top."""
-    mapping = yaml.keeping().compose(text)
+    mapping = yaml_edit.compose(text)
     nodes: dict[str, Any] = {key.value: node for key, node in mapping.value if isinstance(key.value, str)}
     new = _written(value)
     if not mapping.value:
@@ -96,15 +87,6 @@ def _in_place(text: str, field: str, value: str | bool) -> Iterator[str]:
     if "name" in nodes and (after := text.find("\n", nodes["name"].end_mark.index)) >= 0:
         yield text[: after + 1] + line + text[after + 1 :]
     yield text[: first.index - first.column] + line + text[first.index - first.column :]
-
-
-def _round_trip(text: str, field: str, value: str | bool) -> str:
-    writer = yaml.keeping()
-    tree = writer.load(text)
-    tree[field] = value
-    out = io.StringIO()
-    writer.dump(tree, out)
-    return out.getvalue()
 
 
 Use = Literal["name", "star", "schedule", "dispatch"]

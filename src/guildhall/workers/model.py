@@ -30,6 +30,27 @@ GENERATED = "generated"  # below workers/: what workers wrote
 # What decides what the runs of a project may do: read by all, changed by none of them.
 DECIDING = (WORKERS, "prompts", "toolboxes", MEMBERS, PROJECT_SETTINGS)
 
+ROOM_TOOLS = (  # in the order in which a model sees them
+    "channel_send",
+    "channel_read",
+    "inbox_read",
+    "inbox_ack",
+    "status_set",
+    "team_list",
+    "document_read",
+    "document_write",
+    "document_append",
+    "document_list",
+    "document_create",
+    "document_suggest",
+    "proposal_create",
+    "proposal_vote",
+    "proposal_status",
+    "proposal_cancel",
+    "resource_create",
+    "resource_read",
+    "no_action",
+)
 # Tools that a rule may name although no toolbox of the worker's brings them.
 BUILT_IN_TOOLS = ("Read", "Grep", "Glob", "Write", "Edit", "Bash", "WebFetch", "WebSearch")
 SYSTEM_TOOLS = (
@@ -52,25 +73,7 @@ SYSTEM_TOOLS = (
     "submit_result",
     "report_progress",
     "submit_review",
-    "channel_send",
-    "channel_read",
-    "inbox_read",
-    "inbox_ack",
-    "status_set",
-    "team_list",
-    "document_read",
-    "document_write",
-    "document_append",
-    "document_list",
-    "document_create",
-    "document_suggest",
-    "proposal_create",
-    "proposal_vote",
-    "proposal_status",
-    "proposal_cancel",
-    "resource_create",
-    "resource_read",
-    "no_action",
+    *ROOM_TOOLS,
 )
 
 

@@ -9,3 +9,24 @@ Does not execute or journal a turn (`runs`), and does not store messages or docu
 
 Invariant: the database decides the next step of every agent. A wake-up is only a hint to read it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.workflow.definition import Definition as Definition
+    from guildhall.workflow.loader import load as load
+    from guildhall.workflow.model import Agent as Agent
+    from guildhall.workflow.model import Workflow as Workflow
+    from guildhall.workflow.plan import WorkflowPlan as WorkflowPlan
+    from guildhall.workflow.replay import WorkflowReplays as WorkflowReplays
+    from guildhall.workflow.service import WorkflowPolicy as WorkflowPolicy
+    from guildhall.workflow.service import Workflows as Workflows
+    from guildhall.workflow.target import Start as Start
+    from guildhall.workflow.target import Target as Target
+    from guildhall.workflow.target import WorkflowShown as WorkflowShown
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -270,16 +270,13 @@ class Param(Part):
             return value
         fields = dict(cast("dict[str, Any]", value))
         if isinstance(fields.get("default"), bool | int | float):
-            fields["default"] = _as_text(fields["default"])
+            default = fields["default"]
+            fields["default"] = str(default).lower() if isinstance(default, bool) else str(default)
         return fields
 
     @property
     def must_be_given(self) -> bool:
         return self.default is None if self.required is None else self.required
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _params(value: object) -> object:

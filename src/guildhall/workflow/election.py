@@ -31,7 +31,7 @@ from guildhall.workflow.ordering import RecordedOrder, who
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.execution.runs import Runs
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
@@ -91,27 +91,25 @@ class Election:
         await self._close(proposal)
 
     def cut_off(self) -> list[Agent]:
-        """Those whose run in which they voted has not come to its end: the hall may have died just then."""
+        """Return the agents whose voting run was interrupted, such as by the end of the hall."""
 
-        def read(connection: Connection) -> list[Agent]:
-            made = (
-                (one, run_records.run_of_call(connection, self.instance, _call(one))) for one in self.workflow.agents
-            )
-            return [agent for agent, run in made if run is not None and run.status not in ENDED]
+        return [agent for agent, _ in self.store.read(self._unfinished)]
 
-        return self.store.read(read)
+    def _unfinished(self, connection: Connection) -> list[tuple[Agent, Run]]:
+        calls = (
+            (agent, run_records.run_of_call(connection, self.instance, _call(agent))) for agent in self.workflow.agents
+        )
+        return [(agent, run) for agent, run in calls if run is not None and run.status not in ENDED]
 
     async def _close(self, proposal: Proposal) -> None:
         """Ends the election with the votes that there are, and whatever of it still goes on."""
-        await self.room.expire()
-        await self.room.settle(proposal.id)
+        await self.room.perform("expire", Actor.system())
+        await self.room.perform("settle", Actor.system(), proposal=proposal.id)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> None:
-            for agent in self.workflow.agents:
-                run = run_records.run_of_call(connection, self.instance, _call(agent))
-                if run is not None and run.status not in ENDED:
-                    run_records.cancel_tree(connection, run.id, now)
+            for _, run in self._unfinished(connection):
+                run_records.cancel_tree(connection, run.id, now)
 
         await self.store.write(write)
 
@@ -128,10 +126,7 @@ class Election:
         return await self.runs.take_seat(self.instance, _call(agent), request, worker=worker, seat=self._seat(agent))
 
     def _seat(self, agent: Agent) -> Seat:
-        return Seat(
-            tools=room_tools(TOOLS),
-            execute=partial(self._executor, agent.name),
-        )
+        return Seat(tools=room_tools(TOOLS), execute=partial(self._executor, agent.name))
 
     def _executor(self, agent: str, run: str) -> Execute:
         call = RoomTools(self.room, agent, run).call

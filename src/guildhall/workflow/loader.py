@@ -352,15 +352,12 @@ def commands(definition: Definition) -> tuple[str, ...]:
 
 
 def setup_code(workflow: Workflow, home: Home) -> Code | None:
-    """The file as something that is executed; None: it has no setup."""
-    return code_of(workflow.path, workflow.text, home) if workflow.definition.setup else None
-
-
-def code_of(path: Path, text: str, home: Home) -> Code:
-    root = project_root(path.parent).resolve()
-    real = path.resolve()
-    shown = real.relative_to(root).as_posix() if real.is_relative_to(root) else str(real)
-    file = CodeFile(path=real, shown=shown, content=text.encode())
+    """Return the file as code that is executed, or None if it has no setup."""
+    if not workflow.definition.setup:
+        return None
+    root, path = project_root(workflow.folder).resolve(), workflow.path.resolve()
+    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    file = CodeFile(path=path, shown=shown, content=workflow.text.encode())
     return Code(kind="workflow", name=shown, root=root, files=(file,), own=root == home.path.resolve())
 
 

@@ -191,14 +191,14 @@ def _reference(head: str, name: str | None) -> Reference:
         return Reference("output", head)
     if head in ("env", "params", "workflow"):
         return Reference(head, name)
-    known = ("env", "params", "workflow")
-    raise InvalidFile(f"${{{{ {head}.{name} }}}}: there is nothing of this name", hint=did_you_mean(head, known))
+    hint = did_you_mean(head, ("env", "params", "workflow"))
+    raise InvalidFile(f"${{{{ {head}.{name} }}}}: there is nothing of this name", hint=hint)
 
 
 ROOMS = ".workflow"  # beside the workflow file: what people see of its rooms
 DOCUMENTS = "documents"
 _BESIDE = ("-wal", "-shm", ".lock")  # what SQLite and the hall have beside a database
-_SHOWN = ("channel.md", "_state")  # what `provider: file` writes there
+SHOWN = ("channel.md", "_state")  # what `provider: file` writes there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +270,7 @@ class Workflow:
         """What it has on disk, which agents change through the room or not at all."""
         room, database = self.room_folder(values), self.database(values)
         beside = [database.with_name(database.name + ending) for ending in ("", *_BESIDE)] if database else []
-        return (self.path, self.folder / ROOMS, *(room / name for name in (DOCUMENTS, *_SHOWN)), *beside)
+        return (self.path, self.folder / ROOMS, *(room / name for name in (DOCUMENTS, *SHOWN)), *beside)
 
     def around(self, agent: Agent) -> frozenset[str]:
         """What the others at the table can do to the world: what one of them has read, another can be told."""

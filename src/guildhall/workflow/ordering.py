@@ -1,10 +1,8 @@
 """The recorded order of a team: delays agents in a test until their turn in the recording comes.
 
-Agents that work in parallel act in a different order each time. A place in the order is a line of text, which is equal
-in the recording and in the test: `coder/2 begins 7` (its second run, whose inbox ends with message 7), `coder/2 m1.1
-channel_send` (the first call of the first answer of that run), `coder/2 ends`.
-Does not delay agents in production: a team without a `RecordedOrder` does not use the class.
-Does not read the order from a recording (`script_export.py`).
+A place in the order is a line of text, which is equal in the recording and in the test: `coder/2 begins 7` (its second
+run, whose inbox ends with message 7), `coder/2 m1.1 channel_send` (the first call of its first answer), `coder/2 ends`.
+Does not delay agents in production, and does not read the order from a recording (`replay.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from guildhall.models.scripted.test_case import Spoken
     from guildhall.runs.model import Run
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
-    from guildhall.workflow.agent_steps import Step
+    from guildhall.workflow.agent_turn import Step
     from guildhall.workflow.model import Agent
 
     TakeTurn = Callable[[Agent, Step], Awaitable[Run | None]]

@@ -21,7 +21,7 @@ from guildhall.workflow.setup import environment
 from guildhall.workflow.start import budget_of, check_places, values_of, wakes_nobody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
@@ -36,13 +36,6 @@ _INDENT = "  "
 _DOING = {"fs.read": "reads files", "fs.write": "writes files", "proc.exec": "runs programs", "net": "uses the network"}
 
 
-def line(plan: WorkflowPlan) -> str:
-    """What could happen, in one line, before it does."""
-    reach = frozenset[str]().union(*(agent.plan.reach for agent in plan.agents))
-    models = {titled(agent.name, agent.plan.runtime): agent.plan.model or "not named" for agent in plan.agents}
-    return opening(models, commands=len(plan.setup), reach=reach, budget=plan.worst_usd)
-
-
 def titled(agent: str, runtime: Row) -> str:
     """An agent, and the program of others that executes it, where it is one."""
     return agent if runtime.program is None else f"{agent} ({runtime.title})"
@@ -54,16 +47,6 @@ def opening(models: Mapping[str, str], *, commands: int, reach: frozenset[str], 
     parts += [f"runs {'a command' if commands == 1 else f'{commands} commands'} of its own first"] if commands else []
     parts += [said for capability, said in _DOING.items() if capability in reach]
     return "; ".join([*parts, _worst(budget)])
-
-
-def text(plan: WorkflowPlan) -> str:
-    """What could happen, whole: the workflow, then each of its agents."""
-    said = [rows(_rows(plan))]
-    for agent in plan.agents:
-        wakes = [f"{_INDENT}{'wakes':<{LABEL}}{agent.wakeup}"] if agent.wakeup else []
-        lines = [f"{_INDENT}{one}" for one in agent.plan.text().splitlines()]
-        said.append("\n".join([f"agent {agent.name}", *wakes, *lines]))
-    return "\n\n".join(said)
 
 
 def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
@@ -81,7 +64,7 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     if plan.database is not None:
         yield "database", [plain(plan.database)]
     yield "kickoff", [plain(one) for one in (plan.kickoff or "none").strip().splitlines()]
-    yield "limits", [_worst(plan.worst_usd), *(f"{name}: {value}" for name, value in plan.limits.items())]
+    yield "limits", [_worst(plan.budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
     if plan.untrusted:
         yield (
             "not trusted",
@@ -153,15 +136,10 @@ class WorkflowPlan:
     owner: str | None  # who alone writes documents; None: everyone may
     database: str | None  # of its own
     kickoff: str | None  # with placeholders
-    budget: float | None
+    budget: float | None  # dollars that can be spent before the user is asked; None: no limit
     limits: Mapping[str, int]
     problems: tuple[str, ...] = ()  # why it cannot start as it is
     doubts: tuple[str, ...] = ()  # what may not be meant
-
-    @property
-    def worst_usd(self) -> float | None:
-        """The dollars that can be spent before a person is asked; None: no limit."""
-        return self.budget
 
     @property
     def untrusted(self) -> tuple[Seen, ...]:
@@ -171,12 +149,19 @@ class WorkflowPlan:
         return tuple(seen for seen in files.values() if seen.standing != "trusted")
 
     def line(self) -> str:
-        """The plan in one line."""
-        return line(self)
+        """Return the plan in one line."""
+        reach = frozenset[str]().union(*(agent.plan.reach for agent in self.agents))
+        models = {titled(agent.name, agent.plan.runtime): agent.plan.model or "not named" for agent in self.agents}
+        return opening(models, commands=len(self.setup), reach=reach, budget=self.budget)
 
     def text(self) -> str:
-        """The whole plan."""
-        return text(self)
+        """Return the whole plan: the workflow, then each of its agents."""
+        parts = [rows(_rows(self))]
+        for agent in self.agents:
+            wakes = [f"{_INDENT}{'wakes':<{LABEL}}{agent.wakeup}"] if agent.wakeup else []
+            lines = [f"{_INDENT}{one}" for one in agent.plan.text().splitlines()]
+            parts.append("\n".join([f"agent {agent.name}", *wakes, *lines]))
+        return "\n\n".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as `--json` prints it."""
@@ -198,7 +183,7 @@ class WorkflowPlan:
             "database": self.database,
             "kickoff": self.kickoff,
             "limits": dict(self.limits),
-            "worst_case_usd": self.worst_usd,
+            "worst_case_usd": self.budget,
             "not_trusted": [seen.as_dict() for seen in self.untrusted],
             "problems": list(self.problems),
             "doubts": list(self.doubts),
@@ -227,6 +212,7 @@ def plan(
     """What could happen if this workflow were started like that, its agents as these plans say."""
     definition, values = workflow.definition, starting.values
     documents, database = workflow.documents(values), workflow.database(values)
+    of_agents = (f"{name}: {problem.text}" for name, plan in agents.items() for problem in plan.problems)
     return WorkflowPlan(
         workflow=workflow.name,
         tag=values.tag,
@@ -249,7 +235,7 @@ def plan(
         kickoff=definition.kickoff,
         budget=budget,
         limits=definition.limits.model_dump(),
-        problems=(*starting.problems, *_of_agents(agents)),
+        problems=(*starting.problems, *of_agents),
         doubts=(doubt,) if (doubt := wakes_nobody(workflow)) else (),
     )
 
@@ -295,7 +281,3 @@ def _owner(workflow: Workflow) -> str | None:
     if not context.enabled or len(workflow.agents) == 1 or context.document_owner == NOBODY:
         return None
     return context.document_owner or "elected"
-
-
-def _of_agents(agents: Mapping[str, Plan]) -> Iterable[str]:
-    return (f"{name}: {problem.text}" for name, plan in agents.items() for problem in plan.problems)

@@ -1,6 +1,6 @@
 """Read-only queries about workflows: find an instance by its target, show its agents and its messages.
 
-Does not import the scheduler, so that commands that only read start fast. Does not change anything (`control`).
+Does not import the scheduler, so that commands that only read start fast. Does not change anything (`service.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.room import inbox
 from guildhall.room import records as room_records
 from guildhall.runs.record.records import find_run
 from guildhall.workflow import records, target
@@ -21,49 +20,35 @@ if TYPE_CHECKING:
 
 
 _MOST = 10_000  # messages that are shown
+_COPIED = ("name", "tag", "generation", "mode", "status", "reason", "created_at", "ended_at")
 
 
 def named(connection: Connection, wanted: Target) -> Instance:
-    """The workflow that a target names, with the agent in it, if it names one."""
-    target.checked(wanted)
+    """Return the workflow that a target names, and that has the agent that it names, if any."""
+    target.check_names(wanted)
     found = records.newest(connection, wanted.workflow, wanted.tag)
+    agents = [agent.name for agent in records.agents_of(connection, found.id)] if found else []
+    if found is not None and wanted.agent in (None, *agents):
+        return found
+    known = records.listed(connection)
+    if wanted.agent is not None and wanted.workflow == target.GLOBAL:  # it may be the agent of another workflow
+        every = [
+            replace(one.target, agent=each.name) for one in known for each in records.agents_of(connection, one.id)
+        ]
+        same = [str(one) for one in every if one.agent == wanted.agent]
+        raise target.missing(wanted, every, hint=f"Did you mean {', '.join(same[:5])}?" if same else None)
     if found is None:
-        known = records.listed(connection)
-        if wanted.agent is not None and wanted.workflow == target.GLOBAL:
-            raise _nobody(wanted, connection, known)
         raise target.missing(wanted.team, [one.target for one in known])
-    names = [agent.name for agent in records.agents_of(connection, found.id)]
-    if wanted.agent is not None and wanted.agent not in names:
-        if wanted.workflow == target.GLOBAL:
-            raise _nobody(wanted, connection, records.listed(connection))
-        raise target.missing(wanted, [replace(wanted, agent=name) for name in names])
-    return found
-
-
-def _nobody(wanted: Target, connection: Connection, known: list[Instance]) -> Exception:
-    """A bare name may be meant for an agent of some workflow."""
-    every = [replace(one.target, agent=agent.name) for one in known for agent in records.agents_of(connection, one.id)]
-    error = target.missing(wanted, every)
-    same = [str(one) for one in every if one.agent == wanted.agent]
-    if same:
-        error.hint = f"Did you mean {', '.join(same[:5])}?"
-    return error
+    raise target.missing(wanted, [replace(wanted, agent=name) for name in agents])
 
 
 def shown(connection: Connection, instance: Instance) -> WorkflowShown:
-    """A workflow as listings show it."""
+    """Return a workflow as listings show it."""
     run = find_run(connection, instance.id)
     return WorkflowShown(
         run=instance.id,
-        name=instance.name,
-        tag=instance.tag,
-        generation=instance.generation,
-        mode=instance.mode,
-        status=instance.status,
-        reason=instance.reason,
         file=instance.path,
-        created_at=instance.created_at,
-        ended_at=instance.ended_at,
+        **{name: getattr(instance, name) for name in _COPIED},
         cost_usd=run.cost_usd if run else None,
         messages=room_records.count_messages(connection, instance.room),
         agents=_agents(connection, instance),
@@ -72,7 +57,7 @@ def shown(connection: Connection, instance: Instance) -> WorkflowShown:
 
 def _agents(connection: Connection, instance: Instance) -> tuple[AgentShown, ...]:
     seats = {seat.agent: seat for seat in room_records.seats_of(connection, instance.room)}
-    unread = inbox.waiting(connection, instance.room)
+    unread = room_records.count_unread(connection, instance.room)
     spent = records.spent(connection, instance.id)
     schedules = {one.agent: one for one in records.schedules_of(connection, instance.room)}
     return tuple(
@@ -94,7 +79,7 @@ def _agents(connection: Connection, instance: Instance) -> tuple[AgentShown, ...
 
 
 def said(connection: Connection, instance: Instance, *, since: int = 0) -> list[Message]:
-    """What was said in one generation of a workflow, after a message."""
+    """Return the messages of one generation of a workflow, after a message."""
     until = records.next_began(connection, instance)
     found = room_records.channel(connection, instance.room, since=since, limit=_MOST, newest=True)
     return [one for one in found if one.at >= instance.created_at and (until is None or one.at < until)]

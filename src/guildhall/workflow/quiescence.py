@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import ErrorInfo, LimitReached, RuntimeFailed
-from guildhall.room import inbox, voting
+from guildhall.room import records as room_records
 from guildhall.room.model import Actor
-from guildhall.room.tools import perform_in
+from guildhall.room.service import perform_in
 from guildhall.runs.model import Ask, Stretch
 from guildhall.runs.record import records as run_records
 from guildhall.workflow import records
@@ -53,30 +53,27 @@ def look(
     `settle`: proposals on which nobody will vote any more end with the votes they have.
     """
     agents = records.agents_of(connection, instance.id)
-    mail = inbox.waiting(connection, instance.room)
+    mail = room_records.count_unread(connection, instance.room)
     if any(_can_move(connection, instance.id, agent, mail, at, attended=attended) for agent in agents):
         return Standing(busy=True)
-    held = bool(inbox.held_mail(connection, instance.room))
+    held = bool(room_records.in_status(connection, instance.room, "held"))
     if held and (attended or not _asked_about(connection, instance.id)):
         return Standing(busy=True)  # whoever asks the person, or takes the answer, is at it
-    if voting.open_count(connection, instance.room):
+    if room_records.open_ones(connection, instance.room):
         if not settle:
             return Standing(busy=False)
-        return Standing(busy=True, turn=_settled(connection, instance, at))
+        settled = perform_in(connection, instance.room, "settle", Actor.system(run=instance.id), at)
+        return Standing(busy=True, turn=settled.turn)
     worst = _worst(connection, instance.id, agents)
     return Standing(busy=False, stretch=worst or (_WAITING if held else None))
 
 
 def movable(connection: Connection, instance: Instance, at: str, *, attended: bool) -> frozenset[str]:
     """Who could do something now, and does not."""
-    mail = inbox.waiting(connection, instance.room)
+    mail = room_records.count_unread(connection, instance.room)
     resting = [agent for agent in records.agents_of(connection, instance.id) if agent.status in ("idle", "waiting")]
     can = (agent for agent in resting if _can_move(connection, instance.id, agent, mail, at, attended=attended))
     return frozenset(agent.name for agent in can)
-
-
-def _settled(connection: Connection, instance: Instance, at: str) -> Turn | None:
-    return perform_in(connection, instance.room, "settle", Actor.system(run=instance.id), at).turn
 
 
 def waits_for(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:

@@ -7,6 +7,7 @@ Invariant: only this module of the package knows the columns of these tables.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
@@ -28,8 +29,7 @@ _RUNS_OF_AGENT = select(func.count()).where(runs.c.workflow == bindparam("instan
 
 def add(connection: Connection, instance: Instance, names: Sequence[str]) -> None:
     """A new instance with its agents."""
-    values = {name: value for name, value in vars(instance).items() if name != "target"}
-    connection.execute(insert(workflows).values(**values, frame={}))
+    connection.execute(insert(workflows).values(**vars(instance), frame={}))
     for ordinal, name in enumerate(names):
         add_agent(connection, instance.id, name, ordinal)
     connection.execute(update(runs).where(runs.c.id == instance.id).values(workflow=instance.id))
@@ -48,13 +48,6 @@ def newest(connection: Connection, name: str, tag: str) -> Instance | None:
     """The last generation of a workflow under a tag."""
     query = select(workflows).where(workflows.c.name == name, workflows.c.tag == tag)
     row = connection.execute(query.order_by(workflows.c.generation.desc()).limit(1)).mappings().first()
-    return _instance(row) if row else None
-
-
-def of_room(connection: Connection, room: str) -> Instance | None:
-    """The last generation in a room."""
-    query = select(workflows).where(workflows.c.room == room).order_by(workflows.c.generation.desc()).limit(1)
-    row = connection.execute(query).mappings().first()
     return _instance(row) if row else None
 
 
@@ -78,11 +71,7 @@ _other = workflows.alias()
 
 
 def _instance(row: RowMapping) -> Instance:
-    names = (
-        *("id", "room", "name", "tag", "generation", "mode", "status", "reason"),
-        *("path", "source", "definition", "created_at", "ended_at"),
-    )
-    return Instance(**{name: row[name] for name in names})
+    return Instance(**{field.name: row[field.name] for field in fields(Instance)})
 
 
 # agents
@@ -147,8 +136,7 @@ def last_run(connection: Connection, instance: str, name: str) -> Run | None:
 
 
 def _agent(row: RowMapping) -> AgentState:
-    names = ("name", "status", "run", "attempts", "due_at")
-    return AgentState(**{name: row[name] for name in names})
+    return AgentState(**{field.name: row[field.name] for field in fields(AgentState)})
 
 
 def spent(connection: Connection, instance: str) -> dict[str, tuple[int, float | None]]:

@@ -4,8 +4,7 @@ Does not execute tools or call models. Does not run the exported test (`hall.tes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,7 @@ from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import election, records
-from guildhall.workflow.agent_steps import effects_before
-from guildhall.workflow.agent_turn import alone_message, first_message, outputs_of, result_of
+from guildhall.workflow.agent_turn import effects_before, result_of, run_input
 from guildhall.workflow.loader import load, thawed
 from guildhall.workflow.ordering import begins, call_place, ends, who
 from guildhall.workflow.setup import TOOLS, run_steps
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from guildhall.runs.replay.replay import Recordings
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
-    from guildhall.workflow.model import Agent, Values, Workflow
+    from guildhall.workflow.model import Values, Workflow
     from guildhall.workflow.target import Instance
 
     Tree = Sequence[tuple[Run, Journal]]
@@ -64,29 +62,21 @@ class Found:
     difference: Difference
 
 
+@dataclass(kw_only=True)
 class TeamAgain:
-    """In the place of the team that executed a workflow: its setup and its room, on their records."""
+    """Replaces the team of a workflow in a replay: takes its setup and its room from the recording."""
 
-    def __init__(
-        self,
-        *,
-        instance: Instance,
-        workflow: Workflow,
-        values: Values,
-        room: RoomReplay,
-        store: Store,
-        history: History,
-    ) -> None:
-        """`workflow` and `values` are those of today. `store` and `history` have the record."""
-        self.instance = instance
-        self.workflow = workflow
-        self.values = values
-        self.found: list[Found] = []
-        self._room = room
-        self._store = store
-        self._history = history
-        self._tree = {run.id: run for run in history.tree(instance.id)}
-        self._journals: dict[str, Journal] = {}
+    instance: Instance
+    workflow: Workflow  # as its file is now
+    values: Values
+    room: RoomReplay
+    store: Store  # of the recording, as is `history`
+    history: History
+    found: list[Found] = field(default_factory=list[Found])
+    _journals: dict[str, Journal] = field(default_factory=dict[str, "Journal"])
+
+    def __post_init__(self) -> None:
+        self._tree = {run.id: run for run in self.history.tree(self.instance.id)}
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         outputs = await run_steps(self.workflow, self.values, doors.tool)
@@ -95,38 +85,27 @@ class TeamAgain:
         end = self._journal(self.instance.id).entries[-1].data
         if self.found or not isinstance(end, Ended) or end.status != "completed":
             raise Over
-        return Outcome(output=self._result(), messages=[])
-
-    def _result(self) -> str:
-        if not self.workflow.definition.context.enabled:
-            return self._store.read(lambda record: outputs_of(record, self.instance.id, self.workflow))
-        return result_of(self.workflow, self._room.room, since=self.instance.created_at)
+        output = result_of(self.workflow, self.instance, self.room.room, self.store)
+        return Outcome(output=output, messages=[])
 
     # The agents
 
     def seated(self, run: Run) -> tuple[Worker, Seat] | None:
-        """The worker of today in the seat of a run; None: it has none, or not any more."""
-        if run.parent != self.instance.id:
-            return None
-        voting = run.worker.startswith(VOTER)
-        agent = self._agent(run)
-        if agent is None:
-            return None
-        if voting:
-            return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
-        enabled = self.workflow.definition.context.enabled
-        tools = room_tools() if enabled else ()
-        return self.workflow.seated(agent, self.values), seat_on_record(tools)
-
-    def _agent(self, run: Run) -> Agent | None:
+        """Return the current worker and the seat of a run, or None if the run has no seat, or no longer has one."""
         name = run.worker.removeprefix(VOTER)
-        return next((agent for agent in self.workflow.agents if agent.name == name), None)
+        agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
+        if run.parent != self.instance.id or agent is None:
+            return None
+        if run.worker.startswith(VOTER):
+            return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
+        tools = room_tools() if self.workflow.definition.context.enabled else ()
+        return self.workflow.seated(agent, self.values), seat_on_record(tools)
 
     # The room
 
     async def _play_room(self) -> None:
         """Does all that was done in the room up to the end of this workflow, until something is not as it was."""
-        operations = self._room.operations()
+        operations = self.room.operations()
         own = [one.place for one in operations if one.actor.run in self._tree]
         until = max(own, default=0)
         first = min(own, default=0)
@@ -136,7 +115,7 @@ class TeamAgain:
                 break
             try:
                 self._compare_beginning(then, opened)
-                made = await self._room.repeat(then, self._call(then))
+                made = await self.room.repeat(then, self._call(then))
                 self._compare(then, made)
             except ReplayDiffers:
                 return
@@ -157,38 +136,29 @@ class TeamAgain:
 
     def _compare_first_message(self, then: LogEntry, run: Run) -> None:
         said: str = run.request.input
-        possible = list(self._room.read(lambda connection: self._first_messages(connection, then, run)))
+        possible = list(self.room.read(lambda connection: self._first_messages(connection, then, run)))
         if said not in possible:
             self._equal(then, "the first message", said, possible[0])
 
     def _first_messages(self, connection: Connection, then: LogEntry, run: Run) -> Iterator[str]:
-        """What the run would be told now. Whether it was told of an earlier attempt depends on how the agent stood."""
-        batch = mail_shown(connection, self._room.room.id, then)
-        names = [agent.name for agent in self.workflow.agents]
+        """Yield the possible first messages of a run. The state of the agent decided if it lists earlier effects."""
+        room = self.room.room.id
+        batch = mail_shown(connection, room, then)
         more = then.arguments.get("left", 0)
-        for before in ("", self._effects_before(run)):
-            if not self.workflow.definition.context.enabled:
-                yield alone_message(connection, self._room.room.id, batch, before=before)
-                continue
-            yield first_message(then.actor.name, names, batch, more=more, before=before)
-
-    def _effects_before(self, run: Run) -> str:
         instance, number = self.instance.id, run.ordinal + 1
-        return self._store.read(lambda connection: effects_before(connection, instance, run.worker, number))
+        effects = self.store.read(lambda record: effects_before(record, instance, run.worker, number))
+        for before in ("", effects):
+            yield run_input(connection, self.workflow, room, then.actor.name, batch, more=more, before=before)
 
     def _call(self, then: LogEntry) -> ToolCall | None:
-        """The call that made an operation, with the arguments that the model gave."""
-        started = self._started(then)
-        if started is None or then.actor.key is None:
-            return None
-        return ToolCall(key=then.actor.key, tool=started.tool, arguments=started.arguments)
-
-    def _started(self, then: LogEntry) -> ToolStarted | None:
+        """Return the call that made an operation, with the arguments that the model gave, or None."""
         run, key = then.actor.run, then.actor.key
         if run is None or key is None or not self._is_run(run):
             return None
         entry = self._journal(run).last(key, ToolStarted)
-        return entry.data if entry and entry.data.tool == then.op else None
+        if entry is None or entry.data.tool != then.op:
+            return None
+        return ToolCall(key=key, tool=entry.data.tool, arguments=entry.data.arguments)
 
     def _compare(self, then: LogEntry, made: Repeated) -> None:
         self._equal(then, f"what {then.op} was asked", then.arguments, made.arguments)
@@ -203,7 +173,7 @@ class TeamAgain:
             self._compare_ballots(then, made)
 
     def _compare_ballots(self, then: LogEntry, made: Repeated) -> None:
-        room = self._room.room
+        room = self.room.room
         proposal = next(one for one in room.proposals() if one.id == made.result["id"])
         for run in self._tree.values():
             if run.worker.startswith(VOTER):
@@ -229,23 +199,15 @@ class TeamAgain:
         if id in self._tree:
             return True
         try:
-            self._history.get(id)  # of an earlier generation in the same room
+            self.history.get(id)  # of an earlier generation in the same room
         except NotFound:
             return False
         return True
 
     def _journal(self, run: str) -> Journal:
         if run not in self._journals:
-            self._journals[run] = self._history.journal(run)
+            self._journals[run] = self.history.journal(run)
         return self._journals[run]
-
-
-def earliest(run: str, steps: int, found: Sequence[Found], *, gone: bool) -> Replayed:
-    """What a replay found, all in all."""
-    if not found:
-        return Replayed(run=run, steps=steps, worker_gone=gone)
-    first = min(found, key=lambda one: one.at)
-    return Replayed(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +232,9 @@ class WorkflowReplays:
         there = frame_then(root.frame, frame)
         workflow, gone = self._of_today(instance, there)
         try:
-            values = self._values(root, workflow, instance, there)
+            params = self.history.purpose(root.id, WorkflowPurpose).params
+            allowed = self.settings(there).env
+            values = values_of(workflow, tag=instance.tag, params=params, frame=there, allowed=allowed)
         except GuildError as error:
             difference = Difference(step=0, text=f"now it cannot start: {error}")
             return Replayed(run=root.id, steps=steps, difference=difference, worker_gone=gone)
@@ -284,24 +248,20 @@ class WorkflowReplays:
                 store=self.store,
                 history=self.history,
             )
-            played = [await self._play_root(root, workflow, team, frame)]
+            again = replace(root, request=replace(root.request, input=asked_of(workflow)))
+            seat = seat_on_record(TOOLS)
+            played = [await self.recordings.play(again, frame, worker=conducting(workflow), seat=seat, runtime=team)]
             if played[0].same:
                 played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
         found = [*team.found, *(self._found(one) for one in played if not one.same)]
         gone = gone or any(one.worker_gone for one in played if one.run in wanted)
-        return earliest(run, steps, [one for one in found if one.run in wanted], gone=gone)
-
-    async def _play_root(self, root: Run, workflow: Workflow, team: TeamAgain, frame: Frame) -> Replayed:
-        request = replace(root.request, input=asked_of(workflow))
-        seat = seat_on_record(TOOLS)
-        again = replace(root, request=request)
-        return await self.recordings.play(again, frame, worker=conducting(workflow), seat=seat, runtime=team)
+        first = min((one for one in found if one.run in wanted), key=lambda one: one.at, default=None)
+        if first is None:
+            return Replayed(run=run, steps=steps, worker_gone=gone)
+        return Replayed(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
     async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> Replayed:
-        seated = team.seated(run)
-        if seated is None:
-            return await self.recordings.play(run, frame)
-        worker, seat = seated
+        worker, seat = team.seated(run) or (None, None)
         return await self.recordings.play(run, frame, worker=worker, seat=seat)
 
     def _found(self, played: Replayed) -> Found:
@@ -317,23 +277,18 @@ class WorkflowReplays:
         if not path.exists():
             return then, True
         gone: list[str] = []
-        find = partial(self._find, then, replace(frame, cwd=path.parent), gone)
+
+        def find(name: str) -> Worker:
+            try:
+                return self.find(name, replace(frame, cwd=path.parent))
+            except NotFound:
+                for agent in then.agents:
+                    if then.definition.agents[agent.name].worker == name:
+                        gone.append(name)
+                        return agent.worker
+                raise
+
         return load(path, find), bool(gone)
-
-    def _find(self, then: Workflow, frame: Frame, gone: list[str], name: str) -> Worker:
-        try:
-            return self.find(name, frame)
-        except NotFound:
-            for agent in then.agents:
-                if then.definition.agents[agent.name].worker == name:
-                    gone.append(name)
-                    return agent.worker
-            raise
-
-    def _values(self, root: Run, workflow: Workflow, instance: Instance, frame: Frame) -> Values:
-        params = self.history.purpose(root.id, WorkflowPurpose).params
-        allowed = self.settings(frame).env
-        return values_of(workflow, tag=instance.tag, params=params, frame=frame, allowed=allowed)
 
 
 def team_part(tree: Tree, store: Store) -> TeamPart | None:
@@ -344,7 +299,9 @@ def team_part(tree: Tree, store: Store) -> TeamPart | None:
         return None
     operations = store.read(lambda connection: room_records.history(connection, instance.room))
     writer = _Writer(tree, operations)
-    fields: dict[str, Any] = {"workflow": _inside(instance.path, root), "tag": instance.tag}
+    path, top = Path(instance.path), root.frame.root
+    shown = path.relative_to(top) if path.is_relative_to(top) else path
+    fields: dict[str, Any] = {"workflow": str(shown), "tag": instance.tag}
     purpose = root.purpose_as(WorkflowPurpose)
     if purpose is not None and purpose.params:
         fields["params"] = dict(purpose.params)
@@ -352,12 +309,7 @@ def team_part(tree: Tree, store: Store) -> TeamPart | None:
         fields["setup"] = setup
     fields["order"] = list(writer.order())
     files, tools = writer.files(), frozenset(ROOM_TOOLS)
-    return TeamPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable())
-
-
-def _inside(path: str, root: Run) -> str:
-    top = root.frame.root
-    return str(Path(path).relative_to(top)) if Path(path).is_relative_to(top) else path
+    return TeamPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable)
 
 
 def _setup(journal: Journal) -> Iterator[dict[str, Any]]:
@@ -383,15 +335,11 @@ class _Writer:
         self._runs = {run.id: (run, journal) for run, journal in tree}
         own = [one.place for one in operations if one.actor.run in self._runs]
         first, last = min(own, default=0), max(own, default=0)
-        self._before = [one for one in operations if one.place < first and one.op != "open"]
+        is_used = any(one.place < first and one.op != "open" for one in operations)
+        self.untestable = "its room was in use before: begin with an empty one (--fresh)" if is_used else None
         self._own = [one for one in operations if first <= one.place <= last]
         self._opened = [one for one in operations if one.op == "open" and one.place < max(first, 2)]
         self.notes: list[str] = []
-
-    def untestable(self) -> str | None:
-        if self._before:
-            return "its room was in use before: begin with an empty one (--fresh)"
-        return None
 
     def order(self) -> Iterator[str | dict[str, Any]]:
         for one in self._own:

@@ -1,9 +1,8 @@
 """The scheduler: executes a workflow: setup, election, kickoff, then turns of agents until the team is quiet.
 
-`Team` is the runtime of the workflow's run. The doors of that run execute the setup, and the agents are runs below it.
-A loop for each agent reads the next step from the database and takes a turn. A workflow in mode `run` ends when it is
-quiet. A workflow in mode `start` waits for the next message.
-Does not decide the next step (`agent_steps.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
+`Team` is the runtime of the workflow's run, and the agents are runs below it. A loop for each agent reads the next step
+from the database and takes a turn. A quiet workflow ends in mode `run`, and waits for a message in mode `start`.
+Does not decide the next step (`agent_turn.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
 
 Invariant: a wake-up only makes an agent read the database. A lost wake-up costs at most 30 seconds.
 """
@@ -17,22 +16,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import Clock, stamp
+from guildhall.core.clock import Clock, moment, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.core.events import TroubleData, WorkflowData
-from guildhall.room import mentions
+from guildhall.room import mentions, voting
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor, RoomEventType
 from guildhall.room.tools import RoomTools, room_tools
-from guildhall.room.voting import closed_by
 from guildhall.runs.execution.segment import Stops
 from guildhall.runs.hooks import Seat
 from guildhall.runs.purpose import PLAIN
+from guildhall.runs.record.entries import Answered, LoopAsked
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.workflow import election, records
-from guildhall.workflow.agent_steps import Step, grant_for, next_step, try_again
-from guildhall.workflow.agent_turn import AgentTurn, outputs_of, result_of
-from guildhall.workflow.loop_guard import POLL, Minder, seconds_until
+from guildhall.workflow.agent_turn import AgentTurn, Step, grant_for, next_step, result_of, try_again
+from guildhall.workflow.loop_guard import drop, loop_question, release
 from guildhall.workflow.ordering import who
 from guildhall.workflow.quiescence import Standing, look, movable, who_waits_for
 from guildhall.workflow.schedules import Alarms
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.room.operation import Turn
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.model import Ask, Run, RunRequest
     from guildhall.store.engine import Store
@@ -55,6 +53,8 @@ if TYPE_CHECKING:
     from guildhall.workflow.model import Agent, Values, Workflow
     from guildhall.workflow.ordering import RecordedOrder, TakeTurn
 
+POLL = 30.0  # seconds: how often is looked whether a wake-up got lost
+_LOOP = "loop/"  # before the number of an ask about one
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
 
 
@@ -100,18 +100,29 @@ class Team:
             await self._phase("setup")
         outputs = await run_steps(self.workflow, self.values, doors.tool)
         self.values = after_setup(self.workflow, self.values, outputs)
-        elected = self._election()
+        elected = election.Election(
+            instance=self.instance.id,
+            workflow=self.workflow,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            runs=self.runs,
+            request=self.request,
+            order=self.order,
+        )
         if election.is_needed(self.workflow, self.room.record()) or elected.cut_off():
             await self._phase("election")
             await elected.hold()
         await self._phase("kickoff")
         await self._kick_off()
         if self.granted is not None:
-            await self._try_again()
+            at = stamp(self.clock.now())
+            await self.store.write(lambda connection: try_again(connection, self.instance, at))
         await self._phase("live")
         for agent in self.workflow.agents:
             self._begin(agent)
-        beside = [*self._minding(), *map(asyncio.create_task, (self._mind_wakes(), self.alarms.keep()))]
+        minding = (self._mind_loops(), self._mind_proposals(), self._mind_wakes(), self.alarms.keep())
+        beside = [asyncio.create_task(one) for one in minding]
         try:
             await self._until_quiet(beside)
         finally:
@@ -122,7 +133,8 @@ class Team:
             for task in tasks:
                 with suppress(asyncio.CancelledError, Exception):
                     await task
-        return Outcome(output=self._result(), messages=[])
+        output = result_of(self.workflow, self.instance, self.room, self.store)
+        return Outcome(output=output, messages=[])
 
     # Hearing
 
@@ -171,18 +183,6 @@ class Team:
         kicked = partial(room_records.recorded, room=self.room.id, run=self.instance.id, key="kickoff")
         return self.store.read(kicked) is not None
 
-    def _election(self) -> election.Election:
-        return election.Election(
-            instance=self.instance.id,
-            workflow=self.workflow,
-            room=self.room,
-            store=self.store,
-            clock=self.clock,
-            runs=self.runs,
-            request=self.request,
-            order=self.order,
-        )
-
     async def _kick_off(self) -> None:
         if self.instance.mode == "run" and (doubt := wakes_nobody(self.workflow)):
             self.runs.ledger(self.instance.id).publish(TroubleData, {"message": doubt})
@@ -199,34 +199,13 @@ class Team:
             hint = f"Correct the kickoff, then begin anew: guild run {shlex.quote(path)}"
             raise InvalidFile(f"kickoff: {error.message}", where=path, hint=hint) from None
 
-    async def _try_again(self) -> None:
-        """A person goes on with a team of which somebody has failed: they get what they could not handle once more."""
-        at = stamp(self.clock.now())
-        await self.store.write(lambda connection: try_again(connection, self.instance, at))
-
-    async def _phase(self, phase: Phase, reason: str | None = None) -> None:
-        at = stamp(self.clock.now())
-        ended = at if phase in OVER else None
-        columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
-        await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
+    async def _phase(self, phase: Phase) -> None:
+        """Record and publish the phase that the team enters."""
+        values: dict[str, Any] = {"status": phase, "reason": None, "ended_at": None}
+        await self.store.write(lambda connection: records.change(connection, self.instance.id, **values))
         self._at = phase
-        steps = len(self.workflow.definition.setup)
-        self.runs.ledger(self.instance.id).publish(WorkflowData, {"phase": phase, "reason": reason, "steps": steps})
-
-    def _minding(self) -> list[asyncio.Task[None]]:
-        """What is minded beside the agents' work."""
-        minder = Minder(
-            instance=self.instance,
-            limits=self.workflow.definition.limits,
-            room=self.room,
-            store=self.store,
-            clock=self.clock,
-            ledger=self.runs.ledger(self.instance.id),
-            looped=self._looped,
-            proposed=self._proposed,
-            moved=self._rests,
-        )
-        return [asyncio.create_task(minder.mind_loops()), asyncio.create_task(minder.mind_proposals())]
+        data = {"phase": phase, "reason": None, "steps": len(self.workflow.definition.setup)}
+        self.runs.ledger(self.instance.id).publish(WorkflowData, data)
 
     # The agents
 
@@ -245,7 +224,7 @@ class Team:
                 continue
             self._rests.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(seconds_until(step.until, self.clock)):
+                async with asyncio.timeout(self._seconds_until(step.until)):
                     await wake.wait()
 
     def _step(self, name: str, until: int | None = None) -> Step:
@@ -263,8 +242,7 @@ class Team:
             instance=self.instance.id,
             room=self.room.id,
             agent=agent.name,
-            batch=step.batch,
-            more=step.more,
+            step=step,
             clock=self.clock,
             most_rounds=self.workflow.definition.limits.max_rounds_without_progress,
             first_pause=self.first_pause,
@@ -283,7 +261,7 @@ class Team:
             )
         except GuildError as error:
             failure = error.as_dict()
-            await self.store.write(lambda connection: turn.could_not_begin(connection, failure, step.run))
+            await self.store.write(lambda connection: turn.could_not_begin(connection, failure))
             return None
         finally:
             for one in told:
@@ -307,7 +285,7 @@ class Team:
     def _closed(self, call: ToolCall) -> str | None:
         """Why the team keeps a tool closed for now."""
         guard = self.room.guard_of(call.tool)
-        return None if guard is None else str(closed_by(guard, call.tool))
+        return None if guard is None else str(voting.closed_by(guard, call.tool))
 
     @property
     def alone(self) -> bool:
@@ -320,17 +298,65 @@ class Team:
             return False
         return self.runs.attended(self.instance.id)
 
-    # What is minded beside them
+    # Tasks beside the turns of agents
+
+    async def _mind_loops(self) -> None:
+        """Ask the user about held messages, one question at a time."""
+        while True:
+            self._looped.clear()
+            if self.store.read(lambda connection: bool(room_records.in_status(connection, self.room.id, "held"))):
+                await self._ask_about_loop()
+            else:
+                await self._looped.wait()
+
+    async def _ask_about_loop(self) -> None:
+        ledger = self.runs.ledger(self.instance.id)
+        answers = [entry for entry in ledger.journal.all(Answered) if (entry.key or "").startswith(_LOOP)]
+        key = f"{_LOOP}{len(answers) + 1}"
+        limits = self.workflow.definition.limits
+        question = self.store.read(lambda connection: loop_question(connection, self.instance, limits))
+        ask = await ledger.opened("loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask))
+        self._rests.set()
+        ask = await ledger.closed(ask)
+        if (answer := ask.answer) is None:  # withdrawn: the workflow was stopped
+            await asyncio.get_running_loop().create_future()
+            return
+        turns: list[Turn | None] = []
+
+        def then(connection: Connection) -> None:
+            at = stamp(self.clock.now())
+            turns.append((release if answer.choice == "yes" else drop)(connection, self.instance, at))
+
+        await ledger.apply(ask, key, then=then)
+        for turn in filter(None, turns):
+            await self.room.follow(turn)
+        self._rests.set()
+
+    async def _mind_proposals(self) -> None:
+        """End proposals when their time is up."""
+        while True:
+            self._proposed.clear()
+            due = self.store.read(lambda connection: voting.next_end(connection, self.room.id))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds_until(due)):
+                    await self._proposed.wait()
+                continue
+            if due is not None and due <= stamp(self.clock.now()):
+                await self.room.perform("expire", Actor.system())
+                self._rests.set()
+
+    def _seconds_until(self, due: str | None) -> float | None:
+        """Return the time to wait for a moment, at most `POLL`, or None if there is no such moment."""
+        return None if due is None else max(0.0, min(POLL, (moment(due) - self.clock.now()).total_seconds()))
 
     async def _mind_wakes(self) -> None:
-        """Makes good a wake-up that got lost all the same. One look for all of them: many agents cost no more."""
+        """Repeat lost wake-ups. One query for all agents: many agents cost no more."""
         while True:
             await self.clock.sleep(POLL)
-            self.wake(self.store.read(self._movable))
+            at, attended = stamp(self.clock.now()), self._attended
+            can_move = partial(movable, instance=self.instance, at=at, attended=attended)
+            self.wake(self.store.read(can_move))
             self._rests.set()
-
-    def _movable(self, connection: Connection) -> frozenset[str]:
-        return movable(connection, self.instance, stamp(self.clock.now()), attended=self._attended)
 
     # The end
 
@@ -379,12 +405,5 @@ class Team:
         standing = look(connection, self.instance, at, attended=self._attended, settle=True)
         if not standing.busy and self.instance.mode == "run":
             ended = at if standing.phase in OVER else None
-            columns: Mapping[str, Any] = {"status": standing.phase, "ended_at": ended}
-            records.change(connection, self.instance.id, **columns)
+            records.change(connection, self.instance.id, status=standing.phase, ended_at=ended)
         return standing
-
-    def _result(self) -> str:
-        """The last that an agent said to all; of agents that are alone, what each of them gave."""
-        if self.alone:
-            return self.store.read(lambda connection: outputs_of(connection, self.instance.id, self.workflow))
-        return result_of(self.workflow, self.room, since=self.instance.created_at)

@@ -3,7 +3,7 @@
 The database has the next due time of each schedule. A schedule that was missed while no hall was running fires once.
 The wake-up is an ordinary message, so a busy agent reads it after its turn. While the last wake-up of a schedule is
 unread, the agent gets no further message from it.
-Does not set or clear schedules (`control.py`) and does not parse wake-up times (`definition.py`).
+Does not set or clear schedules (`service.py`) and does not parse wake-up times (`definition.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
+from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, moment, stamp
 from guildhall.core.errors import GuildError
 from guildhall.room import records as room_records
-from guildhall.room.model import SYSTEM, Actor, Said
+from guildhall.room.model import Actor, Said
 from guildhall.workflow import records
 from guildhall.workflow.start import wakeup_prompt
 
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.store.engine import Store
     from guildhall.workflow.model import Values, Workflow
     from guildhall.workflow.target import Schedule
 
 _LONGEST = 3600.0  # seconds between two looks: the machine may have slept meanwhile
-_LOOKED_AT = 200  # unread messages of an agent
 
 
 @dataclass(kw_only=True)
@@ -55,7 +55,8 @@ class Alarms:
         """Rings for as long as it is not cancelled."""
         while True:
             self._changed.clear()
-            due = [one for one in self._schedules() if one.due_at is not None]
+            schedules = self.store.read(lambda connection: records.schedules_of(connection, self.room.id))
+            due = [one for one in schedules if one.due_at is not None]
             first = min((one.due_at or "" for one in due), default=None)
             wait = None if first is None else (moment(first) - self.clock.now()).total_seconds()
             if wait is not None and wait <= 0:
@@ -67,52 +68,50 @@ class Alarms:
                 async with asyncio.timeout(None if wait is None else min(wait, _LONGEST)):
                     await self._changed.wait()
 
-    def _schedules(self) -> list[Schedule]:
-        return self.store.read(lambda connection: records.schedules_of(connection, self.room.id))
-
     async def _ring(self, schedule: Schedule) -> None:
-        """Tells the agents, once for each time that it is due, and sets the next time with the last of them."""
+        """Post the wake-up, one message for each prompt. The transaction of the last one sets the next due time."""
         due = stamp(next_due(schedule, self.clock.now(), self.zone))
-        told = list(self.store.read(lambda connection: self._told(connection, schedule)).items())
-        if not told:
+        prompts = list(self.store.read(lambda connection: self._prompts(connection, schedule)).items())
+        if not prompts:
             await self.store.write(lambda connection: self._advance(connection, schedule, due))
-        for number, (said, agents) in enumerate(told):
-            last = number == len(told) - 1
-            key = f"schedule/{schedule.agent or '*'}/{schedule.due_at}/{number}"
-
-            def advance(connection: Connection, last: bool = last) -> None:
-                if last:
-                    self._advance(connection, schedule, due)
-
-            actor = Actor.system(run=self.run, key=key)
+        for number, (said, agents) in enumerate(prompts):
+            also = partial(self._advance, schedule=schedule, due=due) if number == len(prompts) - 1 else None
+            actor = Actor.system(run=self.run, key=f"{_key(schedule)}{schedule.due_at}/{number}")
             try:
-                await self.room.perform("send", actor, also=advance, said=said.as_list(), to=agents)
-            except GuildError as error:  # one that cannot be told, such as a prompt too long, ends no team
-                if last:
-                    await self.store.write(lambda connection: self._advance(connection, schedule, due))
+                await self.room.perform("send", actor, also=also, said=said.as_list(), to=agents)
+            except GuildError as error:  # a message that cannot be posted, such as a prompt too long, ends no team
+                if also is not None:
+                    await self.store.write(also)
                 self.room.trouble(f"{', '.join(agents)} could not be woken: {error}")
 
     def _advance(self, connection: Connection, schedule: Schedule, due: str) -> None:
-        """The next time; nothing, where another was set meanwhile."""
-        now = [one for one in records.schedules_of(connection, self.room.id) if one == schedule]
-        for one in now:
-            records.put_schedule(connection, self.room.id, replace(one, due_at=due), stamp(self.clock.now()))
+        """Set the next due time, unless the schedule was replaced meanwhile."""
+        if schedule in records.schedules_of(connection, self.room.id):
+            records.put_schedule(connection, self.room.id, replace(schedule, due_at=due), stamp(self.clock.now()))
 
-    def _told(self, connection: Connection, schedule: Schedule) -> dict[Said, list[str]]:
-        """Who is told what: those with a schedule of their own, and those who are stopped, not by that of all."""
+    def _prompts(self, connection: Connection, schedule: Schedule) -> dict[Said, list[str]]:
+        """Return the agents to wake by the text that they get.
+
+        Leaves out stopped agents, and agents that have not read the last wake-up. The schedule of a workflow leaves out
+        agents with a schedule of their own.
+        """
         workflow, values = self.seats()
         own = {one.agent for one in records.schedules_of(connection, self.room.id)}
-        idle = {one.name for one in records.agents_of(connection, self.run) if one.status != "stopped"}
+        working = {one.name for one in records.agents_of(connection, self.run) if one.status != "stopped"}
         found: dict[Said, list[str]] = {}
         for agent in workflow.agents:
             mine = schedule.agent == agent.name or (schedule.agent is None and agent.name not in own)
-            if not mine or agent.name not in idle:
+            if not mine or agent.name not in working:
                 continue
-            said = Said.own(schedule.prompt) if schedule.prompt else wakeup_prompt(agent, values)
-            unread = room_records.unread(connection, self.room.id, agent.name, _LOOKED_AT)
-            if not any(mail.message.sender == SYSTEM and mail.message.content == said.text for mail in unread):
+            if not room_records.has_unread_call(connection, self.room.id, agent.name, _key(schedule)):
+                said = Said.own(schedule.prompt) if schedule.prompt else wakeup_prompt(agent, values)
                 found.setdefault(said, []).append(agent.name)
         return found
+
+
+def _key(schedule: Schedule) -> str:
+    """Return the prefix of the keys of a schedule's messages. A room has one schedule per agent, and one for all."""
+    return f"schedule/{schedule.agent or '*'}/"
 
 
 def next_due(schedule: Schedule, now: datetime, zone: tzinfo) -> datetime:

@@ -1,8 +1,8 @@
-"""The workflow service of a hall: starts, resumes and launches workflows, and routes events to their teams.
+"""The workflow service of a hall: starts, resumes, stops and steers workflows, and routes events to their teams.
 
 A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file gets
 a seat in the workflow `global:main`.
-Does not perform the user's operations on running workflows (`control.py`). Does not execute the team (`scheduler.py`).
+Does not execute the team (`scheduler.py`) or deliver scheduled messages (`schedules.py`).
 
 Invariant: at most one generation of a workflow and tag is alive.
 """
@@ -10,26 +10,25 @@ Invariant: at most one generation of a workflow and tag is alive.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import Clock, stamp
-from guildhall.core.errors import Conflict, ModelUnusable, NotFound
+from guildhall.core.errors import Conflict, ModelUnusable, NotFound, UsageError
 from guildhall.core.events import Event, EventBus, ToolOutputData
-from guildhall.room.model import Actor, RoomEvent
-from guildhall.room.service import Rooms, RoomSettings
-from guildhall.room.tools import perform_in
+from guildhall.room import mentions
+from guildhall.room.model import ALL, Actor, RoomEvent, Said
+from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
 from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.hooks import Seat
 from guildhall.runs.limits import in_force
-from guildhall.runs.model import Ask, RunRequest, Stretch
+from guildhall.runs.model import ENDED, Ask, RunRequest, Stretch
 from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
 from guildhall.workers.registry import choose_model
 from guildhall.workflow import queries, records
-from guildhall.workflow import start as standalone
 from guildhall.workflow.agent_turn import FIRST_PAUSE
-from guildhall.workflow.control import Steering
 from guildhall.workflow.loader import frozen, thawed
 from guildhall.workflow.plan import opening_of
 from guildhall.workflow.scheduler import DEBOUNCE, Team
@@ -44,13 +43,15 @@ from guildhall.workflow.start import (
     furnished,
     refuse_alive,
     refuse_replaced,
+    seat_of,
     set_aside,
     values_of,
+    workflow_of,
 )
-from guildhall.workflow.target import GLOBAL, OVER, AgentState, Instance, Schedule, Start, Target
+from guildhall.workflow.target import GLOBAL, MAIN, OVER, AgentState, Instance, Schedule, Sent, Start, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import tzinfo
 
     from sqlalchemy import Connection
@@ -58,14 +59,14 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.room.room import Room
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.history import History
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
     from guildhall.workers.model import Worker
-    from guildhall.workflow.model import Values, Workflow
+    from guildhall.workflow.definition import Wakeup
+    from guildhall.workflow.model import Workflow
     from guildhall.workflow.ordering import RecordedOrder
 
 
@@ -79,36 +80,22 @@ class WorkflowPolicy:
     commands: Callable[..., Execute] | None = None  # replaces `Commands`, with the same arguments; None: run them
 
 
+@dataclass(kw_only=True, eq=False)
 class Workflows:
     """Starts workflows and keeps them alive."""
 
-    def __init__(
-        self,
-        *,
-        home: Home,
-        store: Store,
-        clock: Clock,
-        bus: EventBus,
-        runs: Runs,
-        history: History,
-        rooms: Rooms,
-        settings: Callable[[Frame], Settings],
-        zone: tzinfo,
-        policy: WorkflowPolicy | None = None,
-    ) -> None:
-        self._home = home
-        self._store = store
-        self._clock = clock
-        self._bus = bus
-        self._runs = runs
-        self._history = history
-        self._rooms = rooms
-        self._settings = settings
-        self._zone = zone
-        self._policy = policy or WorkflowPolicy()
-        self._teams: dict[str, Team] = {}  # by room
-        self.steering = Steering(self, store=store, clock=clock, runs=runs, rooms=rooms, zone=zone)
-        self._beginning = asyncio.Lock()  # two starts of one tag at once are one start and one refusal
+    home: Home
+    store: Store
+    clock: Clock
+    bus: EventBus
+    runs: Runs
+    history: History
+    rooms: Rooms
+    settings: Callable[[Frame], Settings]
+    zone: tzinfo
+    policy: WorkflowPolicy
+    _teams: dict[str, Team] = field(default_factory=dict[str, Team])  # by room
+    _beginning: asyncio.Lock = field(default_factory=asyncio.Lock)  # two starts of one tag: one start and one refusal
 
     # Starting
 
@@ -120,19 +107,20 @@ class Workflows:
     async def _begin(self, workflow: Workflow, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         request = from_here(request, frame)
         frame = workflow.frame(frame)
-        settings = self._settings(frame)
+        settings = self.settings(frame)
         explicit = request.budget is not None or workflow.budget is not None
         request = replace(request, budget=budget_of(workflow, settings, request.budget) if explicit else None)
         self._check_prices(workflow, request, frame, settings)
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
-        check_places(workflow, values, self._home, frame)
-        before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
+        check_places(workflow, values, self.home, frame)
+        before = self.store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         refuse_alive(before, workflow, fresh=start.fresh)
-        if start.fresh and (room := self._rooms.find(workflow.name, start.tag)) is not None:
+        if start.fresh and (room := self.rooms.find(workflow.name, start.tag)) is not None:
             own = before is not None and before.path == str(workflow.path)
-            await self._rooms.close(room.id, documents=set_aside(room.record()) if own else None)
-        room = await self._open_room(workflow, values)
-        at = self._clock.now()
+            await self.rooms.close(room.id, documents=set_aside(room.record()) if own else None)
+        seats = [agent.name for agent in workflow.agents]
+        room = await self.rooms.open(workflow.name, start.tag, seats, furnished(workflow, values))
+        at = self.clock.now()
 
         def began(connection: Connection, run: str) -> None:
             instance = Instance(
@@ -150,7 +138,7 @@ class Workflows:
                 created_at=stamp(at),
                 ended_at=None,
             )
-            records.add(connection, instance, [agent.name for agent in workflow.agents])
+            records.add(connection, instance, seats)
             # The user was asked about the held messages of the last generation, which is over.
             perform_in(connection, room.id, "dropped", Actor.person(), stamp(at))
             self._set_alarms(connection, room.id, workflow)
@@ -162,23 +150,23 @@ class Workflows:
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
         seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
-        return await self._runs.prepare(asked, frame, worker=conducting(workflow), seat=seat)
+        return await self.runs.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
     async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
         """A worker takes a seat in `global:main`: the workflow, where it lives, or ready to be launched with it."""
-        agent = standalone.seat_of(worker, request, frame)
+        agent = seat_of(worker, request, frame)
         async with self._beginning:
-            before = self._store.read(lambda connection: records.newest(connection, GLOBAL, "main"))
+            before = self.store.read(lambda connection: records.newest(connection, GLOBAL, "main"))
             if before is None or before.status in OVER:
                 start = Start(file="", params={}, mode="start")
-                workflow = standalone.workflow_of(self._home, [agent])
+                workflow = workflow_of(self.home, [agent])
                 return await self._begin(workflow, start, RunRequest(worker="", input=""), frame)
             there = {state.name: state.status for state in self.agents(before.id)}
             if there.get(agent.name, "stopped") != "stopped":
                 hint = f"Speak to it with `guild send {agent.name} ...`, or end it with `guild stop {agent.name}`."
                 raise Conflict(f"{agent.name} is there already: {there[agent.name]}", hint=hint)
             seated = [one for one in thawed(before.source, before.definition).agents if one.name != agent.name]
-            workflow = standalone.workflow_of(self._home, [*seated, agent])
+            workflow = workflow_of(self.home, [*seated, agent])
             await self._seat_again(before, workflow)
             if (team := self.team(before.room)) is None:
                 return await self.again(before.id, frame)
@@ -197,15 +185,15 @@ class Workflows:
                 elif known[agent.name] == "stopped":
                     records.change_agent(connection, instance.id, agent.name, status="idle", attempts=0)
 
-        await self._store.write(write)
+        await self.store.write(write)
         furnishing = RoomSettings(max_hops=workflow.definition.limits.max_hops)
-        await self._rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], furnishing)
+        await self.rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], furnishing)
 
     def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
         """Raises where an agent's model has no price, so that the team's budget could not be kept."""
         for agent in workflow.agents if request.budget is not None else ():
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
-            source = self._runs.source_of(choice.model, frame, False)
+            source = self.runs.source_of(choice.model, frame, False)
             if not has_price(source):
                 raise ModelUnusable(
                     f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "
@@ -217,58 +205,51 @@ class Workflows:
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """A workflow that stopped, ready to go on where it was."""
         instance = self.instance(run)
-        refuse_replaced(instance, self._store.read(lambda c: records.newest(c, instance.name, instance.tag)))
+        refuse_replaced(instance, self.store.read(lambda c: records.newest(c, instance.name, instance.tag)))
         workflow = thawed(instance.source, instance.definition)
         if grant is not None:
             self._refuse_too_little(run, grant)
         there = workflow.frame(frame)
         seat = self._conductor(workflow, there, lambda connection, run: None)
-        seat = replace(seat, plan=self._opening(run, workflow, there, grant))
-        return await self._runs.prepare_again(run, frame, grant=grant, seat=seat)
-
-    def _opening(self, run: str, workflow: Workflow, frame: Frame, grant: Grant | None) -> str:
-        """What could happen when it goes on, in a line."""
-        request = self._history.get(run).request
         granted = grant.budget if grant is not None else None
-        budget = granted if granted is not None else in_force(self._history.journal(run)).budget
-        return opening_of(workflow, replace(request, budget=budget), frame, self._settings(frame))
+        budget = granted if granted is not None else in_force(self.history.journal(run)).budget
+        request = replace(self.history.get(run).request, budget=budget)
+        seat = replace(seat, plan=opening_of(workflow, request, there, self.settings(there)))
+        return await self.runs.prepare_again(run, frame, grant=grant, seat=seat)
 
     def _refuse_too_little(self, run: str, grant: Grant) -> None:
         """Raises where agents that stopped at a limit have used up already what they are to have."""
         for agent in self.agents(run):
             if agent.status == "failed" and agent.run is not None:
-                below = (self._history.journal(one.id) for one in self._history.below(agent.run))
-                grant.refuse_too_little(self._history.journal(agent.run), tuple(below))
+                below = (self.history.journal(one.id) for one in self.history.below(agent.run))
+                grant.refuse_too_little(self.history.journal(agent.run), tuple(below))
 
     def launch(self, prepared: Prepared) -> None:
         """Lets a workflow live that was made ready."""
         instance = self.instance(prepared.run)
         workflow = thawed(instance.source, instance.definition)
-        request = self._history.get(prepared.run).request
-        params = self._history.purpose(prepared.run, WorkflowPurpose).params
-        allowed = self._settings(prepared.frame).env
+        request = self.history.get(prepared.run).request
+        params = self.history.purpose(prepared.run, WorkflowPurpose).params
+        allowed = self.settings(prepared.frame).env
         values = values_of(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
+        last = prepared.journal.entries[-1].data
         team = Team(
             instance=instance,
             workflow=workflow,
             values=values,
-            room=self._rooms.room(instance.room),
-            store=self._store,
-            clock=self._clock,
-            runs=self._runs,
+            room=self.rooms.room(instance.room),
+            store=self.store,
+            clock=self.clock,
+            runs=self.runs,
             request=request,
-            zone=self._zone,
-            first_pause=self._policy.first_pause,
-            debounce=self._policy.debounce,
-            order=self._policy.order,
-            granted=_granted(prepared),
+            zone=self.zone,
+            first_pause=self.policy.first_pause,
+            debounce=self.policy.debounce,
+            order=self.policy.order,
+            granted=last.bounds if isinstance(last, Resumed) and last.was == "failed" else None,
         )
         self._teams[instance.room] = team
-        self._runs.launch(prepared, team)
-
-    async def _open_room(self, workflow: Workflow, values: Values) -> Room:
-        seats = [agent.name for agent in workflow.agents]
-        return await self._rooms.open(workflow.name, values.tag, seats, furnished(workflow, values))
+        self.runs.launch(prepared, team)
 
     def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> Seat:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
@@ -276,37 +257,36 @@ class Workflows:
 
         def commands(run: str) -> Execute:
             def told(key: str, text: str) -> None:
-                self._runs.ledger(run).publish(ToolOutputData, {"id": key, "tool": shell_tool.name, "text": text})
+                self.runs.ledger(run).publish(ToolOutputData, {"id": key, "tool": shell_tool.name, "text": text})
 
-            return (self._policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
+            return (self.policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
 
         return Seat(tools=TOOLS, execute=commands, began=began, ended=self._ended)
 
     def _ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
-        phases = {"completed": "done", "failed": "failed", "waiting": "paused", "parked": "paused"}
-        phase = phases.get(stretch.status, "paused")
-        ended = stamp(self._clock.now()) if phase in OVER else None
+        phase = {"completed": "done", "failed": "failed"}.get(stretch.status, "paused")
+        ended = stamp(self.clock.now()) if phase in OVER else None
         records.change(connection, run, status=phase, reason=stretch.reason, ended_at=ended)
 
     # Looking
 
     def instance(self, run: str) -> Instance:
-        found = self._store.read(lambda connection: records.find(connection, run))
+        found = self.store.read(lambda connection: records.find(connection, run))
         if found is None:
             raise NotFound(f"the run {run} is not a workflow")
         return found
 
     def named(self, wanted: Target) -> Instance:
         """The workflow that a target names."""
-        return self._store.read(lambda connection: queries.named(connection, wanted))
+        return self.store.read(lambda connection: queries.named(connection, wanted))
 
     def agents(self, run: str) -> list[AgentState]:
-        return self._store.read(lambda connection: records.agents_of(connection, run))
+        return self.store.read(lambda connection: records.agents_of(connection, run))
 
     def team(self, room: str) -> Team | None:
         """The team of a room, if it is alive here."""
         team = self._teams.get(room)
-        return team if team is not None and self._runs.alive(team.instance.id) else None
+        return team if team is not None and self.runs.alive(team.instance.id) else None
 
     def rooms_alive(self) -> list[Room]:
         """The rooms in which a team is at work."""
@@ -314,14 +294,14 @@ class Workflows:
 
     # The seats of those who stand alone
 
-    async def gave_up_seat(self, instance: Instance, name: str) -> list[str]:
+    async def _give_up_seat(self, instance: Instance, name: str) -> list[str]:
         """An agent that stands alone has left; the last one takes the workflow with it."""
         async with self._beginning:
             now = self.instance(instance.id)
             seated = [agent for agent in thawed(now.source, now.definition).agents if agent.name != name]
             if not seated:
-                return await self.steering.stop(instance.id)
-            workflow = standalone.workflow_of(self._home, seated)
+                return await self.stop(instance.id)
+            workflow = workflow_of(self.home, seated)
             await self._seat_again(instance, workflow)
             if (team := self.team(instance.room)) is not None:
                 team.workflow = workflow
@@ -329,7 +309,7 @@ class Workflows:
 
     def _set_alarms(self, connection: Connection, room: str, workflow: Workflow) -> None:
         """A generation begins: what the file says is set, and what a person has set is due anew."""
-        now = self._clock.now()
+        now = self.clock.now()
         kept = {schedule.agent: schedule for schedule in records.schedules_of(connection, room)}
         for agent in workflow.agents:
             if (wakeup := agent.wakeup) is not None:
@@ -337,8 +317,103 @@ class Workflows:
                     agent=agent.name, every=wakeup.every, cron=wakeup.cron, prompt=None, due_at=None
                 )
         for schedule in kept.values():
-            due = stamp(next_due(replace(schedule, due_at=None), now, self._zone))
+            due = stamp(next_due(replace(schedule, due_at=None), now, self.zone))
             records.put_schedule(connection, room, replace(schedule, due_at=due), stamp(now))
+
+    # Speaking
+
+    async def send(self, text: str, to: Target) -> Sent:
+        """A person says something to an agent, or to the room: to those whom it mentions there, else to all."""
+        instance = _alive(self.named(to), to)
+        room = self.rooms.room(instance.room)
+        addressed = [to.agent] if to.agent else []
+        if not addressed:
+            found = mentions.find(Said.own(text), [seat.agent for seat in room.seats()])
+            addressed = [] if found.reached or found.missed else [ALL]
+
+        def check(connection: Connection) -> None:
+            _alive(records.find(connection, instance.id) or instance, to)  # it may just have come to its end
+
+        posted = await room.send(text, Actor.person(), to=addressed, check=check)
+        stopped = {agent.name for agent in self.agents(instance.id) if agent.status == "stopped"}
+        return Sent(
+            run=instance.id,
+            target=to,
+            status=self.instance(instance.id).status,
+            posted=posted,
+            stopped=tuple(name for name in posted.reached if name in stopped),
+        )
+
+    # Ending
+
+    async def stop(self, run: str) -> list[str]:
+        """Ends a workflow for good, with all that its agents are at; the ids of the runs that were ended."""
+        at = stamp(self.clock.now())
+
+        def also(connection: Connection) -> None:
+            records.change(connection, run, status="stopped", reason="by the user", ended_at=at)
+            for agent in records.agents_of(connection, run):
+                records.change_agent(connection, run, agent.name, status="stopped", run=None, due_at=None)
+
+        return await self.runs.cancel(run, also)
+
+    async def stop_agent(self, wanted: Target) -> list[str]:
+        """Ends what one agent is at, and lets it do no more; the others go on. The ids of the runs that were ended."""
+        instance, name = _alive(self.named(wanted), wanted), _agent(wanted)
+        if next(one.status for one in self.agents(instance.id) if one.name == name) == "stopped":
+            raise Conflict(f"{wanted} is stopped", hint=f"To let it work again: guild start {wanted}")
+        if (team := self.team(instance.room)) is not None:
+            await team.leave(name)
+        now = stamp(self.clock.now())
+
+        def write(connection: Connection) -> list[str]:
+            run = records.agent(connection, instance.id, name).run
+            found = run_records.find_run(connection, run) if run else None
+            records.change_agent(connection, instance.id, name, status="stopped", run=None, due_at=None)
+            unfinished = found is not None and found.status not in ENDED
+            return run_records.cancel_tree(connection, found.id, now) if found and unfinished else []
+
+        ended = await self.store.write(write)
+        return [*ended, *(await self._give_up_seat(instance, name) if instance.name == GLOBAL else [])]
+
+    async def start_agent(self, wanted: Target) -> Instance:
+        """Lets an agent work again that was stopped alone, or that has failed: its dead letters are unread again."""
+        instance, name = _alive(self.named(wanted), wanted), _agent(wanted)
+        at = stamp(self.clock.now())
+
+        def write(connection: Connection) -> None:
+            if records.agent(connection, instance.id, name).status not in ("stopped", "failed"):
+                raise Conflict(f"{wanted} works already", hint=f"Speak to it: guild send {wanted} ...")
+            records.change_agent(connection, instance.id, name, status="idle", attempts=0, run=None, due_at=None)
+            perform_in(connection, instance.room, "delivered_again", Actor.person(), at, agent=name)
+
+        await self.store.write(write)
+        if (team := self.team(instance.room)) is not None:
+            team.sit(team.workflow, name)
+            team.wake(frozenset({name}))
+        return instance
+
+    # Schedules
+
+    async def schedule(self, wanted: Target, wakeup: Wakeup, prompt: str | None) -> Schedule:
+        """Sets when an agent wakes by itself; without an agent, when all do that have no schedule of their own."""
+        instance, now = _alive(self.named(wanted), wanted), self.clock.now()
+        new = Schedule(agent=wanted.agent, every=wakeup.every, cron=wakeup.cron, prompt=prompt, due_at=None)
+        new = replace(new, due_at=stamp(next_due(new, now, self.zone)))
+        await self.store.write(lambda c: records.put_schedule(c, instance.room, new, stamp(now)))
+        self._rescheduled(instance)
+        return new
+
+    async def unschedule(self, wanted: Target) -> bool:
+        """Forgets when an agent, or all, wake; whether something was set."""
+        instance = self.named(wanted)
+        dropped = await self.store.write(lambda c: records.drop_schedule(c, instance.room, wanted.agent))
+        self._rescheduled(instance)
+        return dropped
+
+    def _rescheduled(self, instance: Instance) -> None:
+        if (team := self.team(instance.room)) is not None:
+            team.alarms.look_again()
 
     # Hearing
 
@@ -354,7 +429,7 @@ class Workflows:
             root = team.instance.id
             told = {"proposal": happened.data} if happened.type == "proposal" else happened.data  # it has a type too
             data = {"actor": happened.actor, **told}
-            self._bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
+            self.bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
 
     def answered(self, ask: Ask) -> None:
         """Something that a workflow, or a run below it, asks is open no more."""
@@ -363,7 +438,18 @@ class Workflows:
                 team.answered(ask)
 
 
-def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
-    """What a person who goes on with a workflow that has failed lets it use up; None: nobody does."""
-    last = prepared.journal.entries[-1].data
-    return last.bounds if isinstance(last, Resumed) and last.was == "failed" else None
+def _alive(instance: Instance, wanted: Target) -> Instance:
+    """The instance, unless it is over."""
+    if instance.status not in OVER:
+        return instance
+    if instance.name == GLOBAL:
+        raise Conflict(f"{wanted} is not there", hint=f"To seat it: guild start {wanted.agent or 'WORKER'}")
+    tag = "" if instance.tag == MAIN else f" --tag {instance.tag}"
+    hint = f"To begin again: guild {instance.mode} {instance.path}{tag}"
+    raise Conflict(f"{instance.target} is {instance.status}: nobody is there", hint=hint)
+
+
+def _agent(wanted: Target) -> str:
+    if wanted.agent is None:
+        raise UsageError(f"{wanted} names no agent", hint="Write agent@workflow:tag.")
+    return wanted.agent

@@ -1,8 +1,7 @@
 """The setup of a workflow: executes the commands of its file in order, before the agents begin.
 
-Each command is a tool call of the workflow's run and passes the gate, which records it before and after. A command that
-has ended is not repeated when the run resumes after a crash. The user is asked about a command that was interrupted.
-The commands belong to the user and run without a sandbox, so the file must be trusted first.
+Each command is a tool call of the workflow's run and passes the gate, so an ended command is not repeated after a
+crash, and the user is asked about an interrupted one. Commands run without a sandbox: the file must be trusted.
 Does not check trust (`loader.py`, `demand_trust`).
 
 Invariant: no process of a command survives the end of the command.
@@ -17,7 +16,7 @@ import os
 import shlex
 import shutil
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import RuntimeFailed, ToolUnavailable
@@ -49,44 +48,36 @@ _LAST_WORDS = 100_000  # bytes that are held of what is only shown
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
+@dataclass(kw_only=True)
 class Program:
     """A command that is run once."""
 
-    def __init__(
-        self,
-        command: str,
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        seconds: float,
-        most: int | None,
-        told: Callable[[str], None],
-    ) -> None:
-        """`most` is how much of its output is kept; None: nothing. `told` hears all that it writes, piece by piece."""
-        self._command = command
-        self._cwd = cwd
-        self._env = {"PATH": _USUAL_PATH, **env}
-        self._seconds = seconds
-        self._most = most
-        self._told = told
-        self._last = bytearray()
-        self.kept = bytearray()
-        self.too_much = False
+    command: str
+    cwd: Path
+    env: Mapping[str, str]
+    seconds: float
+    most: int | None  # bytes of its output that are kept; None: no output is kept
+    told: Callable[[str], None]  # receives all output, piece by piece
+    kept: bytearray = field(default_factory=bytearray)
+    too_much: bool = False
+    _last: bytearray = field(default_factory=bytearray)
 
     async def run(self) -> int | None:
         """The exit code; from 128 on a signal ended it. TOO_LONG: it took too long. Nothing of it runs afterwards."""
         process = await self._started()
         reading = [
-            asyncio.create_task(self._read(process.stdout, keep=self._most is not None)),
+            asyncio.create_task(self._read(process.stdout, keep=self.most is not None)),
             asyncio.create_task(self._read(process.stderr, keep=False)),
         ]
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self.seconds):
                 await _exited(process)
         except TimeoutError:
             return TOO_LONG
         finally:
-            _end_group(process.pid)
+            # Ends all processes of the command. The watcher still runs, so the group belongs to the command.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
             await asyncio.wait(reading, timeout=_DRAIN_SECONDS)
             for task in reading:
                 task.cancel()
@@ -100,33 +91,33 @@ class Program:
         return text if len(text) <= most else f"[...]\n{text[-most:]}"
 
     async def _started(self) -> asyncio.subprocess.Process:
-        shell = shutil.which("bash", path=self._env["PATH"]) or "/bin/sh"
+        shell = shutil.which("bash", path=self.env["PATH"]) or "/bin/sh"
         try:
             return await asyncio.create_subprocess_exec(
-                *("/bin/sh", "-c", _WATCHED, "sh", shell, "-e", "-c", self._command),
-                cwd=self._cwd,
-                env=self._env,
+                *("/bin/sh", "-c", _WATCHED, "sh", shell, "-e", "-c", self.command),
+                cwd=self.cwd,
+                env=self.env,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise ToolUnavailable(f"the command cannot be started: {error}", where=str(self._cwd)) from None
+            raise ToolUnavailable(f"the command cannot be started: {error}", where=str(self.cwd)) from None
 
     async def _read(self, stream: asyncio.StreamReader | None, *, keep: bool) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         line = ""
         while stream is not None and (chunk := await stream.read(_CHUNK)):
             if keep:
-                room = (self._most or 0) - len(self.kept)
+                room = (self.most or 0) - len(self.kept)
                 self.kept += chunk[:room]
                 self.too_much = self.too_much or len(chunk) > room
             self._last += chunk
             del self._last[:-_LAST_WORDS]
             line = self._tell(line + decoder.decode(chunk))
         if line:
-            self._told(line)
+            self.told(line)
 
     def _tell(self, text: str) -> str:
         """Tells whole lines, so that nobody sees half a secret; gives what is still to be told."""
@@ -134,7 +125,7 @@ class Program:
         if len(rest) > _LONGEST_LINE:
             whole, newline, rest = text, "", ""
         if whole or newline:
-            self._told(whole + newline)
+            self.told(whole + newline)
         return rest
 
 
@@ -152,12 +143,6 @@ async def _exited(process: asyncio.subprocess.Process) -> None:
     finally:
         loop.remove_reader(handle)
         os.close(handle)
-
-
-def _end_group(leader: int) -> None:
-    """Ends all that the command has started; the watcher is still there, so that the group is its own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
 
 
 _MOST_KEPT = MAX_TEXT - 100_000  # bytes of an output that is kept: with what is said around it, it is a message
@@ -182,27 +167,22 @@ TOOLS: tuple[Tool, ...] = (shell_tool,)
 
 
 async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str, str]:
-    """Makes the calls; what was kept of their outputs, by name. RuntimeFailed where one fails."""
+    """Run the commands in order and return the outputs that are kept, by name. Raise RuntimeFailed if one fails."""
     outputs: dict[str, str] = {}
     for number, step in enumerate(workflow.definition.setup, 1):
-        result = await call(call_of(number, step, values, outputs))
+        known = replace(values, outputs=outputs)
+        arguments = {
+            "command": command(step.shell),
+            # The environment of the command has the variables of `env:` already.
+            "variables": {one.variable: known.of(one) for one in references(step.shell) if one.kind != "env"},
+            "timeout": step.timeout,
+            "keep": step.name is not None,
+        }
+        result = await call(ToolCall(key=f"setup/{number}", tool=shell_tool.name, arguments=arguments))
         kept = _kept(number, step, result, workflow)
         if step.name is not None:
             outputs[step.name] = kept
     return outputs
-
-
-def call_of(number: int, step: Step, values: Values, outputs: Mapping[str, str]) -> ToolCall:
-    """The call of a step. Values are variables of the command; those of the environment it has already."""
-    filled = replace(values, outputs=outputs)
-    named = [one for one in references(step.shell) if one.kind != "env"]
-    arguments = {
-        "command": command(step.shell),
-        "variables": {one.variable: filled.of(one) for one in named},
-        "timeout": step.timeout,
-        "keep": step.name is not None,
-    }
-    return ToolCall(key=f"setup/{number}", tool=shell_tool.name, arguments=arguments)
 
 
 def _kept(number: int, step: Step, result: ToolResult, workflow: Workflow) -> str:
@@ -241,9 +221,9 @@ class Commands:
                     "Have the step before it write a file, and read that.]"
                 )
         program = Program(
-            arguments["command"],
+            command=arguments["command"],
             cwd=self.folder,
-            env={**self.env, **variables},
+            env={"PATH": _USUAL_PATH, **self.env, **variables},
             seconds=arguments["timeout"],
             most=_MOST_KEPT if arguments["keep"] else None,
             told=lambda text: self.told(call.key, text),

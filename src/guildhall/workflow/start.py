@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core import yaml
 from guildhall.core.config import Settings, anchored
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, Refused, UsageError
-from guildhall.core.ids import digest
 from guildhall.core.text import did_you_mean
 from guildhall.room.document_stores import check_folder
 from guildhall.room.mentions import find
@@ -26,12 +25,12 @@ from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.model import DECIDING, Worker
 from guildhall.workers.registry import normal
 from guildhall.workflow.definition import NOBODY
-from guildhall.workflow.loader import Text, frozen, texts, thawed
-from guildhall.workflow.model import Agent, Values, Workflow, fill, references, refuse_secrets, unfilled
+from guildhall.workflow.loader import frozen, texts, thawed
+from guildhall.workflow.model import SHOWN, Agent, Values, Workflow, fill, references, refuse_secrets, unfilled
 from guildhall.workflow.target import GLOBAL, OVER, Instance, check_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.frame import Frame
@@ -49,17 +48,12 @@ def bound(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
         if name not in params:
             hint = did_you_mean(name, params) or "The file names none under `params:`."
             raise UsageError(f"the workflow {workflow.name} has no param {yaml.shown(name)}", hint=hint)
-    if lacking := lacking_params(workflow, given):
+    if lacking := [name for name, param in params.items() if param.must_be_given and name not in given]:
         about = params[lacking[0]].description
         told = f" ({about})" if about else ""
         hint = f"Give it: --param {lacking[0]}=VALUE{told}."
         raise UsageError(f"the workflow {workflow.name} needs the param {', '.join(lacking)}", hint=hint)
     return {name: given.get(name, param.default or "") for name, param in params.items()}
-
-
-def lacking_params(workflow: Workflow, given: Mapping[str, str]) -> list[str]:
-    params = workflow.definition.params
-    return [name for name, param in params.items() if param.must_be_given and name not in given]
 
 
 def values_of(
@@ -129,12 +123,14 @@ def from_here(request: RunRequest, frame: Frame) -> RunRequest:
 
 
 def check_places(workflow: Workflow, values: Values, home: Home, frame: Frame) -> None:
-    """Raises where documents would lie among what decides what agents may do: agents write documents."""
-    folders = [place for place in (workflow.documents(values), workflow.database(values)) if place is not None]
-    _check_database(workflow, values)
+    """Raise if agents could write the database, or files that decide what agents may do, as documents."""
+    documents, database = workflow.documents(values), workflow.database(values)
+    if documents and database and documents.resolve() in database.resolve().parents:
+        error = InvalidFile(f"{database} lies among the documents, which agents write", hint="Choose another place.")
+        raise _at(workflow, error, "context", "config", "db")
     root = workflow.frame(frame).root
     deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in DECIDING)]
-    for folder in folders:
+    for folder in filter(None, (documents, database)):
         try:
             real = folder.resolve()
             kept = [path.resolve() for path in deciding]
@@ -148,36 +144,22 @@ def check_places(workflow: Workflow, values: Values, home: Home, frame: Frame) -
                 )
 
 
-def _check_database(workflow: Workflow, values: Values) -> None:
-    """Raises where agents could write into the workflow's own database as if it were a document."""
-    documents, database = workflow.documents(values), workflow.database(values)
-    if documents and database and documents.resolve() in database.resolve().parents:
-        error = InvalidFile(f"{database} lies among the documents, which agents write", hint="Choose another place.")
-        raise _at(workflow, error, "context", "config", "db")
-
-
 def _check(workflow: Workflow, values: Values, *, outputs: bool) -> None:
-    """Raises for the first text that has no value for a placeholder, or a secret where a model reads it."""
-    for text, where in _texts(workflow):
+    """Raise for the first text that has a placeholder without a value, or a secret where a model reads it."""
+    for text in texts(workflow.definition):
+        content = workflow.agent(text.prompt_of).prompt if text.prompt_of else text.text
         try:
-            for reference in references(text.text):
+            for reference in references(content):
                 empty = not text.read_by_model and reference.kind == "env"  # in a command one that is not set is empty
                 if not empty and (outputs or reference.kind != "output"):
                     values.of(reference)
             if text.read_by_model:
-                refuse_secrets(text.text, values)
+                refuse_secrets(content, values)
         except GuildError as error:
-            if where is None:
+            if content == text.text:
                 raise _at(workflow, error, *text.location) from None
+            where = str(workflow.folder / text.text.strip())  # the file of the prompt
             raise type(error)(error.message, where=where, hint=error.hint) from None
-
-
-def _texts(workflow: Workflow) -> Iterator[tuple[Text, str | None]]:
-    """Every text with placeholders, prompts as they were read; for one that stands in a file of its own: where."""
-    for text in texts(workflow.definition):
-        prompt = workflow.agent(text.prompt_of).prompt if text.prompt_of else text.text
-        where = None if prompt == text.text else str(workflow.folder / text.text.strip())
-        yield replace(text, text=prompt), where
 
 
 def _at(workflow: Workflow, error: GuildError, *location: str | int) -> GuildError:
@@ -234,12 +216,9 @@ def conducting(workflow: Workflow) -> Worker:
         definition=definition,
         instructions="",
         scope="workflow",
-        digest=digest(workflow.text.encode()),
+        digest=workflow.digest,
         path=workflow.path,
     )
-
-
-_SHOWN = ("channel.md", "_state")
 
 
 def set_aside(room: RoomRecord) -> Path | None:
@@ -249,7 +228,7 @@ def set_aside(room: RoomRecord) -> Path | None:
     """
     documents, projection = room.folder, room.projection
     found = [documents] if documents is not None else []
-    found += [projection / name for name in _SHOWN] if projection is not None else []
+    found += [projection / name for name in SHOWN] if projection is not None else []
     there = [path for path in found if path.exists() or path.is_symlink()]
     if not there:
         return documents
@@ -272,8 +251,6 @@ _FILE = "standalone.yaml"  # in the home; nothing lies there, it names where the
 
 def seat_of(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
     """The worker as an agent that works from where it was started, with the model that was asked for then."""
-    from dataclasses import replace
-
     own = worker.definition
     chosen = request.override_model or own.model or request.model or frame.model
     limits = own.limits

@@ -2,13 +2,13 @@
 
 `global` and `main` may be left out of a target. Also parses params of a command line and finds the workflow files of a
 project.
-Does not look up the instance that a target names (`control.py`).
+Does not look up the instance that a target names (`queries.py`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from guildhall.core import yaml
@@ -39,7 +39,7 @@ class Target:
 
     @property
     def whole(self) -> str:
-        """All of it: alice@global:main, @review:main."""
+        """Return the target with `global` and `main`: alice@global:main, @review:main."""
         return f"{self.agent or ''}@{self.workflow}:{self.tag}"
 
     @property
@@ -48,7 +48,7 @@ class Target:
         return Target(None, self.workflow, self.tag)
 
     def __str__(self) -> str:
-        """As it is shown: without what is understood."""
+        """Return the target without `global` and `main`."""
         if self.tag != MAIN:
             return self.whole
         if self.agent is None:
@@ -57,35 +57,34 @@ class Target:
 
 
 def parse(text: str) -> Target:
-    """The target that is meant. UsageError says how it is written."""
+    """Return the target that a text names. Raise UsageError if it is not a target."""
     agent, at, rest = text.partition("@")
     workflow, colon, tag = rest.partition(":")
-    wrong = _problem(text, at, colon)
-    for name, what in ((agent, "an agent"), (workflow, "a workflow"), (tag, "a tag")):
-        if wrong is None and name and not is_name(name):
-            wrong = f"{_cut(name)!r} cannot name {what}"
-    if wrong is None and at and not workflow:
-        wrong = "there is no workflow after the @"
-    if wrong is None and colon and not tag:
-        wrong = "there is no tag after the colon"
-    if wrong is None and not at and not agent:
-        wrong = "it is empty"
-    if wrong is not None:
-        raise UsageError(f"{_cut(text)!r} is not a target: {wrong}", hint=_meant(text))
+    names = {"an agent": agent, "a workflow": workflow, "a tag": tag}
+    problems = {
+        "there is more than one @": text.count("@") > 1,
+        "a tag belongs to a workflow": not at and ":" in text,
+        "there is more than one colon": colon and text.count(":") > 1,
+        **{f"{_cut(name)!r} cannot name {what}": name and not is_name(name) for what, name in names.items()},
+        "there is no workflow after the @": at and not workflow,
+        "there is no tag after the colon": colon and not tag,
+        "it is empty": not at and not agent,
+    }
+    if found := [problem for problem, applies in problems.items() if applies]:
+        raise UsageError(f"{_cut(text)!r} is not a target: {found[0]}", hint=_meant(text))
     return Target(agent or None, workflow or GLOBAL, tag or MAIN)
 
 
-def checked(target: Target) -> Target:
-    """The target, if names in it can be names at all. For one that was not parsed here."""
+def check_names(target: Target) -> None:
+    """Raise UsageError if a name in a target is invalid. `parse` has checked the targets that it returned."""
     for name in (target.workflow, target.tag, *([] if target.agent is None else [target.agent])):
         if not is_name(name):
             raise UsageError(f"{_cut(name)!r} cannot be part of a target", hint=_meant(""))
-    return target
 
 
-def missing(target: Target, known: Iterable[Target]) -> NotFound:
-    """The error for a target that is not there, with the nearest that is."""
-    hint = nearest_or(str(target), {str(one) for one in known}, "`guild ls --all` shows what there is.")
+def missing(target: Target, known: Iterable[Target], *, hint: str | None = None) -> NotFound:
+    """Return the error for an unknown target. Its hint is the nearest known target, unless `hint` is given."""
+    hint = hint or nearest_or(str(target), {str(one) for one in known}, "`guild ls --all` shows what there is.")
     return NotFound(f"there is no {'agent' if target.agent else 'workflow'} {target}", hint=hint)
 
 
@@ -95,14 +94,6 @@ def check_tag(tag: str) -> str:
         hint = "Use letters, digits, '_', '-' and '.', a letter or digit first, at most 64."
         raise UsageError(f"{_cut(tag)!r} cannot be a tag", hint=hint)
     return tag
-
-
-def _problem(text: str, at: str, colon: str) -> str | None:
-    if text.count("@") > 1:
-        return "there is more than one @"
-    if not at and ":" in text:
-        return "a tag belongs to a workflow"
-    return "there is more than one colon" if colon and text.count(":") > 1 else None
 
 
 def _meant(text: str) -> str:
@@ -224,22 +215,6 @@ class Instance:
     def target(self) -> Target:
         return Target(None, self.name, self.tag)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The instance as `--json` prints it."""
-        return {
-            "run": self.id,
-            "workflow": self.name,
-            "tag": self.tag,
-            "target": str(self.target),
-            "generation": self.generation,
-            "mode": self.mode,
-            "status": self.status,
-            "reason": self.reason,
-            "file": self.path,
-            "created_at": self.created_at,
-            "ended_at": self.ended_at,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class AgentState:
@@ -250,15 +225,6 @@ class AgentState:
     run: str | None  # the one that it is at, or that it can go on with
     attempts: int  # that have failed since it last did what it was asked
     due_at: str | None  # when the next one begins
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "agent": self.name,
-            "status": self.status,
-            "run": self.run,
-            "attempts": self.attempts,
-            "due_at": self.due_at,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,13 +244,7 @@ class Schedule:
         return Wakeup(every=self.every, cron=self.cron)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "agent": self.agent,
-            "every": self.every,
-            "cron": self.cron,
-            "prompt": self.prompt,
-            "due_at": self.due_at,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,10 +298,6 @@ class WorkflowShown:
     @property
     def target(self) -> Target:
         return Target(None, self.name, self.tag)
-
-    @property
-    def over(self) -> bool:
-        return self.status in OVER
 
     def as_dict(self) -> dict[str, Any]:
         """The workflow as `--json` prints it."""

@@ -79,3 +79,14 @@ def test_a_hall_that_only_reads_builds_no_service(home: Home):
         assert hall.main.peek_runs() is None
     finally:
         hall.release()
+
+
+def test_peek_returns_a_part_once_it_is_built_and_never_builds_it(home: Home):
+    hall = Hall(home, environ={})
+    try:
+        assert peek(hall, Hall.memory) is None
+        assert peek(hall, Hall.memory) is None
+        memory = hall.memory
+        assert peek(hall, Hall.memory) is memory is hall.memory
+    finally:
+        hall.release()

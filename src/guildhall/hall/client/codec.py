@@ -113,7 +113,7 @@ def fields_of(kind: type) -> dict[str, tuple[Any, bool]]:
 
 
 def encode(value: Any) -> Any:
-    """The value as plain data."""
+    """Return the value as plain data."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Path):
@@ -141,7 +141,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: Any, data: Any, place: str = "") -> Any:
-    """The value of this type that the data stands for. Raises UsageError where it stands for none."""
+    """Return the value of this type from plain data. Raise UsageError if the data does not fit the type."""
     origin = get_origin(kind)
     if kind is Any or kind is object:
         return data
@@ -181,7 +181,7 @@ def _plain(kind: Any, data: Any, place: str) -> Any:
 
 
 def _is_path(data: object) -> bool:
-    """Whether a file could have this name: one that is too long is an error wherever it is looked at."""
+    """Return True if a file could have this path. The system refuses paths that are too long."""
     if not isinstance(data, str):
         return False
     try:
@@ -258,7 +258,7 @@ def _record(kind: type, data: Any, place: str) -> Any:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every text in what a verb was given. Paths are none: they may hold any bytes."""
+    """Yield every text in an argument of a verb. Paths are not texts, because they may contain any bytes."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple | dict):
@@ -274,9 +274,9 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def error_of(data: Any) -> GuildError:
-    """The error that a dict of `GuildError.as_dict` tells; the same class that was raised."""
-    told: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    kind = error_class(str(told.get("code")))
-    more = {name: told.get(name) for name in kind.more}
-    message = str(told.get("message") or "no reason given")
-    return kind(message, hint=told.get("hint"), where=told.get("where"), **more)
+    """Return the error from `GuildError.as_dict`, as an instance of the class that was raised."""
+    fields: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    kind = error_class(str(fields.get("code")))
+    more = {name: fields.get(name) for name in kind.more}
+    message = str(fields.get("message") or "no reason given")
+    return kind(message, hint=fields.get("hint"), where=fields.get("where"), **more)

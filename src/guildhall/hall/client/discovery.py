@@ -42,26 +42,26 @@ _TAIL = 5  # lines of the log that are shown when a start fails
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a hall is, and how to be let in."""
+    """The address of a hall and the token for it."""
 
     pid: int
     boot: str
     version: str
     url: str
     since: str
-    token: str = field(repr=False)  # the person's
+    token: str = field(repr=False)  # of the user
 
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
     def write(self, path: Path) -> None:
-        """Puts it where clients look, at once and for nobody else to read."""
+        """Write the address file atomically, readable by the user only."""
         replace_file(path, json.dumps(asdict(self)).encode())
 
 
 def is_embedded(environ: Mapping[str, str]) -> bool:
-    """Whether commands are to be halls of their own while they run. Only Linux has what a process of it needs."""
+    """Return True if each command opens the hall in its own process. The hall's process needs Linux."""
     return sys.platform != "linux" or environ.get(EMBEDDED_VARIABLE, "") not in ("", "0")
 
 
@@ -69,7 +69,7 @@ def is_embedded(environ: Mapping[str, str]) -> bool:
 
 
 def find(home: Home) -> Address | None:
-    """The live hall of a home."""
+    """Return the address of the live hall of a home, or None."""
     told = _holder(home)
     if told is None or not told.get("hall"):
         return None
@@ -78,14 +78,14 @@ def find(home: Home) -> Address | None:
 
 
 def process_of(home: Home) -> int | None:
-    """The process of the live hall, also of one whose file is gone."""
+    """Return the process id of the live hall, also if its address file is missing, or None."""
     told = _holder(home)
     pid = told.get("pid") if told and told.get("hall") else None
     return pid if type(pid) is int else None
 
 
 def _holder(home: Home) -> dict[str, Any] | None:
-    """What the holder of the home's lock says about itself; None: nobody holds it."""
+    """Return the content of the home's lock file, or None if no process holds the lock."""
     try:
         descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -99,7 +99,7 @@ def _holder(home: Home) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> Address | None:
-    """The address in the file; None where there is none that can be used."""
+    """Return the address in the file, or None if the file is missing or invalid."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -130,7 +130,7 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def same_version(address: Address) -> Address:
-    """The address, if the hall there is of this very version."""
+    """Return the address. Raise HallUnavailable if the hall has another version."""
     if address.version != __version__:
         raise HallUnavailable(
             f"the hall that is running is of version {address.version}, this command of {__version__}",
@@ -143,12 +143,12 @@ def same_version(address: Address) -> Address:
 
 
 def find_or_start(home: Home, environ: Mapping[str, str]) -> Address:
-    """The live hall of a home; one is started where there is none. Commands that come at once start one together."""
+    """Return the address of the live hall of a home. Start a hall if none is live."""
     if (address := find(home)) is not None:
         return address
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with home.start_lock.open("a") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # whoever waits here finds a hall afterwards
+        fcntl.flock(turn, fcntl.LOCK_EX)  # of concurrent commands, one starts the hall
         if (address := find(home)) is not None:
             return address
         _start(home, environ)
@@ -158,7 +158,7 @@ def find_or_start(home: Home, environ: Mapping[str, str]) -> Address:
 
 
 def _start(home: Home, environ: Mapping[str, str]) -> None:
-    """Starts a hall that outlives this process, and waits until it can be reached."""
+    """Start a hall that outlives this process, and wait until it serves."""
     import subprocess
 
     reading, writing = os.pipe()
@@ -182,7 +182,7 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
         os.close(reading)
         with contextlib.suppress(OSError):
             process.poll()
-        process.returncode = process.returncode or 0  # it is nobody's child to wait for: it outlives this command
+        process.returncode = process.returncode or 0  # the process outlives this command, so it is not waited for
     if told is None:
         raise HallUnavailable("the hall could not be started", where=str(home.log), hint=_tail(home.log))
     if "error" in told:
@@ -192,7 +192,7 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
 
 
 def _told(reading: int) -> dict[str, Any] | None:
-    """What the new hall says when it is ready, or cannot be; None: it ended without a word."""
+    """Return the message of the new hall when it is ready or has failed, or None if it ended without one."""
     until, text = time.monotonic() + _READY_WITHIN, b""
     while True:
         ready, _, _ = select.select([reading], [], [], max(until - time.monotonic(), 0))
@@ -223,14 +223,14 @@ def _tail(log: Path) -> str:
 
 
 def stop(pid: int) -> None:
-    """Asks the hall to leave, and returns when it has left. What runs there goes on when the next one starts."""
+    """Stop the hall and return when its process has ended. Its runs resume when the next hall starts."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     wait_for_end(pid)
 
 
 def wait_for_end(pid: int) -> None:
-    """Returns when the process of a hall that is leaving has ended."""
+    """Wait until the process of a hall that is leaving has ended."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -73,19 +73,19 @@ class Deviation:
 
     text: str  # what differs, then lines with - (recorded) and + (now)
     worker: str | None = None
-    run: int | None = None  # the how-manieth run of the worker, from 1
+    run: int | None = None  # ordinal of the run among the worker's runs, from 1
     answer: int | None = None  # before which answer of the model, from 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """What came of one test."""
+    """The result of one test."""
 
     file: Path
     worker: str | None  # None: the file could not be read
     deviations: Sequence[Deviation]
-    updated: bool = False  # the file says now what is, so that there is nothing to fail for
-    trusted: Seen | None = None  # the file as it is now, where it was trusted before it was updated
+    updated: bool = False  # the expectations in the file were rewritten
+    trusted: Seen | None = None  # the updated file, if it was trusted before
     seconds: float = 0.0
 
     @property
@@ -95,43 +95,43 @@ class Tested:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A run with all that belongs to it."""
+    """A run with its sub-runs, asks and conversation."""
 
     run: Run
-    below: Sequence[Run]  # those that it has called, and those that these have called
+    below: Sequence[Run]  # all sub-runs
     asks: Sequence[Ask]  # of all of them
     messages: Sequence[ConversationMessage]
     attachments: Sequence[Mapping[str, Any]] = ()  # name, media_type, bytes, digest
-    runtime: str = "pydantic"  # what executes it between its doors
+    runtime: str = "pydantic"
 
     @property
     def usage(self) -> Usage:
-        """What the run and all below it used up."""
+        """The usage of the run and its sub-runs."""
         return Usage.total(run.usage for run in (self.run, *self.below))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A worker, what it declares and cannot be given here, and what is probably not meant."""
+    """A worker with its problems (declarations that cannot be met here) and doubts (probable mistakes)."""
 
     worker: Worker
     problems: Sequence[GuildError]
     doubts: Sequence[str]
-    plan: Plan | None = None  # None: it cannot be made, and the problems say why
+    plan: Plan | None = None  # None if the problems prevent it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trusting:
-    """The code of a folder, or of one worker: what would be executed, by whom, and how it stands."""
+    """The code that a folder or a worker would execute, and whether it is trusted."""
 
     folder: Path
     code: Sequence[Executes]
     plans: Sequence[Plan]  # of the workers that would execute it
-    problems: Sequence[GuildError]  # what cannot be read, and so cannot be trusted
+    problems: Sequence[GuildError]  # of files that cannot be read
 
     @property
     def open(self) -> tuple[Seen, ...]:
-        """The files that a person has not trusted as they are, each once."""
+        """The files that the user has not trusted in their current version, each once."""
         files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
         return tuple(seen for seen in files.values() if seen.standing != "trusted")
 

@@ -136,7 +136,7 @@ class RunServices:
     @cached_property
     def workflows(self) -> Workflows:
         """Starts, resumes and stops workflows."""
-        from guildhall.workflow.service import Workflows
+        from guildhall.workflow.service import WorkflowPolicy, Workflows
 
         return Workflows(
             home=self.environment.home,
@@ -148,7 +148,7 @@ class RunServices:
             rooms=self.rooms,
             settings=self.environment.settings,
             zone=local_zone(self.environment.environ),
-            policy=self.environment.policy.workflows,
+            policy=self.environment.policy.workflows or WorkflowPolicy(),
         )
 
     def peek_runs(self) -> Runs | None:

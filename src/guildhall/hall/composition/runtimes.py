@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RuntimeRegistry:
-    """Returns what executes a run: a process of our own, a program of another vendor, or this process."""
+    """Selects the runtime of a run: a forked process, a program of another vendor, or this process."""
 
     def __init__(self, environment: Environment, *, children: bool) -> None:
         """`children`: execute each run in a process of its own; else in this process."""

@@ -104,7 +104,7 @@ class RunService(Runs):
         part = self._hall.where(run)
         kind = part.history.get(run).kind
         if kind == "workflow":
-            return await part.workflows.steering.stop(run)
+            return await part.workflows.stop(run)
         if (seating := self._hall.owner_of(kind)) is not None:
             return await seating.stop(run)
         return await part.runs.cancel(run)

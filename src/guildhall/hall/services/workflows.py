@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
     from guildhall.room.document_stores import Listed as DocumentListed
-    from guildhall.room.room import Room
+    from guildhall.room.service import Room
     from guildhall.runs.model import RunRequest
     from guildhall.store.engine import Store
-    from guildhall.workflow.control import Steering
     from guildhall.workflow.plan import WorkflowPlan
     from guildhall.workflow.target import Instance, Schedule, Sent, Start, Target, WorkflowShown
 
@@ -44,7 +43,7 @@ class RoomService(Rooms):
         return store.read(lambda connection: queries.said(connection, instance, since=since))
 
     async def send(self, target: Target, text: str) -> Sent:
-        return await self._hall.workflow_databases.of_team(target).workflows.steering.send(text, target)
+        return await self._hall.workflow_databases.of_team(target).workflows.send(text, target)
 
     async def documents(self, target: Target) -> Sequence[DocumentListed]:
         return await self._room(target).documents.listing()
@@ -123,19 +122,17 @@ class WorkflowService(Workflows):
 
         frame = replace(frame, interactive=False)
         worker = self._hall.workers.find_for_work(request.worker, frame)
-        seated = await self._hall.workflows.seat(worker, request, frame)
+        seated = await self._hall.main.workflows.seat(worker, request, frame)
         if isinstance(seated, Prepared):
             self._hall.main.launch(seated)
         return await self.find_by_run(seated.run if isinstance(seated, Prepared) else seated.id)
 
     async def start_agent(self, target: Target) -> WorkflowShown:
-        return await self.find_by_run((await self._steering(target).start_agent(target)).id)
+        instance = await self._hall.workflow_databases.of_team(target).workflows.start_agent(target)
+        return await self.find_by_run(instance.id)
 
     async def stop_agent(self, target: Target) -> Sequence[str]:
-        return await self._steering(target).stop_agent(target)
-
-    def _steering(self, target: Target) -> Steering:
-        return self._hall.workflow_databases.of_team(target).workflows.steering
+        return await self._hall.workflow_databases.of_team(target).workflows.stop_agent(target)
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
         def read(connection: Connection) -> Sequence[WorkflowShown]:
@@ -171,7 +168,7 @@ class WorkflowService(Workflows):
             check_text(prompt, "the prompt", most=_MAX_PROMPT_CHARS)
             if not prompt.strip():
                 raise UsageError("the prompt is empty", hint="Leave it out, or say what the agent is to do.")
-        return await self._steering(target).schedule(target, wakeup, prompt)
+        return await self._hall.workflow_databases.of_team(target).workflows.schedule(target, wakeup, prompt)
 
     async def clear_schedule(self, target: Target) -> bool:
-        return await self._steering(target).unschedule(target)
+        return await self._hall.workflow_databases.of_team(target).workflows.unschedule(target)

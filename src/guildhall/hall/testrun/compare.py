@@ -11,9 +11,9 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core import yaml
+from guildhall.core import yaml_edit
 from guildhall.core.atomic_file import replace_user_file
-from guildhall.core.errors import GuildError, ScriptExhausted
+from guildhall.core.errors import ScriptExhausted
 from guildhall.core.yaml_writer import dump, field_lines
 from guildhall.hall.client.model import Deviation
 from guildhall.models.scripted.source import ANYONE, Answer, Script
@@ -182,11 +182,11 @@ def update_file(source: Source, comparison: Comparison) -> bool:
     expected = copy.deepcopy(source.data)
     for location, value in comparison.changes.items():
         _set(expected, location, value)
-    for text in (_spliced(source, comparison.changes), _written_anew(source, expected)):
-        if text is not None and _reads_as(source, text, expected):
-            replace_user_file(source.path, text)
-            return True
-    return False
+    texts = (_spliced(source, comparison.changes), _written_anew(source, expected))
+    text = yaml_edit.first_reading_as(expected, texts, source.path)
+    if text is not None:
+        replace_user_file(source.path, text)
+    return text is not None
 
 
 def _set(data: Any, location: Location, value: Any) -> None:
@@ -198,13 +198,6 @@ def _set(data: Any, location: Location, value: Any) -> None:
         data[location[-1]] = value
 
 
-def _reads_as(source: Source, text: str, expected: Any) -> bool:
-    try:
-        return yaml.parse(source.path, text).data == expected
-    except GuildError:
-        return False
-
-
 def _written_anew(source: Source, expected: Any) -> str:
     """Return the file as `guild script` would write it. Only the comments at the top are kept."""
     lines = source.text.splitlines()
@@ -214,10 +207,7 @@ def _written_anew(source: Source, expected: Any) -> str:
 
 def _spliced(source: Source, changes: dict[Location, Any]) -> str | None:
     """Return the text with single values replaced, or None if a value is new or removed."""
-    from ruamel.yaml import YAML
-
-    reader: Any = YAML(typ="rt")
-    tree = reader.compose(source.text)
+    tree = yaml_edit.compose(source.text)
     text = source.text
     places = [(_place(tree, location), location[-1], value) for location, value in changes.items()]
     if any(place is None and value is not None for place, _, value in places):

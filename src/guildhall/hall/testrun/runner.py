@@ -313,7 +313,7 @@ class TestHall:
         return (await prepare_workflow(hall, start, request, frame))[1]
 
     async def _speak(self, spoken: Spoken) -> None:
-        for room in self.hall.workflows.rooms_alive():
+        for room in self.hall.main.workflows.rooms_alive():
             await room.send(spoken.person, Actor.person(), to=spoken.to)
 
     def _recorded_commands(self, **_: Any) -> Execute:

@@ -34,20 +34,11 @@ _KEYS = {"tavily": "TAVILY_API_KEY", "brave": "BRAVE_API_KEY"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Request:
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    params: Mapping[str, str] | None = None
-    json: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Engine:
     """How a search engine is asked, and where in its answer the results are."""
 
     name: str
-    ask: Callable[[str, int], _Request]
+    ask: Callable[[str, int], dict[str, Any]]  # the arguments of a request
     results: tuple[str, ...]
     snippet: str
 
@@ -113,43 +104,43 @@ def _searxng(base: str) -> _Engine:
     if not base.startswith(("http://", "https://")):
         raise ToolUnavailable(f"web_search.searxng is not an address: {base!r}", hint="It begins with http or https.")
 
-    def ask(query: str, _limit: int) -> _Request:
-        return _Request(
-            method="GET",
-            url=f"{base.rstrip('/')}/search",
-            headers={"Accept": "application/json"},
-            params={"q": query, "format": "json"},
-        )
+    def ask(query: str, _limit: int) -> dict[str, Any]:
+        return {
+            "method": "GET",
+            "url": f"{base.rstrip('/')}/search",
+            "headers": {"Accept": "application/json"},
+            "params": {"q": query, "format": "json"},
+        }
 
     return _Engine(name="SearXNG", ask=ask, results=("results",), snippet="content")
 
 
 def _tavily(key: str, base: str | None) -> _Engine:
-    def ask(query: str, limit: int) -> _Request:
-        return _Request(
-            method="POST",
-            url=f"{base or 'https://api.tavily.com'}/search",
-            headers={"Authorization": f"Bearer {key}"},
-            json={"query": query, "max_results": limit},
-        )
+    def ask(query: str, limit: int) -> dict[str, Any]:
+        return {
+            "method": "POST",
+            "url": f"{base or 'https://api.tavily.com'}/search",
+            "headers": {"Authorization": f"Bearer {key}"},
+            "json": {"query": query, "max_results": limit},
+        }
 
     return _Engine(name="Tavily", ask=ask, results=("results",), snippet="content")
 
 
 def _brave(key: str, base: str | None) -> _Engine:
-    def ask(query: str, limit: int) -> _Request:
-        return _Request(
-            method="GET",
-            url=f"{base or 'https://api.search.brave.com'}/res/v1/web/search",
-            headers={"X-Subscription-Token": key, "Accept": "application/json"},
-            params={"q": query, "count": str(limit)},
-        )
+    def ask(query: str, limit: int) -> dict[str, Any]:
+        return {
+            "method": "GET",
+            "url": f"{base or 'https://api.search.brave.com'}/res/v1/web/search",
+            "headers": {"X-Subscription-Token": key, "Accept": "application/json"},
+            "params": {"q": query, "count": str(limit)},
+        }
 
     return _Engine(name="Brave", ask=ask, results=("web", "results"), snippet="description")
 
 
-async def _answer(name: str, request: _Request) -> Any:
-    """What the engine says, as JSON. Nothing of the request is in an error: the key is in its headers."""
+async def _answer(name: str, request: Mapping[str, Any]) -> Any:
+    """Return the JSON that an engine answers. Nothing of the request is in an error: the key is in its headers."""
     import httpx2
 
     body = bytearray()
@@ -157,9 +148,7 @@ async def _answer(name: str, request: _Request) -> Any:
         async with (
             asyncio.timeout(MAX_SECONDS),
             httpx2.AsyncClient(timeout=MAX_SECONDS) as client,
-            client.stream(
-                request.method, request.url, headers=request.headers, params=request.params, json=request.json
-            ) as response,
+            client.stream(**request) as response,
         ):
             if response.status_code != 200:
                 raise _failed(name, response.status_code)

@@ -134,7 +134,7 @@ def _refuse_twice(names: Sequence[str]) -> None:
 def _told(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
     """What is wanted of a host that is to say one thing; None: its tools are wanted."""
     if spec.schema_of is not None:
-        from guildhall.tools.host.schema import json_schema
+        from guildhall.tools.host.modules import json_schema
 
         return {"schema": json_schema(spec.schema_of, sources)}
     if spec.activate is not None:

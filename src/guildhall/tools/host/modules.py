@@ -13,9 +13,10 @@ import json
 import linecache
 import sys
 import traceback
+from dataclasses import is_dataclass
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, is_typeddict
 
 from guildhall.core.errors import ToolUnavailable
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+_MOST = 2_000_000  # characters
+_MAX_SCHEMA = 1_000_000
+_KINDS = "Name a pydantic model, a dataclass or a TypedDict."
 _HINT = "It may import the standard library, what is installed beside Guildhall, and its own package."
 
 
@@ -91,9 +95,6 @@ class Modules(MetaPathFinder, Loader):
         exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
 
 
-_MOST = 2_000_000  # characters
-
-
 def activation(reference: str, sources: Mapping[str, str], context: Mapping[str, Any] | None) -> Any:
     """What the function says to the context. It need not make sense: that is looked at in the hall.
 
@@ -114,3 +115,31 @@ def activation(reference: str, sources: Mapping[str, str], context: Mapping[str,
     if len(text) > _MOST:
         raise ToolUnavailable(f"{reference} said too much: {len(text):,} characters")
     return json.loads(text)
+
+
+def json_schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON Schema of a model. `sources` has the text of each file of its package, by path."""
+    import_module("pydantic")  # before the modules of the package, none of which may take its name
+    try:
+        schema = _schema(load(reference, sources), reference)
+        text = json.dumps(schema)
+    except BaseException as error:  # noqa: BLE001 - whatever the module does, it is the module that is wrong
+        raise unusable(reference, error, sources) from None
+    if len(text) > _MAX_SCHEMA:
+        raise ToolUnavailable(f"{reference}: the JSON Schema is too large: {len(text):,} characters")
+    return json.loads(text)
+
+
+def _schema(found: Any, reference: str) -> Any:
+    from pydantic import BaseModel, TypeAdapter
+    from typing_extensions import is_typeddict as is_other_typeddict
+
+    if not isinstance(found, type):
+        what = "there is no such name in the module" if found is None else f"it is a {type(found).__name__}"
+        raise ToolUnavailable(f"{reference} is no model: {what}", hint=_KINDS)
+    model = cast("type[Any]", found)
+    if issubclass(model, BaseModel):
+        return model.model_json_schema()
+    if is_dataclass(model) or is_typeddict(model) or is_other_typeddict(model):
+        return TypeAdapter[Any](model).json_schema()
+    raise ToolUnavailable(f"{reference} is no model: it is another kind of class", hint=_KINDS)

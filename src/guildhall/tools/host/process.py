@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import socket
 import sys
 from dataclasses import replace
@@ -21,17 +20,15 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
 from guildhall.core.ids import is_name
 from guildhall.policy.rules import CAPABILITIES
-from guildhall.sandbox.jail import Confined, Confinement, Kind, spawn
+from guildhall.sandbox.jail import Confined, Confinement, Kind, describe_exit, spawn
 from guildhall.sandbox.mounts import import_paths
 from guildhall.sandbox.view import View
+from guildhall.tools.host.protocol import LENGTH, MAX_FRAME, HostSpec, framed, pin_of, read_source
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-from guildhall.tools.host.protocol import LENGTH, MAX_FRAME, HostSpec, framed, pin_of, read_source
-
-__all__ = ["HostSpec", "ToolHost", "text_of"]
 
 CALL_SECONDS = 600.0
 _START_SECONDS = 60.0
@@ -215,7 +212,7 @@ class _Child:
             await self._confined.kill()
         code = await self._confined.wait()
         await asyncio.wait([self._logging], timeout=1)
-        self._tell(self._why or self._story("wrote what is no answer and was ended" if broken else _ending(code)))
+        self._tell(self._why or self._story("wrote what is no answer and was ended" if broken else describe_exit(code)))
         self._writer.close()
 
     def _story(self, ending: str) -> str:
@@ -325,16 +322,6 @@ def _command(fd: int) -> list[str]:
     """The real interpreter without its site module: quicker, and no link has to be seen inside."""
     paths = json.dumps(import_paths())
     return [os.path.realpath(sys.executable), "-I", "-S", "-B", "-u", "-c", _BOOT, str(fd), paths]
-
-
-def _ending(code: int) -> str:
-    if code <= 128:
-        return f"ended by itself (exit code {code})"
-    try:
-        name = signal.Signals(code - 128).name
-    except ValueError:
-        name = f"signal {code - 128}"
-    return f"was ended by {name}"
 
 
 def _confinement(spec: HostSpec) -> Confinement:

@@ -2,3 +2,16 @@
 
 Does not serve MCP (see `guildhall.rpc` and `guildhall.hall.doors`).
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from guildhall.tools.mcp.client import Servers as Servers
+    from guildhall.tools.mcp.model import ServerSpec as ServerSpec
+    from guildhall.tools.mcp.model import tool_name as tool_name
+
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

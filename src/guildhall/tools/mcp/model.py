@@ -131,8 +131,8 @@ def _offered(spec: ServerSpec, name: str, entry: Mapping[str, Any]) -> Offered:
     if not isinstance(schema, dict) or not is_shallow(schema):
         raise spec.wrong(f"lists the tool {name!r} with an input schema that cannot be used")
     schema = cast("dict[str, Any]", schema)
-    if schema.get("type", "object") != "object" or (problem := _schema_problem(schema)):
-        problem = "it is not about an object" if schema.get("type", "object") != "object" else _schema_problem(schema)
+    is_object = schema.get("type", "object") == "object"
+    if problem := _schema_problem(schema) if is_object else "it is not about an object":
         raise spec.wrong(f"lists the tool {name!r} with an input schema that cannot be used: {problem}")
     hints = entry.get("annotations")
     told = cast("dict[str, Any]", hints) if isinstance(hints, dict) else {}

@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.sse import EventReader, EventTooLarge
-from guildhall.sandbox.jail import Confined, spawn
+from guildhall.sandbox.jail import Confined, describe_exit, spawn
 from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE, META, LinkBroken, ServerSpec, refused_request, shortened
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
         raise LinkBroken(text) from None
 
 
-def _read(data: bytes) -> Mapping[str, Any] | None:
+def _read(data: bytes | bytearray) -> Mapping[str, Any] | None:
     try:
         message: Any = json.loads(data)
     except (ValueError, RecursionError):
@@ -246,23 +245,21 @@ class StdioLink:
         return None
 
     async def _take(self, line: bytes | bytearray) -> bool:
-        """Takes one line; whether it is an answer that somebody waits for. What is no message at all is passed over:
-        some programs print where they should not."""
-        try:
-            message: Any = json.loads(line)
-        except (ValueError, RecursionError):
+        """Handle a line and return True if it is an expected answer.
+
+        A line that is not a message is ignored, because some programs print to their standard output.
+        """
+        message = _read(line)
+        if message is None:
             return False
-        if not isinstance(message, dict):
-            return False
-        told = cast("dict[str, Any]", message)
-        if (reply := refused_request(told)) is not None:
+        if (reply := refused_request(message)) is not None:
             await self.tell(reply)
             return False
-        id = told.get("id")
+        id = message.get("id")
         future = self._waiting.get(id) if isinstance(id, int | str) else None
         if future is None or future.done():
             return False
-        future.set_result(told)
+        future.set_result(message)
         return True
 
     async def _ended(self, why: str | None) -> None:
@@ -276,7 +273,7 @@ class StdioLink:
             await asyncio.gather(self._confined.kill(), self._drain())
         code = await self._confined.wait()
         await asyncio.wait([self._logging], timeout=0.2)
-        self._gone = self._gone or f"{why or _ending(code)}{self._last_words()}"
+        self._gone = self._gone or f"{why or describe_exit(code)}{self._last_words()}"
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(LinkBroken(self._gone))
@@ -299,12 +296,3 @@ class StdioLink:
     def _last_words(self) -> str:
         lines = [line for line in self._log.decode("utf-8", "replace").splitlines() if line.strip()]
         return f"; the last that it printed: {shortened(lines[-1])}" if lines else ""
-
-
-def _ending(code: int) -> str:
-    if code <= 128:
-        return f"ended by itself (exit code {code})"
-    try:
-        return f"was ended by {signal.Signals(code - 128).name}"
-    except ValueError:
-        return f"was ended by signal {code - 128}"
