@@ -313,9 +313,9 @@ def test_a_question_is_known_again_in_whatever_order_results_come(home: Home, sh
 @pytest.mark.parametrize(
     ("version", "said"),
     [
-        (None, "Claude Code is needed, and"),
+        (None, "runtime claude needs Claude Code: "),
         ("1.0.0", "is older than 2.1.200"),
-        ("who knows", "asked for its version"),
+        ("who knows", "--version printed"),
     ],
 )
 def test_a_program_that_will_not_do_is_said_so_with_what_to_do(

@@ -156,10 +156,10 @@ def test_a_source_works_in_one_event_loop_after_another_and_in_several_at_once(
     ("worker", "status", "transient", "code", "told"),
     [
         ("overloaded", 529, True, "model_overloaded", "is overloaded: "),
-        ("limited", 429, True, "rate_limited", "was asked too much at once: "),
+        ("limited", 429, True, "rate_limited", "rejected the request: rate limit: "),
         ("broken", 500, True, "model_failed", "failed: "),
-        ("forbidden", 403, False, "key_refused", "does not accept the key"),
-        ("unknown", 404, False, "unknown_model", "is not known to the provider"),
+        ("forbidden", 403, False, "key_refused", "rejected the key"),
+        ("unknown", 404, False, "unknown_model", "the provider does not know"),
         ("poor", 402, False, "no_credit", "no credit or quota left"),
         ("wrong", 422, False, "model_failed", "failed: "),
     ],
@@ -209,8 +209,8 @@ def test_a_server_that_wants_a_key_where_none_is_set(server: ScriptedServer, nam
     address = {f"{variable}_BASE_URL": environ(server, "talker")[f"{variable}_BASE_URL"]}
     failed = failure(create_provider_source(name, address))
     assert failed.code == "key_refused"
-    assert failed.message.startswith(f"{name} wants a key, and none is set: ")
-    assert failed.hint == f"Set {variable}_API_KEY: the server that {variable}_BASE_URL names wants one."
+    assert failed.message.startswith(f"{name} needs a key, and no key is set: ")
+    assert failed.hint == f"Set {variable}_API_KEY: the server of {variable}_BASE_URL requires a key."
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -290,7 +290,7 @@ def test_a_stream_that_ends_without_its_end_is_no_answer() -> None:
     )
     failed = told_by(http("200 OK", created, "text/event-stream"), "openai:gpt-5")
     assert failed.transient
-    assert "broke off" in failed.message
+    assert "ended before it was complete" in failed.message
 
 
 @pytest.mark.parametrize(
@@ -348,13 +348,13 @@ def test_whatever_a_server_says_is_a_failure_that_can_be_read(answer: bytes, nam
         ("azure:gpt-5", {"AZURE_OPENAI_API_KEY": "k"}, "AZURE_OPENAI_ENDPOINT is not set"),
         ("sentence-transformers:x", {}, "cannot be used: Unknown model"),
         ("bedrock-mantle:openai.gpt-oss-120b", {}, "AWS_DEFAULT_REGION is not set"),
-        ("antropic:claude", {}, "there is no provider 'antropic'\nDid you mean 'anthropic'?"),
-        ("nobody/claude", {}, "there is no provider 'nobody'"),
+        ("antropic:claude", {}, "unknown provider 'antropic'\nDid you mean 'anthropic'?"),
+        ("nobody/claude", {}, "unknown provider 'nobody'"),
         ("anthropic:", {}, "there is no provider"),
-        ("claude-sonnet-5", {}, "does not say whose model it is\nWrite 'anthropic:claude-sonnet-5'."),
+        ("claude-sonnet-5", {}, "the provider is missing\nWrite 'anthropic:claude-sonnet-5'."),
         ("gpt-4", {}, "Write 'openai:gpt-4'."),
         ("something", {}, "Write `provider:model`"),
-        ("", {}, "does not say whose model it is"),
+        ("", {}, "the provider is missing"),
         ("cohere:command-r", {"CO_API_KEY": "k"}, "pip install 'pydantic-ai-slim[cohere]'"),
         ("google-cloud:gemini-2.5-pro", {}, "pip install 'pydantic-ai-slim[google]'"),
     ],

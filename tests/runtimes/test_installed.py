@@ -48,12 +48,12 @@ def test_the_variable_comes_first(tmp_path: Path) -> None:
     put(tmp_path / "a", script("1.10.2"))
     other = put(tmp_path / "b", script("2.0.0"))
     assert find(tmp_path / "a", GUILDHALL_TOOL=str(other)).version == "2.0.0"
-    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_TOOL names .*, and nothing is there"):
+    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_TOOL names .*, which does not exist"):
         find(tmp_path / "a", GUILDHALL_TOOL=str(tmp_path / "gone"))
 
 
 def test_what_is_not_installed_is_said_with_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeMissing, match="runtime tool: The Tool is needed, and it is not installed") as missing:
+    with pytest.raises(RuntimeMissing, match="runtime tool needs The Tool: it is not installed") as missing:
         find(tmp_path)
     assert missing.value.code == "runtime_missing"
     assert "get tool" in (missing.value.hint or "")
@@ -73,9 +73,9 @@ def test_one_that_is_too_old_is_said_so(tmp_path: Path, version: str) -> None:
         (script("2.0.0"), 0o644, "Permission denied|Exec format|not found|126"),
         ("\x7fELF not really", 0o755, "."),
         ("#!/not/there\n", 0o755, "."),
-        ("#!/bin/sh\necho hello\n", 0o755, "said .hello"),
-        ("#!/bin/sh\necho broken: 2.0.0 >&2; exit 1\n", 0o755, "said .broken"),
-        ("#!/bin/sh\n", 0o755, "said nothing"),
+        ("#!/bin/sh\necho hello\n", 0o755, "printed .hello"),
+        ("#!/bin/sh\necho broken: 2.0.0 >&2; exit 1\n", 0o755, "printed .broken"),
+        ("#!/bin/sh\n", 0o755, "printed nothing"),
         ("", 0o755, "."),
         ("#!\n", 0o755, "."),
     ],
@@ -187,5 +187,5 @@ def test_a_request_is_served_by_the_program_that_it_names(tmp_path: Path) -> Non
     assert programs.locate(RUNTIMES["codex"]) is None
     brought = programs.with_variables({"GUILDHALL_CODEX": f"{tmp_path}/mine"})
     assert brought.locate(RUNTIMES["codex"]) == tmp_path / "mine"
-    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_CODEX names .*/mine, and nothing is there"):
+    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_CODEX names .*/mine, which does not exist"):
         brought.check_installed(RUNTIMES["codex"])

@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.request import PassthroughRequest
 
 
-MAX_OUTPUT_TOKENS = 16_384  # tokens that an answer may have when dollars are counted
-MIN_OUTPUT_TOKENS = 64  # below this an answer is not worth asking for
+MAX_OUTPUT_TOKENS = 16_384  # of an answer under a budget
+MIN_OUTPUT_TOKENS = 64  # a smaller answer is useless
 MAX_ATTEMPTS = 4
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
-# On the safe side, because a reservation must not be too small: digits and code come close to this, prose has twice it.
+# A lower bound, because a reservation must not be too small: digits and code come close to it, prose has twice as many.
 _BYTES_PER_TOKEN = 2
-_BYTES_PER_IMAGE = 5_000 * _BYTES_PER_TOKEN  # providers scale pictures down: larger ones count no more than this
+_BYTES_PER_IMAGE = 5_000 * _BYTES_PER_TOKEN  # the maximum, because providers scale images down
 _PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
 _OBJECT_STREAM = re.compile(rb"/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
-_MAX_UNPACKED_BYTES = 20_000_000  # bytes: of a small file that claims to be a huge one, no more is looked at
-_MIN_PAGE_BYTES = 2_000  # the least that a page takes, where pages cannot be counted
-_MAX_GUESSED_PAGES = 100  # pages: what most providers take in one file
-_BYTES_PER_PAGE = 5_000 * _BYTES_PER_TOKEN  # a page is sent as its text and as a picture
+_MAX_UNPACKED_BYTES = 20_000_000  # guards against a small file that unpacks to a huge one
+_MIN_PAGE_BYTES = 2_000  # for the estimate if pages cannot be counted
+_MAX_GUESSED_PAGES = 100  # the limit of most providers for one file
+_BYTES_PER_PAGE = 5_000 * _BYTES_PER_TOKEN  # a page is sent as text and as an image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class ModelCall:
     messages: Sequence[ModelMessage]
     parameters: ModelRequestParameters
     attempt: int
-    reserved_usd: float | None  # the most that this call can cost; None: no price
+    reserved_usd: float | None  # the maximum cost, or None if the model has no price
     max_tokens: int | None
 
 
@@ -75,7 +75,7 @@ class ModelLedger(Protocol):
         ...
 
     async def reserve(
-        self, key: str, sent: int, price: Callable[[int], float | None]
+        self, key: str, input_tokens: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
         """Reserve the cost of a call. Return the dollars and the maximum number of answer tokens. Raise LimitReached.
 
@@ -126,11 +126,11 @@ class ModelDoor:
             try:
                 return await self._call_once(key, messages, parameters, passthrough)
             except ModelFailed as error:
-                begun = passthrough is not None and passthrough.has_started
-                if not error.transient or begun or attempt == MAX_ATTEMPTS - 1:
+                is_forwarded = passthrough is not None and passthrough.has_started
+                if not error.transient or is_forwarded or attempt == MAX_ATTEMPTS - 1:
                     raise
-                wanted = _FIRST_PAUSE_S * 2**attempt if error.retry_after is None else error.retry_after
-                pause = min(wanted, _MAX_PAUSE_S)
+                pause = _FIRST_PAUSE_S * 2**attempt if error.retry_after is None else error.retry_after
+                pause = min(pause, _MAX_PAUSE_S)
                 self._ledger.report_retry(error, attempt + 2, pause)
             await self._clock.sleep(pause)
         raise AssertionError
@@ -140,17 +140,17 @@ class ModelDoor:
         key: str,
         messages: Sequence[ModelMessage],
         parameters: ModelRequestParameters,
-        through: PassthroughRequest | None,
+        passthrough: PassthroughRequest | None,
     ) -> ModelResponse:
-        sent = estimate_input_tokens(messages, parameters)
+        input_tokens = estimate_input_tokens(messages, parameters)
 
-        @cache  # it is looked up a few times, and looking it up takes longer than all else here
-        def price(answer_tokens: int) -> float | None:
-            if through is not None:
-                return self._source.cost(through.max_usage(sent, answer_tokens))
-            return self._source.cost(RequestUsage(input_tokens=sent, output_tokens=answer_tokens))
+        @cache  # the ledger calls it a few times, and the lookup is slower than everything else here
+        def price(output_tokens: int) -> float | None:
+            if passthrough is not None:
+                return self._source.cost(passthrough.max_usage(input_tokens, output_tokens))
+            return self._source.cost(RequestUsage(input_tokens=input_tokens, output_tokens=output_tokens))
 
-        reserved, max_tokens = await self._ledger.reserve(key, sent, price)
+        reserved, max_tokens = await self._ledger.reserve(key, input_tokens, price)
         call = ModelCall(
             key=key,
             messages=messages,
@@ -169,8 +169,8 @@ class ModelDoor:
             parameters=parameters,
         )
         try:
-            if through is not None and (upstream := self._source.upstream(through.api)) is not None:
-                response = await through.send(upstream, max_tokens, self._ledger.on_text)
+            if passthrough is not None and (upstream := self._source.upstream(passthrough.api)) is not None:
+                response = await passthrough.send(upstream, max_tokens, self._ledger.on_text)
             else:
                 response = await self._source.answer(query, self._ledger.on_text)
         except ModelFailed as error:
@@ -178,8 +178,8 @@ class ModelDoor:
             raise
         cost = self._cost(response.usage, reserved)
         ids = [part.tool_call_id for part in response.parts if isinstance(part, BaseToolCallPart)]
-        if len(ids) != len(set(ids)):  # the calls could not be told apart later: paid for, and asked again
-            unusable = ModelFailed("the model gave two tool calls the same id", transient=True)
+        if len(ids) != len(set(ids)):  # they would be ambiguous later, so the call is paid and repeated
+            unusable = ModelFailed("two tool calls of the answer have the same id", transient=True)
             await self._ledger.record_failure(call, unusable, cost)
             raise unusable
         await self._ledger.record_answer(call, response, cost)
@@ -190,9 +190,8 @@ class ModelDoor:
 
     def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
         """Return the dollars of an answer, or the reservation if its tokens are missing or inconsistent."""
-        counted = usage.input_tokens or usage.output_tokens
-        cost = self._source.cost(usage) if counted else None
-        return reserved if cost is None else round(cost, 9)  # without the dust of multiplying
+        cost = self._source.cost(usage) if usage.input_tokens or usage.output_tokens else None
+        return reserved if cost is None else round(cost, 9)  # removes rounding errors
 
 
 def estimate_input_tokens(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
@@ -226,7 +225,7 @@ def _content_bytes(content: Any) -> int:
     if content is None:
         return 0
     if isinstance(content, str):
-        return len(content.encode("utf-8", "surrogatepass"))  # a Chinese character is a token, not a third of one
+        return len(content.encode("utf-8", "surrogatepass"))  # bytes, because a Chinese character is a token
     if isinstance(content, bytes):
         return len(content)
     if isinstance(content, list):
@@ -255,7 +254,7 @@ def _unpack_streams(data: bytes) -> list[bytes]:
     texts: list[bytes] = []
     left = _MAX_UNPACKED_BYTES
     end = 0
-    while left > 0 and (stream := _OBJECT_STREAM.search(data, end)):  # each byte is passed once
+    while left > 0 and (stream := _OBJECT_STREAM.search(data, end)):
         if (end := data.find(b"endstream", stream.end())) < 0:
             break
         try:

@@ -36,42 +36,42 @@ _UNKNOWN_MODEL = re.compile(r"model_not_found|model.{0,80}(does not exist|not fo
 _OVERLOADED = re.compile(r"overloaded|server_is_busy|at capacity", re.IGNORECASE)
 _KEY_REFUSED = re.compile(r"authentication_error|permission_error|invalid_api_key|invalid x-api-key", re.IGNORECASE)
 _RATE_LIMIT = re.compile(r"rate_limit|too many requests", re.IGNORECASE)
-_MAX_MESSAGE_CHARS = 500  # characters of a provider's words
+_MAX_MESSAGE_CHARS = 500
 
 TRANSIENT_ERRORS = (RateLimited, Overloaded, NotReachable)
 _HINTS: Mapping[type[ModelFailed], str] = {
-    NoCredit: "Top it up, or choose another model.",
-    ContextTooLong: "Give the worker less to read at once, or a model with a larger context, in a new run.",
+    NoCredit: "Top up the account, or choose another model.",
+    ContextTooLong: "Start a new run with less input, or with a model that has a larger context.",
 }
 
 _MESSAGES: Mapping[type[ModelFailed], str] = {
-    KeyRefused: "{name} does not accept the key",
-    NoCredit: "the account behind {name} has no credit or quota left",
-    UnknownModel: "{name} is not known to the provider",
+    KeyRefused: "{name} rejected the key",
+    NoCredit: "the account of {name} has no credit or quota left",
+    UnknownModel: "the provider does not know {name}",
     ContextTooLong: "the conversation is too long for {name}",
-    RateLimited: "{name} was asked too much at once",
+    RateLimited: "{name} rejected the request: rate limit",
     Overloaded: "{name} is overloaded",
     NotReachable: "{name} cannot be reached",
 }
 
 
-def error_class(status: int | None, words: str) -> type[ModelFailed]:
+def error_class(status: int | None, message: str) -> type[ModelFailed]:
     """Return the class of a failure.
 
     `message` is the provider's whole message. An answer that fails after it has begun has no status, so that only the
     message counts.
     """
-    if status == 402 or _NO_CREDIT.search(words):
+    if status == 402 or _NO_CREDIT.search(message):
         return NoCredit
-    if status == 413 or (status in {None, 400, 422} and _TOO_LONG.search(words)):
+    if status == 413 or (status in {None, 400, 422} and _TOO_LONG.search(message)):
         return ContextTooLong
-    if status in {401, 403} or (status is None and _KEY_REFUSED.search(words)):
+    if status in {401, 403} or (status is None and _KEY_REFUSED.search(message)):
         return KeyRefused
-    if status == 404 or (status in {None, 400} and _UNKNOWN_MODEL.search(words)):
+    if status == 404 or (status in {None, 400} and _UNKNOWN_MODEL.search(message)):
         return UnknownModel
-    if status == 429 or (status is None and _RATE_LIMIT.search(words)):
+    if status == 429 or (status is None and _RATE_LIMIT.search(message)):
         return RateLimited
-    if status in {503, 529} or ((status is None or status >= 500) and _OVERLOADED.search(words)):
+    if status in {503, 529} or ((status is None or status >= 500) and _OVERLOADED.search(message)):
         return Overloaded
     return ModelFailed
 
@@ -79,19 +79,19 @@ def error_class(status: int | None, words: str) -> type[ModelFailed]:
 def build_error(
     kind: type[ModelFailed],
     name: str,
-    said: str,
+    reason: str,
     *,
     status: int | None = None,
     retry_after: float | None = None,
     transient: bool | None = None,
-    words: str | None = None,
+    message: str | None = None,
     hint: str | None = None,
 ) -> ModelFailed:
     """Return an error with our message and the provider's. `message` replaces our message for its class."""
-    passes = kind in TRANSIENT_ERRORS or (status is not None and is_transient(status) and kind is ModelFailed)
+    is_passing = kind in TRANSIENT_ERRORS or (status is not None and is_transient(status) and kind is ModelFailed)
     return kind(
-        f"{words or _MESSAGES.get(kind, '{name} failed').format(name=name)}: {said}",
-        transient=passes if transient is None else transient,
+        f"{message or _MESSAGES.get(kind, '{name} failed').format(name=name)}: {reason}",
+        transient=is_passing if transient is None else transient,
         status=status,
         retry_after=retry_after,
         hint=hint or _HINTS.get(kind),

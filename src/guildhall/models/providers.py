@@ -54,8 +54,8 @@ def split_name(name: str) -> tuple[str, str]:
     provider, found, _ = name.replace("/", ":").partition(":")
     if found:
         known = {name.partition(":")[0] for name in _known_names()} | KEY_VARIABLES.keys() | URL_VARIABLES.keys()
-        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, known))
-    raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_name_hint(name))
+        raise ModelUnusable(f"unknown provider {provider!r}", hint=did_you_mean(provider, known))
+    raise ModelUnusable(f"invalid model {name!r}: the provider is missing", hint=_name_hint(name))
 
 
 def _is_provider(name: str) -> bool:
@@ -64,14 +64,14 @@ def _is_provider(name: str) -> bool:
     try:
         infer_provider_class(name)
     except ImportError:
-        return True  # known, its package is not installed
+        return True  # its package is not installed
     except ValueError:
         return False
     return True
 
 
 def _name_hint(model: str) -> str:
-    known = list(KEY_VARIABLES)  # the maker of a model comes before providers that pass it on
+    known = list(KEY_VARIABLES)  # the maker of a model is listed before resellers
     names = [name for name in _known_names() if name.partition(":")[2] == model]
     names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
     return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
@@ -89,7 +89,7 @@ def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
 
     try:
         price = calc_price(usage, model, provider_id=_price_list_name(provider))
-    except (LookupError, ValueError):  # not in the list; counts that do not add up
+    except (LookupError, ValueError):  # an unlisted model, or inconsistent counts
         return None
     return float(price.total_price)
 
@@ -106,17 +106,20 @@ def _price_list_name(provider: str) -> str:
     return provider.removeprefix("gateway/").removesuffix("-chat").removesuffix("-responses")
 
 
-_PLACEHOLDER_KEY = "api-key-not-set"  # what servers of one's own are sent: clients insist on some key
+_PLACEHOLDER_KEY = "api-key-not-set"  # for servers of the user: clients require some key
 _DEFAULT_URLS = {"ANTHROPIC_BASE_URL": "https://api.anthropic.com", "OPENAI_BASE_URL": "https://api.openai.com/v1"}
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]{3,})`")
-# Models without eyes that pydantic-ai's profiles say nothing about, wherever they are served.
+# Models without image input that the profiles of pydantic-ai do not describe, at any provider.
 _TEXT_ONLY_MODELS = re.compile(
     r"^deepseek:|\bdeepseek-|gpt-oss|gpt-3\.5|\bo1-mini|\bo3-mini|codestral|\bcommand-r|llama-?3\.[13]"
 )
-_EXTRAS = {"google-cloud": "google", "bedrock-mantle": "bedrock"}  # of pydantic-ai, where they are not the provider
+_EXTRAS = {
+    "google-cloud": "google",
+    "bedrock-mantle": "bedrock",
+}  # of pydantic-ai, if the name differs from the provider
 _READ_TIMEOUT_S = 600.0
 _CONNECT_TIMEOUT_S = 10.0
-# Which formats a provider takes as they are.
+# The APIs whose requests can be forwarded unchanged, by provider.
 _OPENAI = ("openai-responses", "openai-chat")
 _APIS = {
     "anthropic": ("anthropic",),
@@ -126,7 +129,7 @@ _APIS = {
     "ollama": ("openai-chat",),
     "vllm": ("openai-chat",),
 }
-# Providers whose every whole answer says why it ended: one that does not say was cut off on the way.
+# Providers whose complete answers always have a finish reason. Without it, the answer is incomplete.
 _REPORT_FINISH_REASON = frozenset({"anthropic", "openai"})
 
 
@@ -174,7 +177,7 @@ class ProviderSource:
             return False
         if media_type.startswith("image/"):
             return self._profile.get("supports_image_input", True)
-        if self._provider == "ollama":  # its API has pictures, and no other files
+        if self._provider == "ollama":  # its API supports images only
             return False
         documents = self._profile.get("supported_document_media_types")
         return self._profile.get("supports_document_input", True) and (documents is None or media_type in documents)
@@ -205,26 +208,26 @@ class ProviderSource:
 
         if self._login is not None:
             raise KeyRefused(
-                f"{self.name} cannot be asked in this way with a login",
-                hint="A login with Claude is for `runtime: claude`. Set ANTHROPIC_API_KEY for all others.",
+                f"{self.name} needs ANTHROPIC_API_KEY: a Claude login works only with `runtime: claude`",
+                hint="Set ANTHROPIC_API_KEY, or use `runtime: claude`.",
             )
-        charged = False
+        is_charged = False
 
-        def accepted() -> None:
-            nonlocal charged
-            charged = True
+        def on_accepted() -> None:
+            nonlocal is_charged
+            is_charged = True
 
         async with self._create_client() as client:
             model = self._create_model(client)
             try:
                 async with model:
-                    return await _call_model(model, query, on_text, accepted)
+                    return await _call_model(model, query, on_text, on_accepted)
             except ModelAPIError as error:
                 failure = self._convert_error(error)
-                failure.charged = charged
+                failure.charged = is_charged
                 raise failure from None
             except (UnexpectedModelBehavior, UserError) as error:
-                raise ModelFailed(f"{self.name}: {self._clean(error.message)}", charged=charged) from None
+                raise ModelFailed(f"{self.name}: {self._clean(error.message)}", charged=is_charged) from None
 
     def _create_client(self) -> httpx2.AsyncClient:
         import httpx2
@@ -284,8 +287,8 @@ class ProviderSource:
 
     def _missing_variable(self, variable: str) -> ModelUnusable:
         return ModelUnusable(
-            f"{self.name} cannot be asked: {variable} is not set",
-            hint=f"Set {variable}, or choose another model. `guild demo` needs none.",
+            f"{self.name} needs {variable}, which is not set",
+            hint=f"Set {variable}, or choose another model. `guild demo` needs no key.",
         )
 
     def _convert_error(self, error: ModelAPIError) -> ModelFailed:
@@ -298,28 +301,27 @@ class ProviderSource:
         kind = known if type(failed) is ModelFailed else None
         if kind is None and (status or provider_message(error.body)):
             return failed
-        said = self._clean(provider_message(error.body) or (f"HTTP {status}" if status else error.message))
-        passes = (
-            known in TRANSIENT_ERRORS or isinstance(error, ModelServerError) if status is None else is_transient(status)
-        )
+        reason = self._clean(provider_message(error.body) or (f"HTTP {status}" if status else error.message))
+        is_passing = known in TRANSIENT_ERRORS or isinstance(error, ModelServerError)
+        more = {"status": status, "retry_after": error.retry_after}
         return self._build_error(
-            kind or ModelFailed, said, status=status, retry_after=error.retry_after, transient=passes
+            kind or ModelFailed, reason, transient=is_passing if status is None else is_transient(status), **more
         )
 
     def _provider_error(self, status: int | None, body: Any, retry_after: float | None = None) -> ModelFailed:
         """Return the error for a failure. It quotes the provider's message without secrets."""
         kind = error_class(status, str(body))
-        said = self._clean(provider_message(body) or (f"HTTP {status}" if status else "it did not say why"))
-        return self._build_error(kind, said, status=status, retry_after=retry_after)
+        reason = self._clean(provider_message(body) or (f"HTTP {status}" if status else "no reason given"))
+        return self._build_error(kind, reason, status=status, retry_after=retry_after)
 
-    def _build_error(self, kind: type[ModelFailed], said: str, **more: Any) -> ModelFailed:
+    def _build_error(self, kind: type[ModelFailed], reason: str, **more: Any) -> ModelFailed:
         address = URL_VARIABLES.get(self._provider, "")
-        keyless = self._login is None and find_key_variable(self._provider, self._environ) is None
-        if kind is KeyRefused and keyless and self._provider in KEY_VARIABLES and self._environ.get(address):
-            words = f"{self.name} wants a key, and none is set"
-            hint = f"Set {KEY_VARIABLES[self._provider][0]}: the server that {address} names wants one."
-            return build_error(kind, self.name, said, words=words, hint=hint, **more)
-        return build_error(kind, self.name, said, hint=self._hint(kind), **more)
+        has_no_key = self._login is None and find_key_variable(self._provider, self._environ) is None
+        if kind is KeyRefused and has_no_key and self._provider in KEY_VARIABLES and self._environ.get(address):
+            message = f"{self.name} needs a key, and no key is set"
+            hint = f"Set {KEY_VARIABLES[self._provider][0]}: the server of {address} requires a key."
+            return build_error(kind, self.name, reason, message=message, hint=hint, **more)
+        return build_error(kind, self.name, reason, hint=self._hint(kind), **more)
 
     def _hint(self, kind: type[ModelFailed]) -> str | None:
         if kind is KeyRefused and self._login is not None:
@@ -328,7 +330,7 @@ class ProviderSource:
             variable = (
                 find_key_variable(self._provider, self._environ) or KEY_VARIABLES.get(self._provider, ("its key",))[0]
             )
-            return f"Check {variable}: is it right, and may it use this model?"
+            return f"Check the value of {variable} and its access to this model."
         if kind is not UnknownModel:
             return None
         names = (name for name in _known_names() if name.startswith(f"{self._provider}:") and name != self.name)
@@ -338,32 +340,35 @@ class ProviderSource:
         return clean_line(text, credentials.secret_values(self._environ))
 
 
-async def _call_model(model: Model[Any], query: Query, on_text: OnText, accepted: Callable[[], None]) -> ModelResponse:
+async def _call_model(
+    model: Model[Any], query: Query, on_text: OnText, on_accepted: Callable[[], None]
+) -> ModelResponse:
     """Return the answer. Its text is published while it is streamed, or at once if the model cannot stream.
 
-    Calls `accepted` when the provider has accepted the request.
+    Calls `on_accepted` when the provider has accepted the request.
     """
     from pydantic_ai.direct import model_request, model_request_stream
 
-    shown = query.parameters
-    messages = query.messages  # as they are: pydantic-ai's preparation would add words of its own to the prompt
+    messages = query.messages  # unprepared: the preparation of pydantic-ai would add text to the prompt
     settings = _call_settings(model, query)
     try:
         async with model_request_stream(
-            model, messages, model_settings=settings, model_request_parameters=shown
+            model, messages, model_settings=settings, model_request_parameters=query.parameters
         ) as stream:
-            accepted()
+            on_accepted()
             async for event in stream:
                 if piece := _event_text(event):
                     on_text(piece)
             response = stream.get()
     except NotImplementedError:
-        response = await model_request(model, messages, model_settings=settings, model_request_parameters=shown)
-        accepted()
+        response = await model_request(
+            model, messages, model_settings=settings, model_request_parameters=query.parameters
+        )
+        on_accepted()
         if response.text:
             on_text(response.text)
     if response.state == "incomplete" or (response.finish_reason is None and model.system in _REPORT_FINISH_REASON):
-        text = f"{model.model_id}: the answer broke off before it was complete"
+        text = f"{model.model_id}: the answer ended before it was complete"
         raise ModelFailed(text, transient=True, charged=True)
     return response
 

@@ -25,17 +25,17 @@ Durability = Literal["exact", "tool-exact", "restart-only"]
 class RuntimeInfo:
     """The properties of a runtime."""
 
-    name: str  # as a worker's file names it
+    name: str  # the value of `runtime:` in a worker file
     title: str
-    program: str | None = None  # what is started; None: nothing but ourselves
-    min_version: str | None = None  # the oldest version of it that does
-    tested_version: str | None = None  # the one that our own tests run
-    install: str = ""  # how to get it
+    program: str | None = None  # None if the runtime needs no program
+    min_version: str | None = None
+    tested_version: str | None = None
+    install: str = ""  # how to install the program
     durability: Durability = "exact"
-    gaps: tuple[str, ...] = ()  # where it does otherwise than pydantic
-    exempt_checks: tuple[str, ...] = ()  # the conformance checks that these gaps exempt it from
-    needs_network: bool = False  # it needs the network of the machine; all others have their doors and nothing else
-    providers: tuple[str, ...] = ()  # whose models it takes, beside `script:` and `replay:`; none: any
+    gaps: tuple[str, ...] = ()  # differences from the pydantic runtime
+    exempt_checks: tuple[str, ...] = ()  # conformance checks that do not apply because of the gaps
+    needs_network: bool = False  # other programs reach only the doors
+    providers: tuple[str, ...] = ()  # of its models, in addition to `script:` and `replay:`; empty means all
 
     @property
     def uses_model_door(self) -> bool:
@@ -56,7 +56,7 @@ class RuntimeInfo:
 
 
 _RUNTIMES = (
-    RuntimeInfo(name="pydantic", title="pydantic-ai", install="nothing: it is part of Guildhall"),
+    RuntimeInfo(name="pydantic", title="pydantic-ai", install="part of Guildhall"),
     RuntimeInfo(
         name="claude",
         title="Claude Code",
@@ -64,7 +64,7 @@ _RUNTIMES = (
         min_version="2.1.200",
         tested_version="2.1.325",
         install="pip install 'guildhall[claude]', or the `claude` command of Anthropic",
-        gaps=("with a Claude login, two lines of Claude Code stand before the system prompt: its provider wants them",),
+        gaps=("with a Claude login, two lines of Claude Code precede the system prompt: the provider requires them",),
         providers=("anthropic",),
     ),
     RuntimeInfo(
@@ -74,7 +74,7 @@ _RUNTIMES = (
         min_version="0.160.0",
         tested_version="0.166.0",
         install="npm install -g @openai/codex",
-        gaps=("images are scaled by it, with a line of its own before and after each; PDFs are refused",),
+        gaps=("it scales images and adds a line before and after each; PDFs are rejected",),
         providers=("openai",),
     ),
     RuntimeInfo(
@@ -84,7 +84,7 @@ _RUNTIMES = (
         min_version="1.18.3",
         tested_version="1.18.33",
         install="npm install -g opencode-ai",
-        gaps=("images and PDFs are refused",),
+        gaps=("images and PDFs are rejected",),
         exempt_checks=("an_attached_image_reaches_the_model",),
         providers=("anthropic", "openai"),
     ),
@@ -92,17 +92,17 @@ _RUNTIMES = (
         name="cursor",
         title="Cursor Agent",
         program="cursor-agent",
-        install="from Cursor, who publish no package; tested with a stand-in",
+        install="from Cursor, which publishes no package; tested with a stand-in",
         durability="restart-only",
         needs_network=True,
         gaps=(
-            "its models are asked by itself, with your key and over the network: no answer is on record, none replayed",
-            "a crash is not mended: the run fails, and is resumed only if it has changed nothing",
-            "the tools of its own cannot be taken away; they see its empty home and the network",
-            "the system prompt is put into the first message",
-            "neither cost nor turns are known, so they cannot be limited; its time can",
-            "while an approval is waited for, it stays in memory",
-            "images and PDFs are refused",
+            "it calls its models itself, with your key and over the network: no answer is recorded or replayed",
+            "after a crash the run fails, and is resumed only if it has changed nothing",
+            "its own tools cannot be disabled; they reach its empty home and the network",
+            "the system prompt is part of the first message",
+            "cost and turns are unknown and cannot be limited; time can",
+            "it stays in memory while it waits for an approval",
+            "images and PDFs are rejected",
         ),
         providers=("cursor",),
     ),

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from guildhall.runtimes.catalog import RuntimeInfo
 
-_BUNDLED = {"claude": ("claude_agent_sdk", "_bundled/claude")}  # packages that bring a program, and where in them
+_BUNDLED = {"claude": ("claude_agent_sdk", "_bundled/claude")}  # Python packages that contain a program, and its path
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
-_VERSION_TIMEOUT_S = 30.0  # seconds to say its version
-_MAX_OUTPUT_CHARS = 100  # characters of what it says instead
+_VERSION_TIMEOUT_S = 30.0
+_MAX_OUTPUT_CHARS = 100  # of unexpected output, in an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class InstalledProgram:
 
     path: Path
     version: str
-    needed_paths: tuple[Path, ...]  # what it needs of the disk to be started
-    search_path: str  # its PATH
+    needed_paths: tuple[Path, ...]  # to be readable in its sandbox
+    search_path: str
 
 
 class VersionCache:
@@ -66,7 +66,7 @@ class VersionCache:
         self._known[str(path)] = [*state, version]
         if self._file is None:
             return
-        with contextlib.suppress(OSError):  # the next hall asks again then
+        with contextlib.suppress(OSError):
             replace_file(self._file, json.dumps(self._known).encode(), mode=0o666)
 
 
@@ -78,9 +78,9 @@ class Programs:
         self._versions = versions or VersionCache()
         self._lock = asyncio.Lock()
 
-    def with_variables(self, brought: Mapping[str, str]) -> Programs:
+    def with_variables(self, variables: Mapping[str, str]) -> Programs:
         """Return a finder that also uses the variables of a request."""
-        other = Programs({**self._environ, **brought}, self._versions)
+        other = Programs({**self._environ, **variables}, self._versions)
         other._lock = self._lock
         return other
 
@@ -89,7 +89,7 @@ class Programs:
         if named := self._environ.get(info.variable):
             return Path(named).expanduser().absolute()
         package, inside = _BUNDLED.get(info.name, ("", ""))
-        spec = importlib.util.find_spec(package) if package else None  # nothing of it is imported
+        spec = importlib.util.find_spec(package) if package else None  # does not import it
         for folder in (spec.submodule_search_locations or ()) if spec else ():
             if (bundled := Path(folder) / inside).is_file():
                 return bundled
@@ -103,8 +103,8 @@ class Programs:
         """
         path = self.locate(info) if info.program is not None else None
         if info.program is not None and (path is None or not path.exists()):
-            where = f"{info.variable} names {path}, and nothing is there" if path else "it is not installed"
-            raise RuntimeMissing(f"runtime {info.name}: {info.title} is needed, and {where}", hint=_install_hint(info))
+            problem = f"{info.variable} names {path}, which does not exist" if path else "it is not installed"
+            raise RuntimeMissing(f"runtime {info.name} needs {info.title}: {problem}", hint=_install_hint(info))
         return path
 
     async def find(self, info: RuntimeInfo) -> InstalledProgram:
@@ -143,17 +143,19 @@ class Programs:
         try:
             async with asyncio.timeout(_VERSION_TIMEOUT_S):
                 assert program.process.stdout is not None
-                said = (await program.process.stdout.read()).decode(errors="replace")
+                output = (await program.process.stdout.read()).decode(errors="replace")
                 code = await program.wait()
         except TimeoutError:
-            said, code = f"nothing within {_VERSION_TIMEOUT_S:.0f} s", -1
+            output, code = f"nothing within {_VERSION_TIMEOUT_S:.0f} s", -1
         finally:
             await program.kill()
-        found = _VERSION.search(said)
+        found = _VERSION.search(output)
         if code != 0 or found is None:
-            line = said.strip().partition("\n")[0]
-            told = f"asked for its version, it said {ascii(line[-_MAX_OUTPUT_CHARS:]) if line else 'nothing'}"
-            raise RuntimeUnusable(f"runtime {info.name}: {path} is not {info.title}: {told}", hint=_install_hint(info))
+            line = output.strip().partition("\n")[0]
+            problem = f"--version printed {ascii(line[-_MAX_OUTPUT_CHARS:]) if line else 'nothing'}"
+            raise RuntimeUnusable(
+                f"runtime {info.name}: {path} is not {info.title}: {problem}", hint=_install_hint(info)
+            )
         return found[0]
 
     @property
@@ -168,7 +170,7 @@ def file_state(path: Path) -> list[int]:
 
 
 def _install_hint(info: RuntimeInfo, verb: str = "Install it") -> str:
-    return f"{verb}: {info.install}. If it is somewhere else, say so: {info.variable}=/path/to/{info.program}."
+    return f"{verb}: {info.install}. Or set {info.variable}=/path/to/{info.program}."
 
 
 def _version_tuple(version: str) -> tuple[int, ...]:
@@ -181,10 +183,10 @@ def _find_needed_paths(path: Path, search: str) -> tuple[Path, ...]:
     interpreter = _find_interpreter(path, search)
     if interpreter is None:
         return tuple(dict.fromkeys((path, path.resolve())))
-    person = Path.home()
-    modules = [folder for folder in path.resolve().parents if folder.name == "node_modules"]  # packages of npm share it
+    home = Path.home()
+    modules = [folder for folder in path.resolve().parents if folder.name == "node_modules"]  # shared by npm packages
     found = (*installation(path), *modules[-1:], *installation(interpreter))
-    return tuple(folder for folder in dict.fromkeys(found) if folder not in (*person.parents, person))
+    return tuple(folder for folder in dict.fromkeys(found) if folder not in (*home.parents, home))
 
 
 def _find_interpreter(path: Path, search: str) -> Path | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Attachment:
     """A file of the first message: text in UTF-8, or an image or PDF for a model that accepts it."""
 
-    name: str  # as whoever attached it calls it
+    name: str
     media_type: str
     data: bytes
 
@@ -74,10 +74,10 @@ class Assignment:
 
     system_prompt: str
     first_message: str
-    tools: tuple[Mapping[str, Any], ...]  # as the model is shown them
+    tools: tuple[Mapping[str, Any], ...]  # name, description and input_schema of each
     output_schema: Mapping[str, Any] | None = None
     attachments: tuple[Attachment, ...] = ()
-    model: str = ""  # as the worker names it; only programs that have to be told one look at it
+    model: str = ""  # the name in the worker file; only programs use it
     is_conversation: bool = (
         False  # it goes on after each answer with what the person says next, and never ends by itself
     )
@@ -95,9 +95,9 @@ class Outcome:
 class DoorClient:
     """The callbacks of a program that uses the doors of a run over HTTP."""
 
-    name_tool: Callable[[str, str], str]  # how it names a tool of a server to its model
-    on_answer: Callable[[ModelResponse], None]  # is told each answer of the model, once that is on record
-    on_result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # takes what it gives as the result
+    name_tool: Callable[[str, str], str]  # returns the program's name for a tool of a server
+    on_answer: Callable[[ModelResponse], None]  # gets each recorded model answer
+    on_result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # gets the final result
     is_finished: Callable[[], bool] = lambda: (
         False
     )  # is asked before the model: whether there is nothing left to ask it
@@ -109,9 +109,9 @@ class DoorAccess:
 
     token: str = field(repr=False)
     servers: tuple[str, ...]
-    has_calls: Callable[[], bool]  # whether a call is under way
-    wait_for_calls: Callable[[], Awaitable[None]]  # waits for the calls under way: they go on without the guest
-    close: Callable[[], None]  # the token opens nothing any more; calls under way are cut off
+    has_calls: Callable[[], bool]  # True while a call is running
+    wait_for_calls: Callable[[], Awaitable[None]]  # waits for running calls, which do not need the program
+    close: Callable[[], None]  # revokes the token and cancels running calls
 
 
 class Doors(Protocol):

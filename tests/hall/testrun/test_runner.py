@@ -297,10 +297,10 @@ def test_a_file_that_looks_like_a_test_and_is_none_is_told_by_trust(guild: Guild
         ({"output": {"a": 1}}, [DONE], "+output: done"),
         ({"status": "failed"}, [DONE], "-status: failed\n    +status: completed"),
         ({"status": "failed", "error": "limit_reached"}, [{"fail": 401}], "-error: limit_reached"),
-        ({}, [{"fail": 401}], "+because: the scripted provider failed with HTTP 401"),
+        ({}, [{"fail": 401}], "+because: scripted failure: HTTP 401"),
         ({}, [READ, {"expect": "never", "say": "x"}], "expected: never"),
         ({}, [DONE, DONE], "answer 2 of 2 is in the script; now the run does not come to it"),
-        ({}, [READ], "the script is used up"),
+        ({}, [READ], "script exhausted"),
         ({}, [{"calls": [READ, READ]}, {"sent": "one", "say": "x"}], "    +(2)"),
         ({"shown": {"scribe": {"tools": {}}}}, [DONE], "+sandbox_list "),
         ({"answers": [{"tool": "Bash", "answer": "yes"}]}, [DONE], "nobody asked about Bash"),
@@ -367,7 +367,7 @@ def test_update_does_not_come_to_expect_a_script_that_is_used_up(guild: Guild, p
     put_worker(project, tool_rules=None)
     path = put_test(project, WRITE)
     before = path.read_text()
-    failed(guild("test", "--update"), "the script is used up")
+    failed(guild("test", "--update"), "script exhausted")
     assert path.read_text() == before
 
 

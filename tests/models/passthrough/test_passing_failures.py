@@ -101,7 +101,7 @@ def test_an_answer_that_breaks_off_in_the_midst_ends_the_run_and_is_paid_for(sto
     assert len(upstream.heard) == 1, "what was shown cannot be taken back"
     (failed,) = passage.journal.all(ModelCallFailed)
     assert failed.data.cost_usd > 0
-    assert "broke off" in str(passage.broken[0])
+    assert "ended before it was complete" in str(passage.broken[0])
 
 
 def test_an_answer_that_breaks_off_before_anything_was_shown_is_asked_for_again(store: Store) -> None:

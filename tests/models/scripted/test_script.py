@@ -191,7 +191,7 @@ def test_failures_after_the_last_answer_come_before_the_script_is_used_up(tmp_pa
     scripted = source(tmp_path, "workers: {coder: [[{fail: 500}]]}")
     with pytest.raises(ModelFailed, match="HTTP 500"):
         answer(scripted, query())
-    with pytest.raises(ModelFailed, match="used up"):
+    with pytest.raises(ModelFailed, match="script exhausted"):
         answer(scripted, query(attempt=1))
 
 
@@ -313,8 +313,8 @@ def test_which_statuses_pass(status: int, passing: bool) -> None:
         ),
         ("workers:\n  coder:\n    - say: hi\n", 3, "a run is a list of answers"),
         ("workers:\n  coder:\n    - - {}\n", 3, "needs one of `say`, `call`, `calls`, `output` or `fail`"),
-        ("workers:\n  coder:\n    - - say: hi\n        with: {a: 1}\n", 3, "`with` belongs to a `call`"),
-        ("workers:\n  coder:\n    - - fail: 529\n        say: hi\n", 3, "`fail` stands alone"),
+        ("workers:\n  coder:\n    - - say: hi\n        with: {a: 1}\n", 3, "`with` needs a `call`"),
+        ("workers:\n  coder:\n    - - fail: 529\n        say: hi\n", 3, "`fail` cannot be combined with `say`"),
         ("workers:\n  coder:\n    - - fail: 200\n", 3, "greater than or equal to 400"),
         ("workers:\n  coder:\n    - - {call: a, calls: [{call: b}]}\n", 3, "use either `call` or `calls`"),
         ("workers:\n  coder:\n    - - calls: []\n", 3, "at least 1 item"),

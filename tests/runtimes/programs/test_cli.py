@@ -193,7 +193,7 @@ def test_an_answer_that_was_cut_off_and_that_the_program_lets_go_on_is_one() -> 
 
 def test_the_third_that_is_not_usable_in_a_row_is_the_end() -> None:
     empty: Part = [("say", {"answer": ""}), ("say", DONE), ("hear", 0)]
-    with pytest.raises(RuntimeFailed, match="not usable 3 times in a row: The answer was empty"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row: The answer was empty"):
         play(Stage([*empty, *empty, *empty]))
     called: Part = [("say", {"calls": [("look", {})]})]
     stage = Stage([*empty, *empty, *called, *empty, ("say", HELLO), ("say", DONE), ("sleep", 60)])

@@ -170,9 +170,9 @@ class OpenAIChat:
         limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
         options = base.optional_mapping(body, "stream_options")
         tools = [
-            base.tool_definition(base.mapping(tool.get("function"), param), "parameters", param)
+            base.tool_definition(base.mapping(tool, "function", place), "parameters", f"{place}.function")
             for tool, place in base.objects(body, "tools")
-            if base.text(tool, "type", place) == "function" and (param := f"{place}.function")
+            if base.text(tool, "type", place) == "function"
         ]
         return WireRequest(
             model=base.text(body, "model"),
@@ -226,7 +226,8 @@ class OpenAIChat:
             yield base.encode_event({**head, "choices": [], "usage": answer.get("usage")})
         yield f"data: {base.DONE}\n\n"
 
-    error_body = staticmethod(openai_error)
+    def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
+        return openai_error(status, message, param)
 
     def error_event(self, status: int, message: str) -> str:
         return base.encode_event(self.error_body(status, message))
@@ -304,7 +305,7 @@ def _decode_file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
     """Return the image or file of a block, or None if the block does not contain its data."""
     match block.get("type"):
         case "image_url":
-            return base.decode_data_url(base.mapping(block, "image_url", place).get("url"), f"{place}.image_url.url")
+            return base.decode_data_url(base.mapping(block, "image_url", place), "url", f"{place}.image_url")
         case "file":
             return base.decode_data_url(base.mapping(block, "file", place), "file_data", f"{place}.file")
         case _:

@@ -224,7 +224,8 @@ class OpenAIResponses:
         for number, data in enumerate(_answer_events(self.build_answer(request, response, answer_id))):
             yield base.encode_event({**data, "sequence_number": number}, data["type"])
 
-    error_body = staticmethod(openai_error)
+    def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
+        return openai_error(status, message, param)
 
     def error_event(self, status: int, message: str) -> str:
         return base.encode_event({"type": "error", **self.error_body(status, message)["error"]}, "error")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     import httpx2
 
-_IDLE_TIMEOUT_S = 600.0  # seconds that a provider may take for its next word
+_IDLE_TIMEOUT_S = 600.0
 _CONNECT_TIMEOUT_S = 10.0
-_MAX_BUFFERED_BYTES = 1_000_000  # bytes that may wait to be read
+_MAX_BUFFERED_BYTES = 1_000_000
 _MAX_HEAD_BYTES = 100_000
 
 
@@ -53,7 +53,7 @@ class ConnectionPool:
     def __init__(self, *, idle_timeout_s: float = _IDLE_TIMEOUT_S) -> None:
         self._idle_timeout_s = idle_timeout_s
         self._idle: list[tuple[tuple[str, int], _Connection]] = []
-        self._client: httpx2.AsyncClient | None = None  # where a proxy is in between
+        self._client: httpx2.AsyncClient | None = None  # only for proxies
 
     @asynccontextmanager
     async def post(
@@ -62,16 +62,16 @@ class ConnectionPool:
         """Post a request and yield the response when its head has arrived. Raise ConnectionLost."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConnectionLost(f"{url} is not an address")
+            raise ConnectionLost(f"invalid URL: {url}")
         if getproxies().get(parts.scheme) and not proxy_bypass(parts.hostname):
-            async with self._post_by_proxy(url, headers, body, ssl) as answered:
-                yield answered
+            async with self._post_by_proxy(url, headers, body, ssl) as response:
+                yield response
             return
-        secure = parts.scheme == "https"
-        address = (parts.hostname, parts.port or (443 if secure else 80))
+        is_secure = parts.scheme == "https"
+        address = (parts.hostname, parts.port or (443 if is_secure else 80))
         target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-        sent = _encode_request(target, parts.netloc.rpartition("@")[2], headers, body)
-        connection = await self._send_request(address, sent, (ssl or _ssl_context()) if secure else None)
+        data = _encode_request(target, parts.netloc.rpartition("@")[2], headers, body)
+        connection = await self._send_request(address, data, (ssl or _ssl_context()) if is_secure else None)
         try:
             yield connection
         finally:
@@ -89,14 +89,14 @@ class ConnectionPool:
             await self._client.aclose()
             self._client = None
 
-    async def _send_request(self, address: tuple[str, int], sent: bytes, ssl: SSLContext | None) -> _Connection:
+    async def _send_request(self, address: tuple[str, int], data: bytes, ssl: SSLContext | None) -> _Connection:
         """Return a connection with the head of the response. Skip idle connections that were closed."""
-        for kept in [kept for kept in self._idle if kept[0] == address]:
-            self._idle.remove(kept)
-            if kept[1].is_reusable and await kept[1].ask(sent, is_reused=True):
-                return kept[1]
+        for entry in [entry for entry in self._idle if entry[0] == address]:
+            self._idle.remove(entry)
+            if entry[1].is_reusable and await entry[1].send(data, is_reused=True):
+                return entry[1]
         connection = await _connect(address, ssl, self._idle_timeout_s)
-        await connection.ask(sent)
+        await connection.send(data)
         return connection
 
     @asynccontextmanager
@@ -143,17 +143,17 @@ class _Connection(asyncio.Protocol):
         self.headers: dict[str, str] = {}
         self._chunks: deque[bytes] = deque()
         self._buffered_bytes = 0
-        self._is_silent = True  # nothing of an answer has come
+        self._is_silent = True  # no data has arrived
         self._has_head = self._is_complete = self._keeps_alive = False
 
     @property
     def is_reusable(self) -> bool:
         return self._is_complete and self._keeps_alive and not self._chunks and self._error is None
 
-    async def ask(self, sent: bytes, *, is_reused: bool = False) -> bool:
+    async def send(self, data: bytes, *, is_reused: bool = False) -> bool:
         """Send a request and wait for the head. Return False if a reused connection was closed before any data."""
         self._reset()
-        self._transport.write(sent)
+        self._transport.write(data)
         self._start_timer()
         while not self._has_head and self._error is None:
             await self._wait()
@@ -166,9 +166,9 @@ class _Connection(asyncio.Protocol):
     async def chunks(self) -> AsyncIterator[bytes]:
         while True:
             while self._chunks:
-                piece = self._chunks.popleft()
-                self._buffered_bytes -= len(piece)
-                yield piece
+                chunk = self._chunks.popleft()
+                self._buffered_bytes -= len(chunk)
+                yield chunk
             if self._is_complete:
                 return
             if self._error is not None:
@@ -203,7 +203,7 @@ class _Connection(asyncio.Protocol):
         self._timer = None
         left = self._last_data_at + self._idle_timeout_s - self._loop.time()
         if left <= 0:
-            self._fail(f"it was silent for {self._idle_timeout_s:g} s")
+            self._fail(f"no data for {self._idle_timeout_s:g} s")
         else:
             self._timer = self._loop.call_later(left, self._check_idle)
 
@@ -212,8 +212,8 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _fail(self, why: str) -> None:
-        self._error = self._error or why
+    def _fail(self, reason: str) -> None:
+        self._error = self._error or reason
         self._stop_timer()
         self._transport.abort()
         self._wake()
@@ -227,7 +227,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(f"the answer is not HTTP: {error}")
+            self._fail(f"invalid HTTP: {error}")
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -237,7 +237,7 @@ class _Connection(asyncio.Protocol):
             and not self._is_complete
             and not {"content-length", "transfer-encoding"} & self.headers.keys()
         ):
-            self._is_complete = True  # its end was the end of the connection
+            self._is_complete = True  # the end of the connection is the end of the body
         self._error = self._error or (str(exc) if exc else "the connection was closed")
         self._wake()
         if not self.closed.done():
@@ -248,13 +248,13 @@ class _Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._buffered_bytes += len(name) + len(value)
         if self._buffered_bytes > _MAX_HEAD_BYTES:
-            raise ConnectionLost("the head of the answer is too long")
+            raise ConnectionLost("the head of the response is too long")
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self._buffered_bytes = 0
         self.status = self._parser.get_status_code()
-        self._has_head = self.status >= 200  # what comes before only says that more is to come
+        self._has_head = self.status >= 200  # a 1xx status precedes the response
 
     def on_body(self, body: bytes) -> None:
         self._chunks.append(body)
@@ -273,7 +273,7 @@ class _Connection(asyncio.Protocol):
 
 async def _connect(address: tuple[str, int], ssl: SSLContext | None, idle_timeout_s: float) -> _Connection:
     loop = asyncio.get_running_loop()
-    # Only names are raced: if a race is cancelled in the moment that it is won, asyncio does not close the socket.
+    # Only names are raced: asyncio leaks the socket of a race that is cancelled at the moment it is won.
     is_address = ":" in address[0] or address[0].replace(".", "").isdecimal()
     delay = None if is_address else 0.25
     try:
@@ -282,7 +282,7 @@ async def _connect(address: tuple[str, int], ssl: SSLContext | None, idle_timeou
                 lambda: _Connection(idle_timeout_s), *address, ssl=ssl, happy_eyeballs_delay=delay
             )
     except TimeoutError:
-        raise ConnectionLost(f"there was no connection after {_CONNECT_TIMEOUT_S:g} s") from None
+        raise ConnectionLost(f"no connection after {_CONNECT_TIMEOUT_S:g} s") from None
     except OSError as error:
         raise ConnectionLost(str(error) or type(error).__name__) from None
     return connection
@@ -298,5 +298,5 @@ def _encode_request(target: str, host: str, headers: Mapping[str, str], body: by
     lines = [f"POST {target} HTTP/1.1", f"host: {host}", f"content-length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if any("\r" in line or "\n" in line for line in lines):
-        raise ConnectionLost("a header of the request has a line break in it")
+        raise ConnectionLost("a header of the request contains a line break")
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body

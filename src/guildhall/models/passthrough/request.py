@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import OnText, Upstream
 
-MAX_ANSWER_BYTES = 64_000_000  # bytes of an answer
+MAX_ANSWER_BYTES = 64_000_000
 _MAX_ERROR_BYTES = 100_000
-# Headers that belong to one connection, or to who is asking here; none of them is passed on.
+# Headers of one connection, of the content or of the caller. They are not forwarded.
 _CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect", "via", "alt-svc")
 _CONTENT = ("content-length", "content-encoding", "accept-encoding", "date", "server")
 _IDENTITY = ("host", "origin", "referer", "authorization", "x-api-key", "cookie", "set-cookie", "forwarded")
 _DROPPED_HEADERS = frozenset((*_CONNECTION, *_CONTENT, *_IDENTITY))
 _DROPPED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
-_MAX_HEADERS = 40  # headers that are passed on, each way
+_MAX_HEADERS = 40  # in each direction
 _PERMANENT_ERRORS = (ContextTooLong, KeyRefused, NoCredit, UnknownModel)
 
 
@@ -59,14 +59,10 @@ class PassthroughRequest:
         query: str = "",
     ) -> None:
         self.api = dialect.api
-        self.has_started = False  # something was passed on
-        self.held_bytes = bytearray()  # what waits for the record
-        self.answer_headers: dict[str, str] | None = (
-            None  # the headers of the provider's answer, as soon as there is one
-        )
-        self.error_response: tuple[int, dict[str, str], bytes] | None = (
-            None  # the provider's last word, where it said no
-        )
+        self.has_started = False  # a part of the answer was forwarded
+        self.held_bytes = bytearray()  # the end of the answer, until it is recorded
+        self.answer_headers: dict[str, str] | None = None  # of the provider, before the first part
+        self.error_response: tuple[int, dict[str, str], bytes] | None = None  # of the provider
         self._dialect = dialect
         self._body = body
         self._headers = headers
@@ -90,12 +86,12 @@ class PassthroughRequest:
         """Return the complete answer. Most of it has been forwarded by then. Raise ModelFailed."""
         self.held_bytes.clear()
         self.answer_headers = self.error_response = None
-        charged = False
+        is_charged = False
         try:
             async with self._post(upstream, max_tokens) as response:
                 if response.status != 200:
                     raise await self._read_error(upstream, response)
-                charged = True
+                is_charged = True
                 self.answer_headers = forwarded_headers(response.headers)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     answer = await self._read_stream(response, on_text)
@@ -106,9 +102,9 @@ class PassthroughRequest:
             raise _incomplete_error(upstream, broken) from None
         except (InvalidMessage, EventTooLarge) as error:
             is_known = isinstance(error, InvalidMessage)
-            problem = error.message if is_known else f"an event of the answer is larger than {MAX_EVENT_BYTES:,} bytes"
-            said = upstream.redact(f"{upstream.name}: it is no answer of this API: {problem}")
-            raise ModelFailed(said, transient=True, charged=charged) from None
+            problem = error.message if is_known else f"an event is larger than {MAX_EVENT_BYTES:,} bytes"
+            text = upstream.redact(f"{upstream.name}: invalid answer: {problem}")
+            raise ModelFailed(text, transient=True, charged=is_charged) from None
         if not self.has_started and whole.text:
             on_text(whole.text)
         return self._restore_names(whole)
@@ -127,14 +123,13 @@ class PassthroughRequest:
 
     async def _read_error(self, upstream: Upstream, response: HttpResponse) -> ModelFailed:
         body = bytearray()
-        async for piece in response.chunks():
-            body += piece
+        async for chunk in response.chunks():
+            body += chunk
             if len(body) > _MAX_ERROR_BYTES:
                 break
-        said = upstream.redact(bytes(body[:_MAX_ERROR_BYTES]).decode("utf-8", "replace"))
-        headers = forwarded_headers(response.headers)
-        self.error_response = (response.status, headers, said.encode())
-        return upstream.make_error(response.status, decode_body(said.encode()), parse_retry_after(response.headers))
+        data = upstream.redact(bytes(body[:_MAX_ERROR_BYTES]).decode("utf-8", "replace")).encode()
+        self.error_response = (response.status, forwarded_headers(response.headers), data)
+        return upstream.make_error(response.status, decode_body(data), parse_retry_after(response.headers))
 
     async def _read_stream(self, response: HttpResponse, on_text: OnText) -> dict[str, Any]:
         options = self._body.get("stream_options")
@@ -146,19 +141,19 @@ class PassthroughRequest:
             size += len(data)
             if size > MAX_ANSWER_BYTES:
                 raise InvalidMessage(f"the answer is larger than {MAX_ANSWER_BYTES:,} bytes")
-            going = bytearray()
+            forwarded = bytearray()
             for event in events.feed(data):
-                said = decode_event(event.data)
-                piece = None if said is None else collector.add(said)
-                if piece is not None and piece.text:
-                    on_text(piece.text)
-                if piece is None or piece.action == "forward":
-                    going += event.raw
-                elif piece.action == "hold":
+                content = decode_event(event.data)
+                collected = None if content is None else collector.add(content)
+                if collected is not None and collected.text:
+                    on_text(collected.text)
+                if collected is None or collected.action == "forward":
+                    forwarded += event.raw
+                elif collected.action == "hold":
                     self.held_bytes += event.raw
-            if going:
+            if forwarded:
                 self.has_started = True
-                self._on_data(bytes(going))
+                self._on_data(bytes(forwarded))
         return collector.answer()
 
     async def _read_whole(self, response: HttpResponse) -> dict[str, Any]:
@@ -168,7 +163,7 @@ class PassthroughRequest:
                 raise InvalidMessage(f"the answer is larger than {MAX_ANSWER_BYTES:,} bytes")
         answer = decode_body(bytes(self.held_bytes))
         if not isinstance(answer, dict):
-            raise InvalidMessage("it is not a JSON object")
+            raise InvalidMessage("not a JSON object")
         return answer  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -178,18 +173,18 @@ async def count_tokens(
     """Return status, headers and body of the provider's token count for a request. It is free."""
     sent = {name: value for name, value in body.items() if name not in ("max_tokens", "stream")}
     url = f"{upstream.url}{dialect.path}/count_tokens"
-    told = json.dumps({**sent, "model": upstream.model}).encode()
-    said = bytearray()
+    data = json.dumps({**sent, "model": upstream.model}).encode()
+    answer = bytearray()
     try:
-        async with line.post(url, _request_headers(headers, upstream), told, upstream.ssl) as response:
-            async for piece in response.chunks():
-                said += piece[: _MAX_ERROR_BYTES - len(said)]
+        async with line.post(url, _request_headers(headers, upstream), data, upstream.ssl) as response:
+            async for chunk in response.chunks():
+                answer += chunk[: _MAX_ERROR_BYTES - len(answer)]
     except ConnectionLost as error:
         raise build_error(NotReachable, upstream.name, upstream.redact(str(error))) from None
     return (
         response.status,
         forwarded_headers(response.headers),
-        upstream.redact(said.decode("utf-8", "replace")).encode(),
+        upstream.redact(answer.decode("utf-8", "replace")).encode(),
     )
 
 
@@ -202,25 +197,25 @@ def _request_headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str
         "content-type": "application/json",
     }
     if upstream.has_login:
-        said = [part.strip() for part in sent.get("anthropic-beta", "").split(",") if part.strip()]
-        sent["anthropic-beta"] = ",".join(said if LOGIN_BETA in said else [*said, LOGIN_BETA])
+        betas = [part.strip() for part in sent.get("anthropic-beta", "").split(",") if part.strip()]
+        sent["anthropic-beta"] = ",".join(betas if LOGIN_BETA in betas else [*betas, LOGIN_BETA])
     return sent
 
 
 def forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that are meant for the other end."""
-    told = ((name.lower(), value) for name, value in headers.items())
-    kept = [
-        (name, value) for name, value in told if name not in _DROPPED_HEADERS and not name.startswith(_DROPPED_PREFIXES)
+    named = [(name.lower(), value) for name, value in headers.items()]
+    forwarded = [
+        pair for pair in named if pair[0] not in _DROPPED_HEADERS and not pair[0].startswith(_DROPPED_PREFIXES)
     ]
-    return dict(kept[:_MAX_HEADERS])
+    return dict(forwarded[:_MAX_HEADERS])
 
 
 def _cacheable_blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield all blocks that can be marked for the provider's cache."""
     yield body
-    said = body.get("messages")
-    contents = [one.get("content") for one in cast("list[Any]", said if isinstance(said, list) else ())]
+    messages = body.get("messages")
+    contents = [item.get("content") for item in cast("list[Any]", messages if isinstance(messages, list) else ())]
     for blocks in (body.get("system"), body.get("tools"), *contents):
         for block in cast("list[Any]", blocks if isinstance(blocks, list) else ()):
             if isinstance(block, dict):
@@ -230,7 +225,7 @@ def _cacheable_blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _incomplete_error(upstream: Upstream, broken: IncompleteAnswer) -> ModelFailed:
     """Return the error for an incomplete answer, with the provider's message if there is one."""
     if broken.body is None:
-        text = f"{upstream.name}: the answer broke off before it was complete"
+        text = f"{upstream.name}: the answer ended before it was complete"
         return ModelFailed(text, transient=True, charged=True)
     failed = upstream.make_error(None, broken.body, None)
     failed.charged = True

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
         [str, Sequence[ModelMessage], ModelRequestParameters, PassthroughRequest | None], Awaitable[ModelResponse]
     ]
 
-MAX_CALLS = 16  # of one run under way at a time
-_SIDE_ANSWER = "ok"  # what a program is told that asks for something of its own, such as a title
+MAX_CALLS = 16  # running at a time, of one run
+_SIDE_ANSWER = "ok"  # for requests of the program itself, such as a request for a title
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
-_NO_RETRY = {"x-should-retry": "false"}  # the clients of both providers heed it: asking again is the door's to do
+_NO_RETRY = {"x-should-retry": "false"}  # the clients of both providers obey it: only the door retries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,10 @@ class RunContent:
     """The only content that the model of a run may see. Programs add text of their own and shorten long text."""
 
     prompt: str
-    names: Mapping[str, str]  # the run's tools as the program shows them, and as they are called here
-    parameters: ModelRequestParameters  # those tools as they are to be shown
-    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, "ToolReturnPart"])  # by call; it grows
-    wait_for_results: Callable[[], Awaitable[None]] | None = None  # waits for the results of calls under way
+    names: Mapping[str, str]  # the program's names of the run's tools, with the run's own names
+    parameters: ModelRequestParameters  # with the definitions of these tools
+    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, "ToolReturnPart"])  # by call id; it grows
+    wait_for_results: Callable[[], Awaitable[None]] | None = None
 
     def trim_rules(self, *, has_login: bool) -> TrimRules:
         ours = {tool.name: tool for tool in (*self.parameters.function_tools, *self.parameters.output_tools)}
@@ -73,9 +73,9 @@ class _Call:
     """A model call that is running."""
 
     question: str
-    pieces: asyncio.Queue[bytes | None]
+    chunks: asyncio.Queue[bytes | None]
     task: asyncio.Future[ModelResponse]
-    through: PassthroughRequest
+    request: PassthroughRequest
 
 
 class PassthroughSession:
@@ -110,7 +110,7 @@ class PassthroughSession:
         self._id_prefix = id_prefix
         self._retry_headers = {} if may_retry else _NO_RETRY
         self._calls: dict[str, _Call] = {}
-        self._usage: dict[str, RequestUsage] = {}  # what the answers have cost, by the keys of their calls
+        self._usage: dict[str, RequestUsage] = {}  # by call key
 
     def active_calls(self) -> tuple[asyncio.Future[ModelResponse], ...]:
         return tuple(call.task for call in self._calls.values())
@@ -123,16 +123,16 @@ class PassthroughSession:
     async def answer(
         self, dialect: Dialect, body: bytes, headers: Mapping[str, str], *, query: str = "", count: bool = False
     ) -> Reply:
-        """Return the reply to a model request."""
+        """Return the reply to a model request, or its number of tokens if `count` is True."""
         try:
-            told = parse_body(body)
+            content = parse_body(body)
             if count:
-                return await self._count_tokens(dialect, told, headers)
+                return await self._count_tokens(dialect, content, headers)
             if self._content is not None and self._content.wait_for_results is not None:
                 await self._content.wait_for_results()
-            if self._is_side_request(dialect, told):
-                return self._answer_side_request(dialect, told)
-            trimmed = self._trim(dialect, told)
+            if self._is_side_request(dialect, content):
+                return self._answer_side_request(dialect, content)
+            trimmed = self._trim(dialect, content)
             request = self._normalize(dialect.parse_request(trimmed))
         except InvalidMessage as error:
             return error_reply(dialect, 400, error.message, error.param)
@@ -161,8 +161,8 @@ class PassthroughSession:
         request = dialect.parse_request(body)
         if any(message.kind == "response" for message in request.messages):
             error = RuntimeFailed(
-                "the program asked its model for something of its own in the midst of the run, such as a summary",
-                hint="The conversation has probably become too long: give the worker less to do at once.",
+                "the program sent a model request of its own during the run, such as a request for a summary",
+                hint="The conversation is probably too long. Give the worker a smaller task.",
             )
             self._on_error(error)
             return error_reply(dialect, 400, str(error))
@@ -182,10 +182,10 @@ class PassthroughSession:
         upstream = None if aside else self._upstream(dialect.api)
         if upstream is not None:
             try:
-                status, more, told = await count_tokens(dialect, body, headers, self._pool, upstream)
+                status, more, data = await count_tokens(dialect, body, headers, self._pool, upstream)
             except ModelFailed as error:
                 return error_reply(dialect, error.status or 503, str(error))
-            return Reply(status=status, headers={**_JSON, **more}, body=_iterate([told]))
+            return Reply(status=status, headers={**_JSON, **more}, body=_iterate([data]))
         texts = sum(len(latest_input([message])) for message in request.messages if message.kind == "request")
         return _json_reply(200, {"input_tokens": estimate_tokens(texts)})
 
@@ -195,11 +195,11 @@ class PassthroughSession:
             return request
         offered = (*request.parameters.function_tools, *request.parameters.output_tools)
         if missing := sorted(shown.names[name] for name in shown.names.keys() - {tool.name for tool in offered}):
-            raise RuntimeToolless(f"the program does not show its model the tools of the run: {', '.join(missing)}")
+            raise RuntimeToolless(f"the program does not offer the tools of the run to its model: {', '.join(missing)}")
         messages = [rename_tools(message, shown.names, shown.prompt, shown.results) for message in request.messages]
         messages = sort_results([message for message in messages if message.parts])
         if not messages or messages[-1].kind != "request":
-            raise InvalidMessage("messages: the last one is not the user's", "messages")
+            raise InvalidMessage("messages: the last message is not from the user", "messages")
         return replace(request, messages=self._add_usage(messages), parameters=shown.parameters)
 
     def _add_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
@@ -224,24 +224,24 @@ class PassthroughSession:
         if (call := self._calls.get(key)) is not None:
             return await self._wait_for_answer(dialect, request, call, key)
         if len(self._calls) >= MAX_CALLS:
-            return error_reply(dialect, 429, f"{MAX_CALLS} calls of this run are under way: wait for one of them")
-        pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
-        through = PassthroughRequest(
+            return error_reply(dialect, 429, f"{MAX_CALLS} calls of this run are running: wait for one of them")
+        chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        forwarded = PassthroughRequest(
             dialect,
             body,
             headers,
             self._pool,
-            on_data=pieces.put_nowait,
+            on_data=chunks.put_nowait,
             restore_names=self._restore_names,
             query=query,
         )
-        asked = self._ask(key, request.messages, request.parameters, through)
-        call = _Call(question=question, pieces=pieces, task=asyncio.ensure_future(asked), through=through)
+        call_model = self._ask(key, request.messages, request.parameters, forwarded)
+        call = _Call(question=question, chunks=chunks, task=asyncio.ensure_future(call_model), request=forwarded)
         self._calls[key] = call
         call.task.add_done_callback(lambda done: self._finish_call(key, call))
-        if (first := await pieces.get()) is None:
+        if (first := await chunks.get()) is None:
             return await self._wait_for_answer(dialect, request, call, key)
-        headers = {**_EVENTS, **(through.answer_headers or {})}
+        headers = {**_EVENTS, **(forwarded.answer_headers or {})}
         return Reply(status=200, headers=headers, body=self._stream_body(dialect, call, first))
 
     def _call_key(self, first: str, question: str, messages: Sequence[ModelMessage]) -> str:
@@ -265,42 +265,42 @@ class PassthroughSession:
             self._usage[key] = response.usage
         elif isinstance(error, Exception):
             self._on_error(error)
-        call.pieces.put_nowait(None)
+        call.chunks.put_nowait(None)
 
     async def _wait_for_answer(self, dialect: Dialect, request: WireRequest, call: _Call, key: str) -> Reply:
         """Return the whole answer after it was recorded."""
-        await asyncio.wait([call.task])  # it goes on when this one is cancelled
+        await asyncio.wait([call.task])  # the call continues if this request is cancelled
         if call.task.cancelled():
-            return error_reply(dialect, 503, "the run has ended, or was put away")
+            return error_reply(dialect, 503, "the run has ended or was paused")
         error = call.task.exception()
         if error is not None:
             return self._failure_reply(dialect, call, error)
-        through = call.through
-        if not through.has_started and through.answer_headers is not None:
-            is_stream = through.answer_headers.get("content-type", "").startswith("text/event-stream")
+        sent = call.request
+        if not sent.has_started and sent.answer_headers is not None:
+            is_stream = sent.answer_headers.get("content-type", "").startswith("text/event-stream")
             if is_stream == request.stream:
                 kind = _EVENTS if request.stream else _JSON
                 return Reply(
-                    status=200, headers={**kind, **through.answer_headers}, body=_iterate([bytes(through.held_bytes)])
+                    status=200, headers={**kind, **sent.answer_headers}, body=_iterate([bytes(sent.held_bytes)])
                 )
         return _render(dialect, request, self._program_names(call.task.result()), f"{self._id_prefix}{key}")
 
     async def _stream_body(self, dialect: Dialect, call: _Call, first: bytes) -> AsyncGenerator[bytes]:
         """Yield the chunks as they arrive, then the held bytes or an error event."""
         yield first
-        while (piece := await call.pieces.get()) is not None:
-            yield piece
+        while (chunk := await call.chunks.get()) is not None:
+            yield chunk
         if call.task.cancelled():
-            yield dialect.error_event(503, "the run has ended, or was put away").encode()
+            yield dialect.error_event(503, "the run has ended or was paused").encode()
         elif (error := call.task.exception()) is not None:
             status = (error.status if isinstance(error, ModelFailed) else None) or 500
             yield dialect.error_event(status, _error_text(error)).encode()
         else:
-            yield bytes(call.through.held_bytes)
+            yield bytes(call.request.held_bytes)
 
     def _failure_reply(self, dialect: Dialect, call: _Call, error: BaseException) -> Reply:
         """Return the provider's error response unchanged, or another error in the format of the API."""
-        refusal = call.through.error_response
+        refusal = call.request.error_response
         if isinstance(error, ModelFailed) and refusal is not None:
             status, headers, body = refusal
             return Reply(status=status, headers={**_JSON, **headers, **self._retry_headers}, body=_iterate([body]))
@@ -331,17 +331,17 @@ def _render(dialect: Dialect, request: WireRequest, response: ModelResponse, id:
     return _json_reply(200, dialect.build_answer(request, response, id))
 
 
-def _json_reply(status: int, told: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
-    return Reply(status=status, headers={**_JSON, **(headers or {})}, body=_iterate([json.dumps(told).encode()]))
+def _json_reply(status: int, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply(status=status, headers={**_JSON, **(headers or {})}, body=_iterate([json.dumps(payload).encode()]))
 
 
-async def _iterate(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:
-    for piece in pieces:
-        yield piece
+async def _iterate(chunks: Iterable[bytes]) -> AsyncGenerator[bytes]:
+    for chunk in chunks:
+        yield chunk
 
 
 def _error_text(error: BaseException) -> str:
-    return str(error) if isinstance(error, GuildError) else f"the call broke: {type(error).__name__}"
+    return str(error) if isinstance(error, GuildError) else f"internal error: {type(error).__name__}"
 
 
 def _collapse_spaces(text: str) -> str:

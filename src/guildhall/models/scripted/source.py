@@ -57,21 +57,21 @@ def captured_values(patterns: Sequence[str | None], messages: Sequence[ModelMess
     return found
 
 
-def substitute(value: Any, taken: Mapping[str, str]) -> Any:
+def substitute(value: Any, captured: Mapping[str, str]) -> Any:
     """Replace `${name}` in arguments by the captured value. Unknown names stay unchanged."""
     if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda match: taken.get(match[1], match[0]), value)
+        return _PLACEHOLDER.sub(lambda match: captured.get(match[1], match[0]), value)
     if isinstance(value, list):
-        return [substitute(one, taken) for one in cast("list[Any]", value)]
+        return [substitute(item, captured) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {name: substitute(one, taken) for name, one in cast("dict[str, Any]", value).items()}
+        return {name: substitute(item, captured) for name, item in cast("dict[str, Any]", value).items()}
     return value
 
 
 ANY_WORKER = "*"
-_MAX_SHOWN_CHARS = 2_000  # characters of what was sent, in the error about it
+_MAX_SHOWN_CHARS = 2_000  # of the input, in an error
 _BALLOT = re.compile(r'(?s)^Options: ([^\n]+)$.*?proposal_vote\(proposal="([^"\n]+)"', re.MULTILINE)
-_RETRY_AFTER_S = 0.05  # a scripted failure is over at once
+_RETRY_AFTER_S = 0.05
 
 
 class Price(Strict):
@@ -92,7 +92,7 @@ class ScriptedUsage(Strict):
     @model_validator(mode="after")
     def _cache_is_input(self) -> ScriptedUsage:
         if self.cache_read + self.cache_write > self.input:
-            raise ValueError("cache_read and cache_write are parts of input and cannot be more than it")
+            raise ValueError("cache_read and cache_write are parts of input and cannot exceed it")
         return self
 
 
@@ -108,24 +108,24 @@ class ScriptedCall(Strict):
 
     call: Annotated[str, Field(min_length=1)]
     arguments: dict[str, Any] | str | None = Field(default=None, alias="with")
-    result: ScriptedResult | None = None  # for `guild test`: what came of it, where the call is not to be made again
+    result: ScriptedResult | None = None  # for `guild test`, if the call is not executed again
 
 
 class Answer(Strict):
     """An answer of the model, or a failure in its place."""
 
-    sent: str | list[str] | None = None  # for `guild test`: what the model was newly told before it answered
+    sent: str | list[str] | None = None  # for `guild test`: the new input before this answer
     call: Annotated[str, Field(min_length=1)] | None = None
     arguments: dict[str, Any] | str | None = Field(default=None, alias="with")
     result: ScriptedResult | None = None
     calls: Annotated[list[ScriptedCall], Field(min_length=1)] | None = None
     say: str | None = None
     output: dict[str, Any] | None = None
-    cut_off: bool = False  # at the longest that an answer may be
+    cut_off: bool = False  # at the maximum length of an answer
     sleep: Annotated[float, Field(ge=0, le=3600)] = 0
     usage: ScriptedUsage | None = None
     expect: str | None = None
-    expect_system: str | None = None  # the same for the system prompt
+    expect_system: str | None = None  # a pattern for the system prompt
     fail: Annotated[int, Field(ge=400, le=599)] | None = None
 
     @model_validator(mode="after")
@@ -133,12 +133,12 @@ class Answer(Strict):
         names = ("call", "calls", "say", "output", "usage", "expect", "expect_system", "sent")
         content = {name for name in names if getattr(self, name) is not None}
         if self.fail is not None and content:
-            raise ValueError(f"`fail` stands alone: an answer that fails has no `{min(content)}`")
+            raise ValueError(f"`fail` cannot be combined with `{min(content)}`")
         if self.fail is None and not content & {"call", "calls", "say", "output"}:
             raise ValueError("an answer needs one of `say`, `call`, `calls`, `output` or `fail`")
         for name, value in (("with", self.arguments), ("result", self.result)):
             if value is not None and self.call is None:
-                raise ValueError(f"`{name}` belongs to a `call`, and there is none here")
+                raise ValueError(f"`{name}` needs a `call`")
         if self.call is not None and self.calls is not None:
             raise ValueError("use either `call` or `calls`")
         _check_pattern("expect", self.expect or "")
@@ -225,14 +225,14 @@ class ScriptSource:
             await self.clock.sleep(answer.sleep)
         if answer.fail is not None:
             raise error_class(answer.fail, "")(
-                f"the scripted provider failed with HTTP {answer.fail}",
+                f"scripted failure: HTTP {answer.fail}",
                 transient=is_transient(answer.fail),
                 status=answer.fail,
                 retry_after=_RETRY_AFTER_S,
                 where=self._location(query),
             )
-        for piece in split_text(answer.say or ""):
-            on_text(piece)
+        for chunk in split_text(answer.say or ""):
+            on_text(chunk)
         patterns = [entry.expect for entry in self._find_run(query) if entry.fail is None]
         return _build_response(self.name, answer, query, captured_values(patterns, query.messages))
 
@@ -252,8 +252,8 @@ class ScriptSource:
         if step == query.step and query.attempt < len(failures):
             return failures[query.attempt]
         raise ScriptExhausted(
-            f"the script is used up: it has {step} answers for this run, and answer {query.step + 1} was asked for",
-            hint="Add the answer, or end the run with one that only has `say`.",
+            f"script exhausted: it has {step} answers for this run, and answer {query.step + 1} was requested",
+            hint="Add the answer, or end the run with an answer that only has `say`.",
             where=self._location(query),
         )
 
@@ -271,8 +271,8 @@ class ScriptSource:
         if (run := self.script.find_run(query.worker, query.ordinal)) is not None:
             return run
         raise ScriptExhausted(
-            f"the script is used up: it has {len(runs)} runs of {query.worker!r}, and run {query.ordinal + 1} began",
-            hint="Add a run, or say `repeat: true` to use the last one again.",
+            f"script exhausted: it has {len(runs)} runs of {query.worker!r}, and run {query.ordinal + 1} started",
+            hint="Add a run, or set `repeat: true` to repeat the last run.",
             where=self._location(query),
         )
 
@@ -280,7 +280,7 @@ class ScriptSource:
         """Return the vote of an agent: for the candidate in `election`, or else for the first option."""
         ballot = _BALLOT.search(latest_input(query.messages[:1]))
         if ballot is None:
-            raise ScriptExhausted("the script was asked for a vote, and shown no ballot", where=self._location(query))
+            raise ScriptExhausted("cannot vote: the input has no ballot", where=self._location(query))
         choice = self.script.election.get(query.worker.removeprefix(VOTER_PREFIX), ballot[1].split(", ")[0])
         vote = {"call": "proposal_vote", "with": {"proposal": ballot[2], "choice": choice}}
         return [Answer.model_validate(vote), Answer(say="voted")]
@@ -298,12 +298,12 @@ class ScriptSource:
                         raise ModelFailed(text, status=400, where=str(self.path))
 
     def _check_expectations(self, answer: Answer, query: Query) -> None:
-        for pattern, shown_in in ((answer.expect, latest_input), (answer.expect_system, system_text)):
-            if pattern is None or re.search(pattern, sent := shown_in(query.messages)) is not None:
+        for pattern, read in ((answer.expect, latest_input), (answer.expect_system, system_text)):
+            if pattern is None or re.search(pattern, sent := read(query.messages)) is not None:
                 continue
             shown = sent if len(sent) <= _MAX_SHOWN_CHARS else f"{sent[:_MAX_SHOWN_CHARS]} ... ({len(sent)} characters)"
             raise ScriptMismatch(
-                f"the model was sent something else than the script expects\nexpected: {pattern}\nsent: {shown}",
+                f"script mismatch: the model input does not match `expect`\nexpected: {pattern}\nsent: {shown}",
                 where=self._location(query),
             )
 
@@ -311,13 +311,15 @@ class ScriptSource:
         return f"{self.path}, worker {query.worker}, run {query.ordinal + 1}, answer {query.step + 1}"
 
 
-def _build_response(name: str, answer: Answer, query: Query, taken: Mapping[str, str]) -> ModelResponse:
+def _build_response(name: str, answer: Answer, query: Query, captured: Mapping[str, str]) -> ModelResponse:
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
     parts: list[ModelResponsePart] = []
     if answer.say is not None:
         parts.append(TextPart(answer.say))
-    calls: list[tuple[str, Any]] = [(call.call, substitute(call.arguments or {}, taken)) for call in answer.all_calls]
+    calls: list[tuple[str, Any]] = [
+        (call.call, substitute(call.arguments or {}, captured)) for call in answer.all_calls
+    ]
     if answer.output is not None:
         if query.parameters.output_tools:
             calls.append((query.parameters.output_tools[0].name, answer.output))

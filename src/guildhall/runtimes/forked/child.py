@@ -117,8 +117,8 @@ async def _execute(given: Start, doors: SocketDoors) -> Done | Failed:
         return Failed(message=error.message, hint=error.hint)
     except (MemoryError, HallGone):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever broke, the hall is to hear of it
-        return Failed(message=f"the runtime broke: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - the hall reports every error
+        return Failed(message=f"internal error of the runtime: {type(error).__name__}: {error}")
 
 
 def main(connection: socket.socket) -> NoReturn:
@@ -131,7 +131,7 @@ def main(connection: socket.socket) -> NoReturn:
             os._exit(DONE)
     except MemoryError:
         code = OUT_OF_MEMORY
-    except (HallGone, OSError):  # a hall that dies with something unread resets the connection
+    except (HallGone, OSError):  # a killed hall with unread data resets the connection
         code = HALL_GONE
     finally:
         os._exit(code)

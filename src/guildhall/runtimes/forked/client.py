@@ -32,8 +32,8 @@ _BOOT = (
     "from guildhall.runtimes.forked.server import main; main(int(fd))"
 )
 _MAX_STARTS = 3
-_MAX_PENDING = 16  # orders under way; more would not fit into the control socket
-_TIMEOUT_S = 60.0  # seconds; a machine may be so busy that the warm server needs many to come up
+_MAX_PENDING = 16  # requests that fit into the control socket
+_TIMEOUT_S = 60.0  # on a busy machine the server starts slowly
 _EXIT_TIMEOUT_S = 5.0
 _MAX_LOG_BYTES = 4096
 _MAX_REPLY_BYTES = 4096
@@ -54,8 +54,8 @@ class ChildProcess:
     def __init__(self, pid: int, pidfd: int, connection: socket.socket, abandon: Callable[[], None]) -> None:
         self.pid = pid
         self.pidfd = pidfd
-        self.connection = connection  # the hall's end
-        self.abandon = abandon  # on the warm server that it came from
+        self.connection = connection  # the end of the hall
+        self.abandon = abandon  # kills its server
         self._exited: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> int | None:
@@ -109,7 +109,7 @@ class ForkServer:
         for _ in range(_MAX_STARTS):
             self.start()
             if self._is_closed or self._server is None:
-                raise RuntimeFailed("no process is started for the run: the hall is closing")
+                raise RuntimeFailed("cannot start a process for the run: the hall is closing")
             server = self._server
             try:
                 async with self._slots:
@@ -117,7 +117,7 @@ class ForkServer:
             except _ServerDied:
                 last_output = server.last_output
         raise RuntimeFailed(
-            f"no process can be started for the run: the warm server ended {_MAX_STARTS} times",
+            f"cannot start a process for the run: the fork server exited {_MAX_STARTS} times",
             hint=last_output or None,
         )
 
@@ -137,7 +137,7 @@ class ForkServer:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await child.wait()
-        except TimeoutError:  # whoever should bury it does not: it is has_exited with that one
+        except TimeoutError:  # the server did not reap it
             child.abandon()
             return await child.wait()
 
@@ -178,7 +178,7 @@ class _ServerProcess:
         self._children: dict[int, ChildProcess] = {}
         self.has_exited = False
         self.has_spawned = False
-        self.last_output = ""  # the last of what it last_output, once it is has_exited
+        self.last_output = ""  # set when it has exited
 
     @property
     def pids(self) -> list[int]:
@@ -205,7 +205,7 @@ class _ServerProcess:
             self.abandon()
             raise _ServerDied from None
         except BaseException:
-            ours.close()  # one that is spawned all the same finds nobody there, and ends
+            ours.close()  # a process that is spawned later exits without its connection
             if spawned.done() and not spawned.cancelled() and spawned.exception() is None:
                 spawned.result().kill()
             raise
@@ -230,10 +230,10 @@ class _ServerProcess:
                 child.set_exited(message["status"])
             return
         spawned, ours = self._pending.pop(number)
-        if not fds:  # it could not be forked, or we have no descriptor left for it
+        if not fds:  # the fork failed, or this process has no free descriptor
             problem = message.get("failed", "too many open files")
             if not spawned.done():
-                spawned.set_exception(RuntimeFailed(f"no process can be started for the run: {problem}"))
+                spawned.set_exception(RuntimeFailed(f"cannot start a process for the run: {problem}"))
             return
         self.has_spawned = True
         child = self._children[number] = ChildProcess(message["pid"], fds[0], ours, self.abandon)

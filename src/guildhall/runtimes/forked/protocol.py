@@ -18,7 +18,7 @@ from pydantic_ai.messages import ModelRequest, ModelResponse
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment
 
-MAX_LINE_BYTES = 128 * 1024**2  # bytes of a line, in either direction
+MAX_LINE_BYTES = 128 * 1024**2  # in either direction
 
 _Id = Annotated[int, Field(ge=1)]
 _Key = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -28,9 +28,9 @@ class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
     def encode(self, longest: int = MAX_LINE_BYTES) -> bytes:
-        text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # by json: half characters survive it
+        text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # json keeps lone surrogates
         if len(text) > longest:
-            raise RuntimeFailed(f"what would be sent is too long: {len(text):,} bytes of at most {longest:,}")
+            raise RuntimeFailed(f"message too long: {len(text):,} bytes, at most {longest:,} are allowed")
         return text
 
     @classmethod
@@ -103,7 +103,7 @@ class Reply(_Message):
     id: _Id
     response: ModelResponse | None = None
     result: dict[str, Any] | None = None  # a ToolResult
-    text: str | None = None  # of the person
+    text: str | None = None  # the message of the user
 
 
 _AnyMessage = ModelRequestMessage | ToolRequestMessage | UserRequestMessage | Done | Failed

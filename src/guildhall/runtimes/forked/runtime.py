@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.forked.client import ForkServer
     from guildhall.tools.model import ToolCall
 
-_EXIT_GRACE_S = 1.0  # seconds between the last of a process and its end
+_EXIT_GRACE_S = 1.0  # after a process has closed its connection
 
 
 class ForkedRuntime:
@@ -60,8 +60,8 @@ class ForkedRuntime:
         try:
             return await service.outcome()
         except _ProcessDied as death:
-            status = await self._fork_server.end(child, _EXIT_GRACE_S if death.what is None else 0)
-            raise RuntimeCrashed(f"the process of the run {death.what or self._describe_exit(status)}") from None
+            status = await self._fork_server.end(child, _EXIT_GRACE_S if death.reason is None else 0)
+            raise RuntimeCrashed(f"the process of the run {death.reason or self._describe_exit(status)}") from None
         finally:
             child.kill()
             writer.close()
@@ -70,26 +70,26 @@ class ForkedRuntime:
 
     def _describe_exit(self, status: int | None) -> str:
         if status is None:
-            return "was killed, with the warm parent of all runs"
+            return "was killed with the fork server"
         code = os.waitstatus_to_exitcode(status)
         if code == OUT_OF_MEMORY:
-            return f"ran out of memory: it may use {self._memory_bytes // 1024**2:,} MB"
+            return f"ran out of memory: its limit is {self._memory_bytes // 1024**2:,} MB"
         if code >= 0:
             return f"ended by itself (exit code {code})"
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        told = {"SIGKILL": ", by somebody or because the machine was out of memory", "SIGABRT": ": out of memory?"}
-        return f"was ended by {name}{told.get(name, '')}"
+        causes = {"SIGKILL": " (by a user, or because the machine ran out of memory)", "SIGABRT": " (out of memory?)"}
+        return f"was ended by {name}{causes.get(name, '')}"
 
 
 class _ProcessDied(Exception):
     """The process has exited or must be killed. `reason` is None if only its exit status can tell."""
 
-    def __init__(self, what: str | None = None) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class _DoorService:
@@ -105,10 +105,10 @@ class _DoorService:
         self._parameters = request_parameters(assignment)
         self._conversation: list[ModelMessage] = [first_request(assignment)]
         self._is_model_busy = False
-        self._open_calls: dict[str, ToolCall] = {}  # the calls in the model's answers that were not made yet
+        self._open_calls: dict[str, ToolCall] = {}  # of the last model answer, by key
         self._tasks: set[asyncio.Task[None]] = set()
-        self._message_task: asyncio.Task[None] | None = None  # to a person
-        self._message_after = 0  # so many messages
+        self._message_task: asyncio.Task[None] | None = None  # waits for the user
+        self._message_after = 0  # the length of the conversation at the last request for a message
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def outcome(self) -> Outcome:
@@ -144,7 +144,7 @@ class _DoorService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._failure.done() and not self._failure.cancelled():
-            self._failure.exception()  # it was raised, or something else came first
+            self._failure.exception()  # marks it as retrieved
 
     async def _read(self) -> Outcome:
         with suppress(OSError):
@@ -153,18 +153,18 @@ class _DoorService:
                 try:
                     message = decode_message(line)
                 except (ValueError, RecursionError):
-                    raise _ProcessDied(f"said what cannot be understood, and was ended: {line[:100]!r}") from None
+                    raise _ProcessDied(f"sent an invalid message and was ended: {line[:100]!r}") from None
                 match message:
                     case ModelRequestMessage():
                         if self._is_model_busy or message.after != len(self._conversation):
-                            raise _ProcessDied("asked the model out of turn, and was ended")
+                            raise _ProcessDied("called the model out of turn and was ended")
                         self._is_model_busy = True
                         self._conversation.extend(message.requests)
                         self._start(self._answer_model(message))
                     case ToolRequestMessage(id=number, key=key):
                         if (call := self._open_calls.pop(key, None)) is None:
                             raise _ProcessDied(
-                                f"made a call that the model did not ask for ({key[:100]!r}), and was ended"
+                                f"made a call that no model answer contains ({key[:100]!r}) and was ended"
                             )
                         self._start(self._answer_tool(number, call))
                     case UserRequestMessage():
@@ -180,7 +180,7 @@ class _DoorService:
         try:
             return await self._reader.readline()
         except ValueError:
-            raise _ProcessDied(f"said more than {MAX_LINE_BYTES:,} bytes without an end, and was ended") from None
+            raise _ProcessDied(f"sent a line of more than {MAX_LINE_BYTES:,} bytes and was ended") from None
 
     def _start(self, work: Coroutine[Any, Any, Reply]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._reply(work))
@@ -191,11 +191,11 @@ class _DoorService:
     async def _reply(self, work: Coroutine[Any, Any, Reply]) -> None:
         try:
             answer = await work
-            with suppress(OSError):  # whoever reads says why
+            with suppress(OSError):  # the reader reports it
                 if not self._writer.is_closing():
                     self._writer.write(answer.encode())
                     await self._writer.drain()
-        except Exception as error:  # noqa: BLE001 - it goes to whoever waits for the outcome
+        except Exception as error:  # noqa: BLE001 - `outcome` raises it
             if not self._failure.done():
                 self._failure.set_exception(error)
 
@@ -209,13 +209,13 @@ class _DoorService:
 
     def _check_turn(self) -> None:
         """Raise _ProcessDied unless the process may request the user's next message, once after each answer."""
-        place = len(self._conversation)
+        length = len(self._conversation)
         in_turn = (
             self._assignment.is_conversation and not self._is_model_busy and self._conversation[-1].kind == "response"
         )
-        if not in_turn or self._message_after == place:
-            raise _ProcessDied("asked for what the person says next out of turn, and was ended")
-        self._message_after = place
+        if not in_turn or self._message_after == length:
+            raise _ProcessDied("requested the user's next message out of turn and was ended")
+        self._message_after = length
 
     async def _answer_message(self, listened: UserRequestMessage) -> Reply:
         return Reply(id=listened.id, text=await self._doors.next_message(listened.key))
@@ -229,5 +229,5 @@ def _check_output(output: Any) -> Any:
     try:
         json.dumps(output, allow_nan=False)
     except (ValueError, RecursionError):
-        raise _ProcessDied("gave an output that cannot be put on record, and was ended") from None
+        raise _ProcessDied("returned an output that cannot be recorded and was ended") from None
     return output

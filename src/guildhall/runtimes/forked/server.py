@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     WarmUp = Callable[[], Coroutine[Any, Any, None]]
     RunChild = Callable[[socket.socket], NoReturn]
 
-CONNECTION_FD = 3  # the descriptor of a child's only socket
-DONE, BROKE, OUT_OF_MEMORY, HALL_GONE = 0, 70, 71, 72  # how a child ends by itself, as an exit code
+CONNECTION_FD = 3
+DONE, BROKE, OUT_OF_MEMORY, HALL_GONE = 0, 70, 71, 72  # exit codes of a child
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_MAX_FILES = 64  # descriptors that a child may have
-_OOM_SCORE = "500"  # of those on the machine, when the kernel has to choose
+_MAX_FILES = 64  # open descriptors of a child
+_OOM_SCORE = "500"  # the kernel kills children before other processes
 _WARM_RUNS = 3
 _MAX_REQUEST_BYTES = 4096
 
@@ -51,7 +51,7 @@ def main(control_fd: int) -> None:
 
 def serve(control: socket.socket, run_child: RunChild, warm_ups: Sequence[WarmUp] = ()) -> None:
     """Fork a process for each request. `run_child` is its main function; `warm_ups` run while there are no requests."""
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a child leaves behind becomes ours, to be ended
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of a child become children of the server
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     _freeze()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the hall is gone
@@ -70,7 +70,7 @@ class _ForkServer:
         self._run_child = live
         self._confine = _build_confinement()
         self._warm_ups = list(rehearsals)
-        self._children: dict[int, tuple[int, int]] = {}  # by pidfd: the number of the order, the process
+        self._children: dict[int, tuple[int, int]] = {}  # by pidfd: the id of the request and the pid
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
@@ -96,21 +96,21 @@ class _ForkServer:
         data, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, 1)
         if not data:
             return False
-        order = json.loads(data)
+        request = json.loads(data)
         try:
             pid = os.fork()
             if pid == 0:
-                self._start_child(order, fds[0])
+                self._start_child(request, fds[0])
             pidfd = os.pidfd_open(pid)
         except OSError as error:
-            self._send({"id": order["id"], "failed": str(error)})
+            self._send({"id": request["id"], "failed": str(error)})
             return True
         finally:
             for fd in fds:
                 os.close(fd)
-        self._children[pidfd] = (order["id"], pid)
+        self._children[pidfd] = (request["id"], pid)
         self._poll.register(pidfd, select.POLLIN)
-        self._send({"id": order["id"], "pid": pid}, pidfd)
+        self._send({"id": request["id"], "pid": pid}, pidfd)
         return True
 
     def _reap(self, pidfd: int) -> tuple[int, int]:
@@ -120,14 +120,14 @@ class _ForkServer:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # not reaped yet: the number is still its own
+            os.killpg(pid, signal.SIGKILL)  # not reaped yet, so the pid is still valid
         _, status = os.waitpid(pid, 0)
         os.close(pidfd)
         self._kill_orphans()
         return number, status
 
     def _kill_orphans(self) -> None:
-        """Kill processes that a child has left behind, in whatever session."""
+        """Kill processes that a child has left behind, in any session."""
         known = {pid for _, pid in self._children.values()}
         while strays := [pid for pid in _child_pids() if pid not in known]:
             for pid in strays:
@@ -137,7 +137,7 @@ class _ForkServer:
     def _send(self, message: dict[str, Any], *fds: int) -> None:
         socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
-    def _start_child(self, order: dict[str, Any], connection: int) -> NoReturn:
+    def _start_child(self, request: dict[str, Any], connection: int) -> NoReturn:
         """Prepare and run the child. Called in the child right after the fork."""
         try:
             parent = os.getppid()
@@ -147,14 +147,14 @@ class _ForkServer:
             if os.getppid() != parent:
                 os._exit(HALL_GONE)
             _close_descriptors(connection)
-            _set_limits(order["memory_bytes"])
+            _set_limits(request["memory_bytes"])
             self._confine()
             self._run_child(socket.socket(fileno=CONNECTION_FD))
         except OSError as error:
             from guildhall.runtimes.forked.protocol import Failed
 
-            told = Failed(message=f"the process of the run could not be made ready: {error}")
-            os.write(CONNECTION_FD, told.encode())
+            failure = Failed(message=f"cannot prepare the process of the run: {error}")
+            os.write(CONNECTION_FD, failure.encode())
         finally:
             os._exit(BROKE)
 
