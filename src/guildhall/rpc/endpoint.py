@@ -34,7 +34,7 @@ STATUS = "worker/status"
 RESULT = "worker/result"
 CANCEL = "worker/cancel"
 DELETE = "worker/delete"
-ANSWER = "worker/answer"  # beyond the six that every member with a worker has
+ANSWER = "worker/answer"  # optional; every member with a worker has the other six
 METHODS = (DISPATCH, LIST, STATUS, RESULT, CANCEL, DELETE, ANSWER)
 
 _log = logging.getLogger("guildhall.members")
@@ -77,7 +77,7 @@ class Endpoint:
         offer = self._check_request(scope, headers)
         body = await read_body(receive, headers)
         if self._active >= MAX_REQUESTS:
-            raise HttpError(503, f"{MAX_REQUESTS} requests are under way: wait for one of them")
+            raise HttpError(503, f"{MAX_REQUESTS} requests are running: wait for one of them")
         self._active += 1
         try:
             status, payload = await reply_to(body, headers, lambda request: _respond(request, offer), batches=True)
@@ -88,10 +88,10 @@ class Endpoint:
     def _check_request(self, scope: Message, headers: Headers) -> Offer:
         check_local(headers)
         if (token := headers.bearer) is None or not self._is_valid_token(token):
-            raise HttpError(401, "this takes the secret of the member", (b"www-authenticate", b"Bearer"))
+            raise HttpError(401, "missing or invalid secret of the member", (b"www-authenticate", b"Bearer"))
         offer = self._find(scope)
         if offer is None:
-            raise HttpError(404, "nothing is served here")
+            raise HttpError(404, "nothing is served at this address")
         check_json_post(scope["method"], headers)
         return offer
 
@@ -113,7 +113,7 @@ async def _respond(request: Request, offer: Offer) -> dict[str, Any]:
     except RpcError:
         raise
     except Exception as error:  # noqa: BLE001 - the caller gets an error, whatever went wrong
-        _log.exception("%s broke", request.method[:100])
+        _log.exception("%s failed", request.method[:100])
         text = f"internal error: {type(error).__name__}. The log of the member has the details."
         raise RpcError(INTERNAL_ERROR, text) from None
 
@@ -133,6 +133,10 @@ async def _carry_out(request: Request, offer: Offer) -> dict[str, Any]:
             result["capabilities"] = {**result["capabilities"], "experimental": {"worker": {}}}
         return response_to(request, result)
     if offer.worker is None:
-        raise RpcError(METHOD_NOT_FOUND, f"{offer.name} has no worker: it takes no {request.method}")
+        raise RpcError(METHOD_NOT_FOUND, f"{offer.name} has no worker: it does not support {request.method}")
     result = await offer.worker(request.method, request.params)
-    return {"jsonrpc": "2.0", "id": request.id, "result": result}  # not of MCP: equal in every era
+    return {
+        "jsonrpc": "2.0",
+        "id": request.id,
+        "result": result,
+    }  # not part of MCP, so that it does not depend on the version

@@ -23,7 +23,7 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
-SERVER_ERROR = -32000  # the server, or the object of the request, is not in a state that permits it
+SERVER_ERROR = -32000  # the state of the server or of the object does not permit the request
 
 MAX_BATCH = 100  # messages
 
@@ -135,7 +135,7 @@ def _read_message(value: Any, *, batches: bool) -> list[Request | RpcError]:
     if not isinstance(method, str) or not (is_id or is_null_id or is_notification):
         return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0")
     if isinstance(params, list) and batches:
-        return [] if is_notification else reject(INVALID_PARAMS, "`params` is an object: parameters have names")
+        return [] if is_notification else reject(INVALID_PARAMS, "`params` must be an object: parameters have names")
     if not isinstance(params, dict):
         return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0: `params` is not an object")
     named = cast("dict[str, Any]", params)

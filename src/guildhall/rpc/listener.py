@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 FIRST_PORT = 7420
 _MAX_PORTS = 100
-_HEAD_TIMEOUT_S = 10.0  # seconds from the first byte, or from the connection, to a whole head
+_HEAD_TIMEOUT_S = 10.0  # from the connection or the first byte to the end of the head
 _MAX_HEAD_BYTES = 64 * 1024
-_INVALID_REQUEST = "Invalid HTTP request received."  # uvicorn's words
-_KEEP_ALIVE_S = 600.0  # seconds that a client may think between two requests
+_INVALID_REQUEST = "Invalid HTTP request received."  # the text of uvicorn
+_KEEP_ALIVE_S = 600.0  # between two requests
 
 
 class _TimedProtocol(HttpToolsProtocol):
     """An HTTP connection that is closed if the head of a request is too slow or too long."""
 
-    _timer: asyncio.TimerHandle | None = None  # runs from the connection, or the first byte, to the end of a head
-    _head_bytes = 0  # bytes of it so far
+    _timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0  # received so far
     on_lost: Callable[[], None]
     head_timeout_s: float
 
@@ -65,8 +65,8 @@ class _TimedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Send an error as uvicorn does, but as JSON like every other error."""
         self._stop_timer()
-        said = "this is not HTTP/1.1" if msg == _INVALID_REQUEST else msg
-        body = json.dumps({"error": {"code": "usage", "message": said}}).encode()
+        message = "not a request of HTTP/1.1" if msg == _INVALID_REQUEST else msg
+        body = json.dumps({"error": {"code": "usage", "message": message}}).encode()
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:  # pyright: ignore
             self.transport.write(STATUS_LINE[400] + head + body)
@@ -130,9 +130,9 @@ class Listener:
         loop = asyncio.get_running_loop()
 
         def connection() -> _TimedProtocol:
-            made = _TimedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
-            made.on_lost, made.head_timeout_s = self._on_lost, self._head_timeout_s
-            return made
+            protocol = _TimedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
+            protocol.on_lost, protocol.head_timeout_s = self._on_lost, self._head_timeout_s
+            return protocol
 
         self._server = await loop.create_server(connection, sock=self._socket)
 
@@ -149,7 +149,7 @@ class Listener:
         self.stop_accepting()
         for connection in list(self._state.connections):
             if connection.cycle is not None and not connection.cycle.response_complete:  # pyright: ignore
-                connection.shutdown()  # as soon as the answer is complete
+                connection.shutdown()  # after the response
         if self._state.connections:
             self._empty.clear()
             with suppress(TimeoutError):
@@ -165,7 +165,7 @@ class Listener:
 def _bind(ports: Sequence[int]) -> socket.socket:
     """Return a socket on the first free port. With several ports, fall back to any port."""
     for port in (*ports, 0) if len(ports) > 1 else ports:
-        # The protocol is named, or asyncio would not know that answers in two pieces must not wait for each other.
+        # asyncio sets TCP_NODELAY only if the protocol is explicit. Without it, a response in two parts is delayed.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -176,5 +176,5 @@ def _bind(ports: Sequence[int]) -> socket.socket:
             continue
         listening.setblocking(False)
         return listening
-    one = f"the port {ports[0]} of this machine is not free" if len(ports) == 1 else "no port on loopback is free"
-    raise HallUnavailable(one, hint="Name another one, or 0 for any.")
+    text = f"port {ports[0]} is in use" if len(ports) == 1 else "no free port on loopback"
+    raise HallUnavailable(text, hint="Choose another port, or 0 for any free port.")

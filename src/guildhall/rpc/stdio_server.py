@@ -36,7 +36,7 @@ class StdioServer:
         self._tasks: dict[Id, asyncio.Task[None]] = {}  # by the ids of the requests
 
     async def serve(self, lines: asyncio.StreamReader) -> None:
-        """Read until the end of the input. Requests that are under way then get a moment to finish."""
+        """Read until the end of the input. Running requests then get a moment to finish."""
         try:
             while line := await lines.readline():
                 if line.strip():
@@ -63,7 +63,7 @@ class StdioServer:
             elif message.is_notification:
                 self._cancel(message)
             elif message.id in self._tasks:
-                self._send(RpcError(INVALID_REQUEST, "a request with this id is under way").as_response(message.id))
+                self._send(RpcError(INVALID_REQUEST, "a request with this id is running").as_response(message.id))
             else:
                 task = asyncio.ensure_future(self._answer(message))
                 self._tasks[message.id] = task

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.request import PassthroughRequest
     from guildhall.rpc.http import Message, Receive, Send
 
-_TIMEOUT_S = 5.0  # seconds for the server to begin and to end
+_TIMEOUT_S = 5.0  # for the start and the stop of the server
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")
-# Programs of others put the name of a tool's server before its own.
+# Programs put the name of the server before the name of a tool.
 _SERVERS = "|".join((TOOLS, Seat.server, JOB, COMMISSION, REVIEW_SERVER, MEETING))
 _QUALIFIED_NAME = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 

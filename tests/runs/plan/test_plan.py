@@ -146,7 +146,7 @@ def test_what_a_rule_forbids_does_not_count(project: Path, home: Home, rules: di
         assert found.risk_with_calls is not None
         assert found.risk_with_calls.is_present is counts
         assert "accepts the risk" not in found.text()
-        assert ("no: no private files are read" in found.risk_with_calls.text) is not counts
+        assert ("none (no private files are read)" in found.risk_with_calls.text) is not counts
     alone = planned(project, home, worker(tools=["Read", "WebFetch"], tool_rules=rules))
     assert alone.risk.is_present is counts
     assert [tool.decision for tool in alone.tools if tool.name == "WebFetch"] == ["ask" if counts else "allow"]
@@ -156,7 +156,7 @@ def test_one_that_accepts_the_risk_does_not_speak_for_others(project: Path, home
     others = [worker("bold", tools=["WebFetch"], accepts_risk=True), worker("shy", tools=["WebFetch"])]
     found = planned(project, home, worker("boss", tools=["Read"], allow_workers=["bold", "shy"]), *others)
     assert found.risk_with_calls is not None
-    assert "asked before each call of WebFetch of shy" in found.risk_with_calls.text
+    assert "approval needed for WebFetch of shy" in found.risk_with_calls.text
     assert "accepts the risk of WebFetch of bold" in found.risk_with_calls.text
 
 

@@ -134,8 +134,8 @@ def test_other_lines_mean_nothing(line: dict[str, Any]) -> None:
 
 
 def test_names_are_as_it_makes_them() -> None:
-    assert Claude().names("tools", "memory_read") == "mcp__tools__memory_read"
-    assert Claude().names("notes.v2-dispatch", "a.b c") == "mcp__notes_v2-dispatch__a_b_c"
+    assert Claude().tool_name("tools", "memory_read") == "mcp__tools__memory_read"
+    assert Claude().tool_name("notes.v2-dispatch", "a.b c") == "mcp__notes_v2-dispatch__a_b_c"
 
 
 # The real one

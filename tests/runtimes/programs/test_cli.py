@@ -110,14 +110,14 @@ class Stage:
             return TurnEnd(RuntimeToolless("no tools"))
         return TurnEnd() if "done" in line else None
 
-    def names(self, server: str, tool: str) -> str:
+    def tool_name(self, server: str, tool: str) -> str:
         return f"{server}.{tool}"
 
-    def again(self, words: str) -> bytes | None:
+    def next_input(self, text: str) -> bytes | None:
         self.part = self.part if self.speaks else self.anew
-        return f"{words}\n".encode() if self.speaks else None
+        return f"{text}\n".encode() if self.speaks else None
 
-    def broke(self, manner: str) -> RuntimeFailed | None:
+    def exit_error(self, manner: str) -> RuntimeFailed | None:
         return RuntimeFailed("as it does") if "as usual" in manner else None
 
 
@@ -256,13 +256,13 @@ def test_a_link_that_one_has_left_in_its_home_leads_nobody_out_of_it(tmp_path: P
     if place == "part":  # a file is taken away, whatever it is
         assert play(stage).output == "hello"
     else:
-        with pytest.raises(RuntimeFailed, match="the home of the program cannot be written"):
+        with pytest.raises(RuntimeFailed, match="cannot write the home of the program"):
             play(stage)
     assert ((tmp_path / "token").read_text(), [*(tmp_path / "er").iterdir()]) == ("theirs", [])
 
 
 def test_one_that_is_done_without_having_asked_fails() -> None:
-    with pytest.raises(RuntimeFailed, match="had asked nothing"):
+    with pytest.raises(RuntimeFailed, match="finished without a model call"):
         play(Stage([("say", DONE), ("sleep", 60)]))
 
 
@@ -322,11 +322,11 @@ def test_calls_beside_the_result_are_made_before_the_end() -> None:
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ([("complain", "boom"), ("leave", 3)], "The puppet ended by itself (exit code 3). It said: boom"),
+        ([("complain", "boom"), ("leave", 3)], "The puppet ended by itself (exit code 3). Output: boom"),
         ([("say", HELLO), ("leave", 0)], "The puppet ended by itself (exit code 0)"),
         ([("die", 9)], "The puppet was ended by SIGKILL"),
         ([("die", 11)], "The puppet was ended by SIGSEGV"),
-        ([("write", "not json\n[1]\n\xff\xfe\nno end")], "It said: not json\n[1]\n��\nno end"),
+        ([("write", "not json\n[1]\n\xff\xfe\nno end")], "Output: not json\n[1]\n��\nno end"),
         ([("complain", "x" * 9000), ("leave", 1)], "x" * 1000),
     ],
 )
@@ -355,7 +355,7 @@ def test_odd_lines_between_are_nothing() -> None:
 
 def test_one_that_hangs_is_ended_and_one_that_waits_at_a_door_is_not() -> None:
     stage = Stage([("say", {"up": 1}), ("complain", "hm"), ("sleep", 60)], busy=lambda: not stage.seen)
-    with pytest.raises(RuntimeCrashed, match=r"said and asked nothing for 0\.3 s, and was ended\. It said: hm"):
+    with pytest.raises(RuntimeCrashed, match=r"was idle for 0\.3 s and was ended\. Output: hm"):
         play(stage, quiet=0.3)
     waits = Stage([("sleep", 1), ("say", HELLO), ("say", DONE), ("sleep", 60)], busy=lambda: not waits.seen)
     assert play(waits, quiet=0.3).output == "hello"

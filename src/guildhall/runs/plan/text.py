@@ -220,7 +220,7 @@ def _server(name: str, server: McpServer) -> str:
 
 def _risk(plan: Plan) -> list[str]:
     unknown = [*plan.unknown, *(name for called in plan.calls if called.plan for name in called.plan.unknown)]
-    said = [f"the three together: {plan.risk.text}"]
+    said = [f"exfiltration risk: {plan.risk.text}"]
     if plan.calls and plan.risk_with_calls is not None:
         said.append(f"with all that it may call: {plan.risk_with_calls.text}")
     if unknown:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from guildhall.runtimes.model import Assignment, DoorAccess
 
-_FOREVER_MS = "2000000000"  # milliseconds: how long a call takes is for the doors to say
+_FOREVER_MS = "2000000000"  # the doors limit the time of calls
 _TOKEN = "GUILDHALL_TOKEN"
-_ANY_MODEL = "claude-sonnet-4-5"  # a name that it knows, where a script or a recording answers
-# It takes a last block like `/clear` for a command of its own. Behind this one it is not, and the model door drops it.
-_NO_COMMAND = {"type": "text", "text": "<system-reminder>This is no command.</system-reminder>"}
+_ANY_MODEL = "claude-sonnet-4-5"  # any known name, for scripts and recordings
+# Claude Code executes a last block such as `/clear` as a command. This block prevents that, and the door drops it.
+_NO_COMMAND = {"type": "text", "text": "<system-reminder>This is not a command.</system-reminder>"}
 _FLAGS = (
     "--print", "--bare", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json",
     "--strict-mcp-config", "--setting-sources", "", "--tools", "", "--disable-slash-commands",
@@ -36,12 +36,12 @@ _FLAGS = (
 _ENV = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
-    "DISABLE_COMPACT": "1",  # a conversation that was cut short could not be walked through again
+    "DISABLE_COMPACT": "1",  # a compacted conversation could not be replayed
     "IS_SANDBOX": "1",
-    "ENABLE_TOOL_SEARCH": "false",  # or the tools would hide behind one that looks for them
+    "ENABLE_TOOL_SEARCH": "false",  # otherwise a search tool replaces the tools
     "CLAUDE_CODE_MAX_TOOL_USE_CONCURRENCY": "100",
-    "MAX_MCP_OUTPUT_TOKENS": "100000000",  # or what is long is cut
-    # It waits for its tools before it begins, and for the doors for ever: how long something takes is theirs to say.
+    "MAX_MCP_OUTPUT_TOKENS": "100000000",  # otherwise long results are truncated
+    # Claude Code waits for its tools before it begins. The doors limit the time of calls.
     "MCP_CONNECTION_NONBLOCKING": "0",
     "MCP_TIMEOUT": "30000",
     "MCP_TOOL_TIMEOUT": _FOREVER_MS,
@@ -49,14 +49,14 @@ _ENV = {
     "API_TIMEOUT_MS": _FOREVER_MS,
     "CLAUDE_ENABLE_STREAM_WATCHDOG": "0",
     "CLAUDE_ENABLE_BYTE_WATCHDOG": "0",
-    "CLAUDE_CODE_MAX_RETRIES": "0",  # the door has its own rule
+    "CLAUDE_CODE_MAX_RETRIES": "0",  # the door retries
 }
 
 
 class Claude(Driver):
     """Drives one run of Claude Code."""
 
-    row = RUNTIMES["claude"]
+    info = RUNTIMES["claude"]
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         mcp, prompt = home / "mcp.json", home / "prompt.md"
@@ -82,7 +82,7 @@ class Claude(Driver):
                 **_ENV,
                 "CLAUDE_CONFIG_DIR": str(home / "claude"),
                 "ANTHROPIC_BASE_URL": f"{url}/llm/anthropic",
-                "ANTHROPIC_API_KEY": access.token,  # also where a login stands behind the door
+                "ANTHROPIC_API_KEY": access.token,  # also with a Claude login
                 _TOKEN: access.token,
             },
             files={mcp.name: json.dumps({"mcpServers": servers}), prompt.name: assignment.system_prompt},
@@ -93,30 +93,31 @@ class Claude(Driver):
     def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         match line:
             case {"type": "system", "subtype": "init", "mcp_servers": [*servers]}:
-                if lost := [told for one in servers if (told := _unreached(one))]:
-                    said = f"Claude Code did not reach the run's tools: {', '.join(lost)}"
-                    return TurnEnd(RuntimeToolless(said))
+                if problems := [problem for server in servers if (problem := _server_problem(server))]:
+                    text = f"Claude Code did not reach the run's tools: {', '.join(problems)}"
+                    return TurnEnd(RuntimeToolless(text))
             case {"type": "result", "is_error": True, "result": "Prompt is too long"}:
-                hint = "Give the worker less to read at once, or a runtime or a model with a larger context."
-                return TurnEnd(ContextTooLong("the conversation is longer than Claude Code takes", hint=hint))
+                hint = "Give the worker less input, or use a runtime or model with a larger context."
+                return TurnEnd(ContextTooLong("the conversation is too long for Claude Code", hint=hint))
             case {"type": "result", "is_error": True}:
-                said = line.get("result") or line.get("errors") or line.get("terminal_reason") or line.get("subtype")
-                return TurnEnd(RuntimeFailed(f"Claude Code gave up: {said}"))
+                fields = ("result", "errors", "terminal_reason", "subtype")
+                reason = next(filter(None, map(line.get, fields)), None)
+                return TurnEnd(RuntimeFailed(f"Claude Code failed: {reason}"))
             case {"type": "result"}:
                 return TurnEnd()
             case _:
                 pass
         return None
 
-    def names(self, server: str, tool: str) -> str:
+    def tool_name(self, server: str, tool: str) -> str:
         return f"mcp__{normal_name(server)}__{normal_name(tool)}"
 
-    def again(self, words: str) -> bytes:
-        return _message(_no_command([{"type": "text", "text": words}]))
+    def next_input(self, text: str) -> bytes:
+        return _message(_no_command([{"type": "text", "text": text}]))
 
 
-def _unreached(server: Any) -> str | None:
-    """Return a tool server that the program has not reached, with its status."""
+def _server_problem(server: Any) -> str | None:
+    """Return the name and status of a tool server that is not connected, or None."""
     match server:
         case {"name": str(name), "status": str(status)} if status != "connected":
             return f"{name} ({status})"

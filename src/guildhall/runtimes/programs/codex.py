@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Assignment, DoorAccess
 
 _TOKEN = "GUILDHALL_TOKEN"
-_ANY_MODEL = "gpt-5.5"  # where a script or a recording answers
+_ANY_MODEL = "gpt-5.5"  # for scripts and recordings
 _PROMPT = "prompt.md"
-_UNLIMITED = 1_000_000_000  # of tokens, bytes, milliseconds: what is too much is for the doors to say
+_UNLIMITED = 1_000_000_000  # tokens, bytes or milliseconds: the doors have the limits
 _FLAGS = ("--json", "--skip-git-repo-check", "--ignore-rules")
 _IMAGES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
 _TOOLS_UNREACHED = "required MCP servers failed to initialize"
@@ -42,19 +42,19 @@ _DISABLED_FEATURES = (
 class Codex(Driver):
     """Drives one run of Codex."""
 
-    row = RUNTIMES["codex"]
+    info = RUNTIMES["codex"]
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         check_attachments(self.info, assignment, _IMAGES)
         name = model or _ANY_MODEL
         prompt = {"model_instructions_file": str(home / _PROMPT)} if assignment.system_prompt.strip() else {}
-        pictures = [one for one in assignment.attachments if not one.is_text]
-        images = {f"{index}.{_IMAGES[one.media_type]}": one.data for index, one in enumerate(pictures, 1)}
+        files = [file for file in assignment.attachments if not file.is_text]
+        images = {f"{index}.{_IMAGES[file.media_type]}": file.data for index, file in enumerate(files, 1)}
         if self._next_message is None:
             argv = ["exec", *_FLAGS, *(f"--image={image}" for image in images), "-"]
-            words = message_text(assignment)
+            text = message_text(assignment)
         else:
-            argv, words = ["exec", "resume", *_FLAGS, self._session, "-"], self._next_message
+            argv, text = ["exec", "resume", *_FLAGS, self._session, "-"], self._next_message
         return Launch(
             argv=tuple(argv),
             env={"CODEX_HOME": str(home / "codex"), _TOKEN: access.token},
@@ -64,7 +64,7 @@ class Codex(Driver):
                 _PROMPT: assignment.system_prompt,
                 **{f"work/{image}": data for image, data in images.items()},
             },
-            stdin=words.encode(errors="replace"),
+            stdin=text.encode(errors="replace"),
         )
 
     def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
@@ -73,20 +73,20 @@ class Codex(Driver):
                 self._session = thread
             case {"type": "turn.completed"}:
                 return TurnEnd()
-            case {"type": "turn.failed", "error": {"message": str(said)}}:
-                return TurnEnd(RuntimeFailed(f"Codex gave up: {said}"))
+            case {"type": "turn.failed", "error": {"message": str(reason)}}:
+                return TurnEnd(RuntimeFailed(f"Codex failed: {reason}"))
             case {"type": "turn.failed"}:
-                return TurnEnd(RuntimeFailed("Codex gave up"))
+                return TurnEnd(RuntimeFailed("Codex failed"))
             case _:
                 pass
         return None
 
-    def broke(self, manner: str) -> GuildError | None:
+    def exit_error(self, manner: str) -> GuildError | None:
         if _TOOLS_UNREACHED in manner:
             return RuntimeToolless(f"Codex did not reach the run's tools: it {manner}")
         return None
 
-    def names(self, server: str, tool: str) -> str:
+    def tool_name(self, server: str, tool: str) -> str:
         return f"mcp__{_normalize(server)}__{_normalize(tool)}"
 
 
@@ -101,13 +101,13 @@ def _settings(access: DoorAccess, url: str, home: Path, model: str) -> dict[str,
         "base_url": f"{url}/llm/openai/v1",
         "env_key": _TOKEN,
         "wire_api": "responses",
-        "request_max_retries": 0,  # the door has its own rule
+        "request_max_retries": 0,  # the door retries
         "stream_max_retries": 0,
         "stream_idle_timeout_ms": _UNLIMITED,
     }
     server = {
         "bearer_token_env_var": _TOKEN,
-        "default_tools_approval_mode": "approve",  # it is the tool door that asks
+        "default_tools_approval_mode": "approve",  # the tool door decides
         "required": True,
         "startup_timeout_sec": 30,
         "supports_parallel_tool_calls": True,

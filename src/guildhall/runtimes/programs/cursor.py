@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 KEY = "CURSOR_API_KEY"
 _FLAGS = ("-p", "--force", "--approve-mcps", "--output-format", "stream-json")
-_MAX_PROMPT_BYTES = 120_000  # bytes: of one word on a command line Linux takes 131,072
+_MAX_PROMPT_BYTES = 120_000  # Linux limits one argument to 131,072
 _PROVIDER = "cursor"
 
 
 class Cursor(Driver):
     """Drives one run of Cursor's agent."""
 
-    row = RUNTIMES["cursor"]
+    info = RUNTIMES["cursor"]
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         """`environ` contains the user's key."""
@@ -38,18 +38,18 @@ class Cursor(Driver):
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         if not self._key:
-            hint = f"Make a key in Cursor's settings and put it into the environment: export {KEY}=..."
-            raise ModelUnusable(f"runtime cursor: there is no {KEY}, and Cursor asks its models itself", hint=hint)
+            hint = f"Create a key in Cursor's settings: export {KEY}=..."
+            raise ModelUnusable(f"runtime cursor needs {KEY}, which is not set", hint=hint)
         check_attachments(self.info, assignment)
         words = (
             f"{assignment.system_prompt}\n\n{message_text(assignment)}"
             if self._next_message is None
             else self._next_message
         )
-        words = words.replace("\0", "").encode(errors="replace").decode()  # a command line takes nothing else
+        words = words.replace("\0", "").encode(errors="replace").decode()  # valid on a command line
         if len(words.encode()) > _MAX_PROMPT_BYTES:
-            said = f"runtime cursor: Cursor takes {_MAX_PROMPT_BYTES:,} bytes of prompt and message, and these are more"
-            raise RuntimeFailed(said, hint="Let the worker read what is long with a tool, or choose another runtime.")
+            text = f"runtime cursor: prompt and message are longer than {_MAX_PROMPT_BYTES:,} bytes"
+            raise RuntimeFailed(text, hint="Let the worker read long input with a tool, or use another runtime.")
         servers = {
             name: {"url": f"{url}/mcp/{name}/", "headers": {"Authorization": f"Bearer {access.token}"}}
             for name in access.servers
@@ -67,18 +67,16 @@ class Cursor(Driver):
             case {"type": "system", "subtype": "init", "session_id": str(session)}:
                 self._session = session
             case {"type": "result", "is_error": True}:
-                return TurnEnd(RuntimeFailed(f"Cursor gave up: {line.get('result') or line.get('subtype')}"))
+                return TurnEnd(RuntimeFailed(f"Cursor failed: {line.get('result') or line.get('subtype')}"))
             case {"type": "result", "result": str(text)}:
                 return TurnEnd(text=text)
             case _:
                 pass
         return None
 
-    def broke(self, manner: str) -> GuildError | None:
-        said = (
-            f"Cursor {manner}. It is not started again by itself: what it has done with its tools would be done twice"
-        )
-        return RuntimeFailed(said, hint="See what it did (`guild log`), then hand the rest to a new run.")
+    def exit_error(self, manner: str) -> GuildError | None:
+        text = f"Cursor {manner}. It is not restarted, because its tool calls would be repeated"
+        return RuntimeFailed(text, hint="Check its tool calls with `guild log`, then start a new run for the rest.")
 
-    def names(self, server: str, tool: str) -> str:
-        return f"{server}_{tool}"  # its models are never seen
+    def tool_name(self, server: str, tool: str) -> str:
+        return f"{server}_{tool}"  # no model call is visible

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from guildhall.runtimes.model import Assignment, DoorAccess
 
-_NAME = "guildhall"  # as a provider, and as an agent
-_ANY_MODEL = "scripted"  # where a script or a recording answers
-_FOREVER_MS = 2_000_000_000  # milliseconds: how long a call takes is for the doors to say
-_CONTEXT_TOKENS, _OUTPUT_TOKENS = 1_000_000_000, 32_000  # tokens
-_INVALID_TOOL = "invalid"  # a tool that is never offered: with it a call of one that is not there is told to the model
-_SUBSTITUTION = re.compile(r"\{(?=env:|file:)")  # in the text of the settings it replaces what begins so
+_NAME = "guildhall"  # of the provider and of the agent
+_ANY_MODEL = "scripted"  # for scripts and recordings
+_FOREVER_MS = 2_000_000_000  # the doors limit the time of calls
+_CONTEXT_TOKENS, _OUTPUT_TOKENS = 1_000_000_000, 32_000
+_INVALID_TOOL = "invalid"  # never offered: OpenCode uses it to report calls of unknown tools
+_SUBSTITUTION = re.compile(r"\{(?=env:|file:)")  # OpenCode replaces these in its settings
 _PLUGIN = "@opencode-ai/plugin"
-_CATALOGUE = "models.json"  # of all models: it has hundreds, reads them at each start, and needs none
-# How its packages ask a model, and where; by provider.
+_CATALOGUE = "models.json"  # an empty catalog, because it reads hundreds of models at each start
+# The package and the path of the model door, by provider.
 _PACKAGES = {"anthropic": ("@ai-sdk/anthropic", "anthropic"), "openai": ("@ai-sdk/openai", "openai")}
 _OTHER_PACKAGE = ("@ai-sdk/openai-compatible", "openai")
 _DISABLED = (
@@ -52,17 +52,17 @@ _DISABLED = (
 class OpenCode(Driver):
     """Drives one run of OpenCode."""
 
-    row = RUNTIMES["opencode"]
+    info = RUNTIMES["opencode"]
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         check_attachments(self.info, assignment)
         name = model or _ANY_MODEL
         argv = ["run", "--format", "json", "--auto", "--pure", "--agent", _NAME, "--model", f"{_NAME}/{name}"]
-        argv += ["--title", "run"]  # or its model would be asked for one
+        argv += ["--title", "run"]  # otherwise it asks the model for a title
         argv += ["--session", self._session] if self._next_message is not None else []
         settings = ".config/opencode"
         configured = json.dumps(_settings(assignment, access, url, name))
-        known: dict[str, Any] = {"dependencies": {_PLUGIN: "*"}}  # as if it had been fetched already
+        known: dict[str, Any] = {"dependencies": {_PLUGIN: "*"}}  # as if it were installed
         return Launch(
             argv=tuple(argv),
             env={**dict.fromkeys(_DISABLED, "1"), "OPENCODE_MODELS_PATH": str(home / _CATALOGUE)},
@@ -81,14 +81,14 @@ class OpenCode(Driver):
     def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         match line:
             case {"type": "error"}:
-                return TurnEnd(RuntimeFailed(f"OpenCode gave up: {_error_text(line.get('error'))}"))
+                return TurnEnd(RuntimeFailed(f"OpenCode failed: {_error_text(line.get('error'))}"))
             case {"type": "step_finish", "sessionID": str(session), "part": {"reason": reason}}:
                 self._session = session
                 return None if reason == "tool-calls" else TurnEnd()
             case _:
                 return None
 
-    def names(self, server: str, tool: str) -> str:
+    def tool_name(self, server: str, tool: str) -> str:
         return f"{normal_name(server)}_{normal_name(tool)}"
 
 

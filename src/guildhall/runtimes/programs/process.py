@@ -1,6 +1,6 @@
 """Process of a runtime program: runs it in a jail with a temporary home, reads its JSON lines, and kills it.
 
-Ending a process kills everything that it has started and removes its home.
+Ending a process kills everything that it has started.
 Does not know the programs: the drivers return a `Launch`.
 
 Invariant: keys and tokens are in the environment or in files that only the program can read, never on the command line.
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from guildhall.runtimes.discovery import InstalledProgram
 
 _PREFIX = "guild-home-"
-_MAX_LINE_BYTES = 64 * 1024**2  # bytes of a line
+_MAX_LINE_BYTES = 64 * 1024**2
 _CHUNK_BYTES = 256 * 1024
-_MAX_TAIL_LINES = 20  # lines that are kept of what it says beside JSON
-_MAX_TAIL_CHARS = 2_000  # characters of them in an error
+_MAX_TAIL_LINES = 20  # of output that is not JSON
+_MAX_TAIL_CHARS = 2_000  # in an error
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_HOME_HINT = "Resume the run: it is given a new one. If that is of no use, look whether the disk is full."
-_DRAIN_TIMEOUT_S = 2.0  # seconds for what a program that was killed has still in its pipes
+_HOME_HINT = "Resume the run, which gets a new home. If it fails again, check the free disk space."
+_DRAIN_TIMEOUT_S = 2.0  # for the output of a killed program that is still in its pipes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """How to start a program. Only `argv` is visible to other users of the machine."""
 
-    argv: tuple[str, ...]  # after the program itself
+    argv: tuple[str, ...]  # without the program itself
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    files: Mapping[str, str | bytes] = field(default_factory=dict[str, "str | bytes"])  # by their paths in its home
+    files: Mapping[str, str | bytes] = field(default_factory=dict[str, "str | bytes"])  # by path in the home
     stdin: bytes | None = None
-    keeps_stdin_open: bool = False  # it takes more on its input later
+    keeps_stdin_open: bool = False  # for further messages
 
 
 class Program:
@@ -58,7 +58,7 @@ class Program:
 
     def __init__(self, confined: Confined, door: socket.socket, close: Callable[[], None]) -> None:
         self._confined = confined
-        self.door = door  # where it comes to: it is whose who serves it
+        self.door = door  # the socket of the doors; its server closes it
         self._close = close
         self._tail: deque[str] = deque(maxlen=_MAX_TAIL_LINES)
         self._errors = asyncio.create_task(self._read_errors())
@@ -70,20 +70,20 @@ class Program:
         assert reader is not None
         async for line in _read_lines(reader):
             try:
-                said: Any = json.loads(line)
+                message: Any = json.loads(line)
             except (ValueError, RecursionError):
-                said = None
-            if isinstance(said, dict):
-                yield cast("dict[str, Any]", said)
+                message = None
+            if isinstance(message, dict):
+                yield cast("dict[str, Any]", message)
             elif line.strip():
                 self._tail.append(line.decode(errors="replace"))
 
-    def write(self, words: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Write to standard input if it is still open."""
         stdin = self._confined.process.stdin
         if stdin is not None and not stdin.is_closing():
             with contextlib.suppress(OSError):
-                stdin.write(words)
+                stdin.write(data)
 
     async def wait_exit(self) -> str:
         """Wait for the exit and return its description, with the last output."""
@@ -92,14 +92,14 @@ class Program:
                 code = await self._confined.wait()
                 await asyncio.wait([self._errors])
         except TimeoutError:
-            return f"fell silent and went on{self.output_tail}"
+            return f"closed its output and kept running{self.output_tail}"
         return f"{_describe_code(code)}{self.output_tail}"
 
     @property
     def output_tail(self) -> str:
         """Return the last output that is not JSON, as the end of a sentence."""
         text = "\n".join(self._tail).strip()[-_MAX_TAIL_CHARS:]
-        return f". It said: {text}" if text else ""
+        return f". Output: {text}" if text else ""
 
     async def end(self) -> None:
         """Kill the program and everything that it has started, even if the caller is cancelled."""
@@ -113,7 +113,7 @@ class Program:
         if stdin is not None:
             stdin.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):  # its pipes end when the last of what it started has ended
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):  # its pipes end with the last process that it started
                 while stdout is not None and await stdout.read(_CHUNK_BYTES):
                     pass
                 await asyncio.wait([self._errors])
@@ -131,13 +131,13 @@ class Program:
 @contextlib.asynccontextmanager
 async def temporary_home() -> AsyncGenerator[Path]:
     """Yield a home for the programs of one run and remove it afterwards."""
-    opened = contextlib.ExitStack()
-    making = asyncio.ensure_future(asyncio.to_thread(lambda: opened.enter_context(_create_home())))
+    stack = contextlib.ExitStack()
+    creation = asyncio.ensure_future(asyncio.to_thread(lambda: stack.enter_context(_create_home())))
     try:
-        yield await asyncio.shield(making)
+        yield await asyncio.shield(creation)
     finally:
-        await asyncio.wait([making])  # also where we were not to wait: what was made is taken away
-        await asyncio.shield(asyncio.to_thread(opened.close))
+        await asyncio.wait([creation])  # a cancelled caller removes the home too
+        await asyncio.shield(asyncio.to_thread(stack.close))
 
 
 async def start(
@@ -147,55 +147,55 @@ async def start(
 
     `network`: the program may use the network of the machine, not only the doors.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         door = await doorway(network=network)
-        opened.callback(door.close)
-        how = launch(door.url)
-        await asyncio.to_thread(_write_files, home, how.files)
+        stack.callback(door.close)
+        launched = launch(door.url)
+        await asyncio.to_thread(_write_files, home, launched.files)
         confinement = Confinement(
             view=View(cwd=home / "work", folders=(Folder(path=home, writable=True),)),
             network=network,
-            env={"PATH": installed.search_path, **how.env},
+            env={"PATH": installed.search_path, **launched.env},
             read_only=installed.needed_paths,
             home=home,
         )
-        argv, stdin = [str(installed.path), *how.argv], DEVNULL if how.stdin is None else PIPE
+        argv, stdin = [str(installed.path), *launched.argv], DEVNULL if launched.stdin is None else PIPE
         confined = await spawn(argv, confinement, door=door, stdin=stdin, stdout=PIPE, stderr=PIPE)
         try:
             listening = await door.opened()
         except BaseException:
             await confined.kill()
             raise
-        program = Program(confined, listening, opened.pop_all().close)
-    program.write(how.stdin or b"")
-    if not how.keeps_stdin_open and confined.process.stdin is not None:
+        program = Program(confined, listening, stack.pop_all().close)
+    program.write(launched.stdin or b"")
+    if not launched.keeps_stdin_open and confined.process.stdin is not None:
         confined.process.stdin.close()
     return program
 
 
 def _write_files(home: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files into a home. Links that an earlier program of the run has left are not followed."""
+    """Write files into a home. Links of an earlier program of the run are not followed."""
     try:
         with _open_folder(home, "work"):
             pass
         for name, content in files.items():
-            *way, last = Path(name).parts
-            with _open_folder(home, *way) as folder:
+            *folders, last = Path(name).parts
+            with _open_folder(home, *folders) as folder:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(last, dir_fd=folder)  # what an earlier one has had
+                    os.unlink(last, dir_fd=folder)
                 fd = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
                 with os.fdopen(fd, "wb") as file:
                     file.write(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
     except OSError as error:
-        raise RuntimeFailed(f"the home of the program cannot be written: {error}", hint=_HOME_HINT) from None
+        raise RuntimeFailed(f"cannot write the home of the program: {error}", hint=_HOME_HINT) from None
 
 
 @contextlib.contextmanager
-def _open_folder(home: Path, *way: str) -> Generator[int]:
+def _open_folder(home: Path, *names: str) -> Generator[int]:
     """Yield the descriptor of a folder in a home. Missing folders are created."""
     folder = os.open(home, _FOLDER_FLAGS)
     try:
-        for name in way:
+        for name in names:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=folder)
             inner = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
@@ -213,43 +213,43 @@ def _create_home() -> Generator[Path]:
     _remove_stale_homes(folder)
     while True:
         home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
-        held = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(held, fcntl.LOCK_EX)
+        lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if home.exists():
             break
-        os.close(held)  # somebody swept before we had the lock
+        os.close(lock)  # another hall removed it before it was locked
     try:
         yield home
     finally:
         shutil.rmtree(home, ignore_errors=True)
-        os.close(held)
+        os.close(lock)
 
 
 def _remove_stale_homes(folder: Path) -> None:
-    for left in folder.glob(f"{_PREFIX}*"):
+    for home in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            held = os.open(left, _FOLDER_FLAGS)
+            lock = os.open(home, _FOLDER_FLAGS)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while somebody uses it
-                if os.fstat(held).st_uid == os.geteuid():
-                    shutil.rmtree(left, ignore_errors=True)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the home is in use
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(home, ignore_errors=True)
             finally:
-                os.close(held)
+                os.close(lock)
 
 
 async def _read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield lines without their line breaks. A line that is too long is truncated."""
-    kept = bytearray()
+    line = bytearray()
     while chunk := await reader.read(_CHUNK_BYTES):
         *whole, rest = chunk.split(b"\n")
         for part in whole:
-            kept += part
-            yield bytes(kept)
-            kept.clear()
-        if len(kept) < _MAX_LINE_BYTES:
-            kept += rest
-    if kept:
-        yield bytes(kept)
+            line += part
+            yield bytes(line)
+            line.clear()
+        if len(line) < _MAX_LINE_BYTES:
+            line += rest
+    if line:
+        yield bytes(line)
 
 
 def _describe_code(code: int) -> str:

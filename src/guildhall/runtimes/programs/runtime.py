@@ -1,9 +1,9 @@
 """Program runtime: executes an assignment with a vendor's program, as its driver defines, between the two doors.
 
-The program starts anew for each segment of a run. The doors return the recorded answers, so that the program repeats
+Each segment of a run starts the program again. The doors return the recorded answers, so that the program repeats
 the recorded part. The program's own sessions are not needed after a crash, an approval or a restart.
 The output is the model's answer at the model door. The program only reports that it is done.
-A program that is silent for five minutes, with no call under way, is ended.
+A program that is silent for five minutes without a running call is ended.
 Does not know command lines or formats: the drivers (`claude`, `codex`, `opencode`, `cursor`) do.
 """
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from guildhall.runtimes.programs.process import Launch, Program
 
 
-_IDLE_TIMEOUT_S = 300.0  # seconds in which a program that has nothing under way says nothing: it hangs
-_IDLE_CHECKS = 10  # how often it is looked at in that time
-_EXIT_TIMEOUT_S = 10.0  # seconds for a program to end that is to be started anew
-_RESULT_ACCEPTED = "The result is taken."
+_IDLE_TIMEOUT_S = 300.0
+_IDLE_CHECKS = 10  # within that time
+_EXIT_TIMEOUT_S = 10.0  # of a program that is started again
+_RESULT_ACCEPTED = "Result accepted."
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class TurnEnd:
     """The end of a program's turn: done, or failed with `error`."""
 
     error: GuildError | None = None
-    text: str | None = None  # its last words, where its model is not asked at the model door
+    text: str | None = None  # the final text, if the runtime does not use the model door
 
 
 class Driver:
     """Drives one run of a program. The base class restarts the program for each further message."""
 
     info: ClassVar[RuntimeInfo]
-    _session = ""  # the program's id of the conversation
-    _next_message: str | None = None  # the further message, when the program is started again
+    _session = ""  # the program's id of the session
+    _next_message: str | None = None  # of the user, if the program is started again for it
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         """Return how to start the program, with the doors at `url`. An empty `model` means any model.
@@ -72,9 +72,9 @@ class Driver:
         """Return the name under which the program shows a tool to its model."""
         raise NotImplementedError
 
-    def next_input(self, words: str) -> bytes | None:
+    def next_input(self, text: str) -> bytes | None:
         """Return the input for a further message of the user, or None if the program must be restarted."""
-        self._next_message = words
+        self._next_message = text
         return None
 
     def exit_error(self, manner: str) -> GuildError | None:
@@ -113,7 +113,7 @@ class ProgramRuntime:
         self, assignment: Assignment, driver: Driver, installed: InstalledProgram, talk: _Exchange, access: DoorAccess
     ) -> Outcome:
         provider, _, name = assignment.model.rpartition(":")
-        model = "" if provider in ("script", "replay") or name == "auto" else name  # as its provider names it
+        model = "" if provider in ("script", "replay") or name == "auto" else name  # the provider's name of it
         async with process.temporary_home() as home:
             while True:
                 async with AsyncExitStack() as opened:
@@ -127,17 +127,15 @@ class ProgramRuntime:
                     opened.push_async_callback(started.end)
                     serving = await self._listen(started.door)
                     opened.push_async_callback(serving.close, 0)
-                    opened.push_async_callback(started.end)  # before its doors are shut
+                    opened.push_async_callback(started.end)  # before the doors are closed
                     try:
                         outcome = await talk.outcome(started, access)
                     except RuntimeCrashed:
                         await started.end()
-                        await (
-                            access.wait_for_calls()
-                        )  # what it has begun is on record then, and found there by the next
+                        await access.wait_for_calls()  # so that the next process finds them recorded
                         raise
                     except BaseException:
-                        access.close()  # first of all
+                        access.close()  # before anything else
                         raise
                     if outcome is not None:
                         access.close()
@@ -149,7 +147,7 @@ class _Exchange:
 
     def __init__(self, assignment: Assignment, driver: Driver, quiet: float, doors: Doors) -> None:
         self._doors = doors
-        self._message_numbers = count(1)  # what the person says, in a conversation
+        self._message_numbers = count(1)
         self._is_waiting = False
         self._is_conversation = assignment.is_conversation
         self._schema = assignment.output_schema
@@ -157,9 +155,9 @@ class _Exchange:
         self._idle_timeout_s = quiet
         self._judge = OutputJudge(assignment.output_schema)
         self._last_answer: ModelResponse | None = None
-        self._cut_text = ""  # what was said before it, in answers that were cut off and that the program let go on
-        self._problem: str | None = None  # of the final result in the last answer
-        self._found: Outcome | None = None  # the output, while calls beside it are still to be made
+        self._cut_text = ""  # of earlier truncated answers that the program continued
+        self._problem: str | None = None  # of the last final result
+        self._found: Outcome | None = None  # the output, while other calls of its answer are running
         self._active_at = time.monotonic()
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -227,16 +225,16 @@ class _Exchange:
         lines = started.lines()
         async for line in lines:
             self._active_at = time.monotonic()
-            said = self._driver.read(line)
-            if said is None:
+            end = self._driver.read(line)
+            if end is None:
                 continue
-            if said.error is not None:
-                raise said.error
-            if said.text is not None:
-                self._on_answer(ModelResponse(parts=[TextPart(said.text)]))
+            if end.error is not None:
+                raise end.error
+            if end.text is not None:
+                self._on_answer(ModelResponse(parts=[TextPart(end.text)]))
             if await self._end_turn(started):
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_EXIT_TIMEOUT_S):  # what was said has to be in its home by then
+                    async with asyncio.timeout(_EXIT_TIMEOUT_S):  # it saves its session before it exits
                         async for _ in lines:
                             pass
                 return
@@ -251,7 +249,7 @@ class _Exchange:
         Return True if the program must be restarted for that.
         """
         if self._last_answer is None:
-            raise RuntimeFailed(f"{self._driver.info.title} said that it was done, and had asked nothing")
+            raise RuntimeFailed(f"{self._driver.info.title} finished without a model call")
         if self._found is not None:
             self._set_outcome(self._found)
             return False
@@ -276,12 +274,12 @@ class _Exchange:
             self._is_waiting = False
             self._active_at = time.monotonic()
 
-    def _send(self, started: Program, words: str) -> bool:
+    def _send(self, started: Program, text: str) -> bool:
         self._last_answer, self._cut_text = None, ""
-        further = self._driver.next_input(words)
-        if further is not None:
-            started.write(further)
-        return further is None
+        data = self._driver.next_input(text)
+        if data is not None:
+            started.write(data)
+        return data is None
 
     async def _watch_idle(self, started: Program, access: DoorAccess) -> None:
         """Raise an error when the program is idle for too long."""
@@ -290,9 +288,7 @@ class _Exchange:
             if access.has_calls() or self._is_waiting:
                 self._active_at = time.monotonic()
             if time.monotonic() - self._active_at > self._idle_timeout_s:
-                raise self._exit_error(
-                    f"said and asked nothing for {self._idle_timeout_s:g} s, and was ended{started.output_tail}"
-                )
+                raise self._exit_error(f"was idle for {self._idle_timeout_s:g} s and was ended{started.output_tail}")
 
     def _record_miss(self, problem: str) -> None:
         try:
@@ -318,13 +314,13 @@ def normal_name(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)
 
 
-def check_attachments(info: RuntimeInfo, assignment: Assignment, takes: Collection[str] = ()) -> None:
+def check_attachments(info: RuntimeInfo, assignment: Assignment, accepted: Collection[str] = ()) -> None:
     """Raise RuntimeFailed if the program cannot show an attachment to its model."""
-    unseen = [one.label for one in assignment.attachments if not one.is_text and one.media_type not in takes]
-    if unseen:
+    rejected = [one.label for one in assignment.attachments if not one.is_text and one.media_type not in accepted]
+    if rejected:
         raise RuntimeFailed(
-            f"runtime {info.name}: {info.title} cannot hand this over to its model: {', '.join(unseen)}",
-            hint="Attach text, or let a worker with `runtime: pydantic` or `runtime: claude` look at it.",
+            f"runtime {info.name}: {info.title} cannot send attachments of this type: {', '.join(rejected)}",
+            hint="Attach text, or use `runtime: pydantic` or `runtime: claude`.",
         )
 
 
@@ -339,5 +335,5 @@ def driver_factory(runtime: str, environ: Mapping[str, str]) -> Callable[[], Dri
         "cursor": lambda: cursor.Cursor(environ),
     }
     if runtime not in drivers:
-        raise RuntimeUnusable(f"runtime {runtime} cannot be provided by this version")
+        raise RuntimeUnusable(f"unknown runtime {runtime!r}")
     return drivers[runtime]

@@ -82,7 +82,7 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
         "home/researcher: may dispatch to it; runs ${PYTHON} server.py ${PORT} ",
         "sandbox_write_text (fs.write), Bash (fs.write), docs_* (fs.write)",
         "at most 3.00 USD; 7 turns; 300 seconds; then you are asked for more",
-        "the three together: yes (private files, text from outside, a way out): you are asked before each call of ",
+        "exfiltration risk: reads private files and untrusted text, and reaches the network: approval needed for ",
         "not trusted   workers/scribe.yaml (mcp_servers.docs)",
         "researcher-dispatch_dispatch",
     ):
