@@ -44,7 +44,7 @@ class Stage:
     """A driver for the puppet and the doors that it comes to, by hand: what the model says is in the puppet's part."""
 
     part: Part
-    row: RuntimeInfo = ROW
+    info: RuntimeInfo = ROW
     speaks: bool = True  # a further message can be told; else it is started anew with the other part
     anew: Part = field(default_factory=list)
     busy: Callable[[], bool] = lambda: False
@@ -289,7 +289,7 @@ def test_one_that_does_not_fit_is_told_and_three_are_the_end() -> None:
     (told,) = stage.results
     assert told.is_error
     assert "n: 'x' is not of type 'integer'" in told.text
-    with pytest.raises(RuntimeFailed, match="3 times in a row"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row"):
         play(Stage([*wrong * 3, ("sleep", 60)]), SCHEMA)
 
 
