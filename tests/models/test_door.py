@@ -90,7 +90,7 @@ class Provider:
             return None
         return usage.input_tokens * self.price[0] + usage.output_tokens * self.price[1]
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:

@@ -73,7 +73,7 @@ class Fixed:
     def cost(self, usage: RequestUsage) -> float | None:
         return None
 
-    def takes(self, media_type: str) -> bool:
+    def accepts(self, media_type: str) -> bool:
         return True
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
