@@ -148,9 +148,7 @@ class RecordingSource:
     """
 
     run: str
-    answers_by_run: Mapping[
-        tuple[str, int], Sequence[ModelResponse]
-    ]  # by worker and which run of it; the run itself first
+    answers_by_run: Mapping[tuple[str, int], Sequence[ModelResponse]]  # by worker and ordinal; the root run is first
 
     @property
     def name(self) -> str:

@@ -82,12 +82,10 @@ def merge_environ(own: Mapping[str, str], forwarded: Mapping[str, str]) -> dict[
     If a request carries any variable of a provider, all of the hall's variables of that provider are dropped. Otherwise
     a key could go to an address that another party set.
     """
-    theirs = {
-        provider: {*KEY_VARIABLES.get(provider, ()), URL_VARIABLES.get(provider, "")}
-        for provider in {*KEY_VARIABLES, *URL_VARIABLES}
-    }
-    theirs["anthropic"].add(LOGIN_VARIABLE)
-    replaced = {name for names in theirs.values() if names & forwarded.keys() for name in names}
+    variables = {provider: {*KEY_VARIABLES.get(provider, ()), url} for provider, url in URL_VARIABLES.items()}
+    variables = {**{provider: set(names) for provider, names in KEY_VARIABLES.items()}, **variables}
+    variables["anthropic"].add(LOGIN_VARIABLE)
+    replaced = {name for names in variables.values() if names & forwarded.keys() for name in names}
     return {**{name: value for name, value in own.items() if name not in replaced}, **forwarded}
 
 

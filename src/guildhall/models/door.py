@@ -205,10 +205,8 @@ def estimate_input_tokens(messages: Sequence[ModelMessage], parameters: ModelReq
             known = message.usage.input_tokens + message.usage.output_tokens
             return known + _message_tokens(messages[index + 1 :])
     tools = [*parameters.function_tools, *parameters.output_tools]
-    shown = sum(
-        _content_bytes(tool.description) + _content_bytes(json.dumps(tool.parameters_json_schema)) for tool in tools
-    )
-    return _message_tokens(messages) + shown // _BYTES_PER_TOKEN
+    texts = [text for tool in tools for text in (tool.description, json.dumps(tool.parameters_json_schema))]
+    return _message_tokens(messages) + sum(map(_content_bytes, texts)) // _BYTES_PER_TOKEN
 
 
 def _message_tokens(messages: Sequence[ModelMessage]) -> int:

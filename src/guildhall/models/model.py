@@ -57,9 +57,7 @@ class Upstream:
     headers: Mapping[str, str] = field(repr=False)  # with the key or the login
     has_login: bool = False  # a Claude login and not a key
     ssl: SSLContext | None = field(repr=False)
-    make_error: Callable[[int | None, Any, float | None], ModelFailed] = field(
-        repr=False
-    )  # by status, body, retry-after
+    make_error: Callable[[int | None, Any, float | None], ModelFailed] = field(repr=False)  # status, body, retry-after
     redact: Callable[[str], str] = field(repr=False)  # removes the key from a text
 
 
@@ -95,9 +93,8 @@ def system_text(messages: Sequence[ModelMessage]) -> str:
     for message in messages:
         if message.kind == "request" and message.instructions:
             return message.instructions
-    return "\n".join(
-        part.content for message in messages for part in message.parts if part.part_kind == "system-prompt"
-    )
+    parts = (part for message in messages for part in message.parts)
+    return "\n".join(part.content for part in parts if part.part_kind == "system-prompt")
 
 
 def latest_input(messages: Sequence[ModelMessage]) -> str:

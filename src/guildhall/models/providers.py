@@ -113,10 +113,7 @@ _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]{3,})`")
 _TEXT_ONLY_MODELS = re.compile(
     r"^deepseek:|\bdeepseek-|gpt-oss|gpt-3\.5|\bo1-mini|\bo3-mini|codestral|\bcommand-r|llama-?3\.[13]"
 )
-_EXTRAS = {
-    "google-cloud": "google",
-    "bedrock-mantle": "bedrock",
-}  # of pydantic-ai, if the name differs from the provider
+_EXTRAS = {"google-cloud": "google", "bedrock-mantle": "bedrock"}  # of pydantic-ai, if not named as the provider
 _READ_TIMEOUT_S = 600.0
 _CONNECT_TIMEOUT_S = 10.0
 # The APIs whose requests can be forwarded unchanged, by provider.
@@ -303,10 +300,9 @@ class ProviderSource:
             return failed
         reason = self._clean(provider_message(error.body) or (f"HTTP {status}" if status else error.message))
         is_passing = known in TRANSIENT_ERRORS or isinstance(error, ModelServerError)
-        more = {"status": status, "retry_after": error.retry_after}
-        return self._build_error(
-            kind or ModelFailed, reason, transient=is_passing if status is None else is_transient(status), **more
-        )
+        transient = is_passing if status is None else is_transient(status)
+        more = {"status": status, "retry_after": error.retry_after, "transient": transient}
+        return self._build_error(kind or ModelFailed, reason, **more)
 
     def _provider_error(self, status: int | None, body: Any, retry_after: float | None = None) -> ModelFailed:
         """Return the error for a failure. It quotes the provider's message without secrets."""
@@ -327,9 +323,8 @@ class ProviderSource:
         if kind is KeyRefused and self._login is not None:
             return "Log in again: `claude setup-token`, or `claude`."
         if kind is KeyRefused:
-            variable = (
-                find_key_variable(self._provider, self._environ) or KEY_VARIABLES.get(self._provider, ("its key",))[0]
-            )
+            key = KEY_VARIABLES.get(self._provider, ("its key",))[0]
+            variable = find_key_variable(self._provider, self._environ) or key
             return f"Check the value of {variable} and its access to this model."
         if kind is not UnknownModel:
             return None
@@ -350,10 +345,10 @@ async def _call_model(
     from pydantic_ai.direct import model_request, model_request_stream
 
     messages = query.messages  # unprepared: the preparation of pydantic-ai would add text to the prompt
-    settings = _call_settings(model, query)
+    settings, shown = _call_settings(model, query), query.parameters
     try:
         async with model_request_stream(
-            model, messages, model_settings=settings, model_request_parameters=query.parameters
+            model, messages, model_settings=settings, model_request_parameters=shown
         ) as stream:
             on_accepted()
             async for event in stream:
@@ -361,9 +356,7 @@ async def _call_model(
                     on_text(piece)
             response = stream.get()
     except NotImplementedError:
-        response = await model_request(
-            model, messages, model_settings=settings, model_request_parameters=query.parameters
-        )
+        response = await model_request(model, messages, model_settings=settings, model_request_parameters=shown)
         on_accepted()
         if response.text:
             on_text(response.text)

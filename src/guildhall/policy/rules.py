@@ -90,12 +90,8 @@ def judge(action: Action, rules: Iterable[Rule], mode: Mode = "ask") -> Verdict:
         reason = f"the rule {rule.name!r} requires approval, which --strict denies"
         return Verdict(decision="refuse", reason=reason, rule=rule.name)
     timeouts = [rule.timeout for rule in required if rule.timeout is not None]
-    return Verdict(
-        decision="ask",
-        reason=f"the rule {rule.name!r} requires approval",
-        rule=rule.name,
-        timeout=min(timeouts, default=None),
-    )
+    reason, timeout = f"the rule {rule.name!r} requires approval", min(timeouts, default=None)
+    return Verdict(decision="ask", reason=reason, rule=rule.name, timeout=timeout)
 
 
 # Exfiltration risk. A worker that reads private files and untrusted text and reaches the network could be made to send

@@ -122,12 +122,8 @@ async def _carry_out(request: Request, offer: Offer) -> dict[str, Any]:
     if offer.missing is not None:
         raise RpcError(INVALID_PARAMS, offer.missing)
     if request.method not in METHODS:
-        result = await result_of(
-            request,
-            {"name": offer.name, "version": offer.version},
-            {tool.name: tool for tool in offer.tools},
-            offer.call,
-        )
+        server, tools = {"name": offer.name, "version": offer.version}, {tool.name: tool for tool in offer.tools}
+        result = await result_of(request, server, tools, offer.call)
         if offer.worker is not None and request.method in ("initialize", "server/discover"):
             # MCP has a place for capabilities that it does not define.
             result["capabilities"] = {**result["capabilities"], "experimental": {"worker": {}}}
@@ -135,8 +131,4 @@ async def _carry_out(request: Request, offer: Offer) -> dict[str, Any]:
     if offer.worker is None:
         raise RpcError(METHOD_NOT_FOUND, f"{offer.name} has no worker: it does not support {request.method}")
     result = await offer.worker(request.method, request.params)
-    return {
-        "jsonrpc": "2.0",
-        "id": request.id,
-        "result": result,
-    }  # not part of MCP, so that it does not depend on the version
+    return {"jsonrpc": "2.0", "id": request.id, "result": result}  # not of MCP, so it is equal in every version

@@ -112,18 +112,14 @@ class Programs:
         path = self.check_installed(info)
         assert path is not None
         async with self._lock:
-            version = await self._find_version(info, path)
+            version = await self._version(info, path)
         if info.min_version is not None and _version_tuple(version) < _version_tuple(info.min_version):
             text = f"runtime {info.name}: {info.title} {version} at {path} is older than {info.min_version}"
             raise RuntimeOutdated(text, hint=_install_hint(info, "Update it"))
-        return InstalledProgram(
-            path=path,
-            version=version,
-            needed_paths=_find_needed_paths(path, self._search_path),
-            search_path=self._search_path,
-        )
+        paths = _needed_paths(path, self._search_path)
+        return InstalledProgram(path=path, version=version, needed_paths=paths, search_path=self._search_path)
 
-    async def _find_version(self, info: RuntimeInfo, path: Path) -> str:
+    async def _version(self, info: RuntimeInfo, path: Path) -> str:
         if (known := await asyncio.to_thread(self._versions.get, path)) is not None:
             return known
         state = await asyncio.to_thread(file_state, path)
@@ -133,13 +129,12 @@ class Programs:
 
     async def _query_version(self, info: RuntimeInfo, path: Path) -> str:
         try:
-            needed = await asyncio.to_thread(_find_needed_paths, path, self._search_path)
+            needed = await asyncio.to_thread(_needed_paths, path, self._search_path)
             confinement = Confinement(view=View(cwd=Path("/")), env={"PATH": self._search_path}, read_only=needed)
             program = await spawn([str(path), "--version"], confinement)
         except (OSError, ToolUnavailable) as error:
-            raise RuntimeUnusable(
-                f"runtime {info.name}: {path} cannot be started: {error}", hint=_install_hint(info)
-            ) from None
+            text = f"runtime {info.name}: cannot start {path}: {error}"
+            raise RuntimeUnusable(text, hint=_install_hint(info)) from None
         try:
             async with asyncio.timeout(_VERSION_TIMEOUT_S):
                 assert program.process.stdout is not None
@@ -152,10 +147,9 @@ class Programs:
         found = _VERSION.search(output)
         if code != 0 or found is None:
             line = output.strip().partition("\n")[0]
-            problem = f"--version printed {ascii(line[-_MAX_OUTPUT_CHARS:]) if line else 'nothing'}"
-            raise RuntimeUnusable(
-                f"runtime {info.name}: {path} is not {info.title}: {problem}", hint=_install_hint(info)
-            )
+            shown = ascii(line[-_MAX_OUTPUT_CHARS:]) if line else "nothing"
+            text = f"runtime {info.name}: {path} is not {info.title}: --version printed {shown}"
+            raise RuntimeUnusable(text, hint=_install_hint(info))
         return found[0]
 
     @property
@@ -178,9 +172,9 @@ def _version_tuple(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in found.groups()) if found else ()
 
 
-def _find_needed_paths(path: Path, search: str) -> tuple[Path, ...]:
+def _needed_paths(path: Path, search: str) -> tuple[Path, ...]:
     """Return the paths that a program needs: its file, and for a script its installation and its interpreter."""
-    interpreter = _find_interpreter(path, search)
+    interpreter = _interpreter(path, search)
     if interpreter is None:
         return tuple(dict.fromkeys((path, path.resolve())))
     home = Path.home()
@@ -189,7 +183,7 @@ def _find_needed_paths(path: Path, search: str) -> tuple[Path, ...]:
     return tuple(folder for folder in dict.fromkeys(found) if folder not in (*home.parents, home))
 
 
-def _find_interpreter(path: Path, search: str) -> Path | None:
+def _interpreter(path: Path, search: str) -> Path | None:
     with path.open("rb") as program:
         first = program.readline(200)
     if not first.startswith(b"#!"):

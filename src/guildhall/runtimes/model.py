@@ -47,9 +47,8 @@ class Attachment:
 
     def as_dict(self) -> dict[str, Any]:
         """Return metadata and content for the journal. Text stays readable."""
-        content = (
-            {"text": self.data.decode()} if self.is_text else {"data": base64.b64encode(self.data).decode("ascii")}
-        )
+        text = {"text": self.data.decode()} if self.is_text else None
+        content = text or {"data": base64.b64encode(self.data).decode("ascii")}
         return {"name": self.name, "media_type": self.media_type, **content}
 
     @staticmethod
@@ -78,9 +77,7 @@ class Assignment:
     output_schema: Mapping[str, Any] | None = None
     attachments: tuple[Attachment, ...] = ()
     model: str = ""  # the name in the worker file; only programs use it
-    is_conversation: bool = (
-        False  # it goes on after each answer with what the person says next, and never ends by itself
-    )
+    is_conversation: bool = False  # continues with the user's next message after each answer and never ends by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +95,7 @@ class DoorClient:
     name_tool: Callable[[str, str], str]  # returns the program's name for a tool of a server
     on_answer: Callable[[ModelResponse], None]  # gets each recorded model answer
     on_result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # gets the final result
-    is_finished: Callable[[], bool] = lambda: (
-        False
-    )  # is asked before the model: whether there is nothing left to ask it
+    is_finished: Callable[[], bool] = lambda: False  # True if no further model call is needed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,10 +70,8 @@ class PydanticRuntime:
                 problem, output = judge.check(response, final)
                 if problem is None and not assignment.is_conversation:
                     return Outcome(output=output, messages=conversation)
-                refused = final if problem is not None else []
-                replies += [
-                    ToolReturnPart(one.tool_name, problem, one.tool_call_id, outcome="failed") for one in refused
-                ]
+                if problem is not None:
+                    replies += [ToolReturnPart(c.tool_name, problem, c.tool_call_id, outcome="failed") for c in final]
                 if problem is None or (assignment.is_conversation and judge.is_last_try()):
                     judge.reset()
                     replies.append(UserPromptPart(await doors.next_message(f"u{next(messages)}")))
@@ -121,9 +119,7 @@ def request_parameters(assignment: Assignment) -> ModelRequestParameters:
         for tool in assignment.tools
         if not tool.get("native")
     ]
-    native: list[AbstractNativeTool] = [
-        _NATIVE_TOOLS[tool["name"]]() for tool in assignment.tools if tool.get("native")
-    ]
+    native: list[AbstractNativeTool] = [_NATIVE_TOOLS[t["name"]]() for t in assignment.tools if t.get("native")]
     if assignment.output_schema is None:
         return ModelRequestParameters(function_tools=tools, native_tools=native)
     return ModelRequestParameters(

@@ -125,9 +125,8 @@ class ScriptedApp:
         if key not in self._sessions:
             ask = _SourceCaller(self._source_for_worker, caller)
             name = f"{caller.worker}_{caller.ordinal}_"
-            self._sessions[key] = PassthroughSession(
-                ask, content=None, on_error=lambda error: None, id_prefix=name, may_retry=True
-            )
+            session = PassthroughSession(ask, content=None, on_error=lambda error: None, id_prefix=name, may_retry=True)
+            self._sessions[key] = session
         return self._sessions[key]
 
 

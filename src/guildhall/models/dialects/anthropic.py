@@ -11,31 +11,18 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic_ai.messages import (
-    BinaryContent,
-    FinishReason,
-    ModelResponse,
-    ModelResponsePart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-)
+from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ThinkingPart, ToolCallPart
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.models.dialects import base
-from guildhall.models.dialects.base import (
-    CollectedEvent,
-    Conversation,
-    IncompleteAnswer,
-    InvalidMessage,
-    TrimRules,
-    WireRequest,
-)
+from guildhall.models.dialects.base import CollectedEvent, Conversation, IncompleteAnswer, InvalidMessage, WireRequest
 from guildhall.models.dialects.canonical import sort_result_blocks
 from guildhall.models.model import split_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pydantic_ai.messages import FinishReason, ModelResponsePart
 
 
 API = "anthropic"
@@ -137,11 +124,10 @@ def _response_part(block: Mapping[str, Any], place: str) -> ModelResponsePart | 
         case "text":
             return TextPart(base.text(block, "text", place))
         case "tool_use":
-            arguments = block.get("input")
             name, id = base.text(block, "name", place), base.text(block, "id", place)
-            return ToolCallPart(
-                name, arguments if isinstance(arguments, str) else base.as_mapping(arguments, place), id
-            )
+            if not isinstance(arguments := block.get("input"), str):
+                arguments = base.as_mapping(arguments, place)
+            return ToolCallPart(name, arguments, id)
         case "thinking":
             signature = str(block.get("signature") or "") or None
             return ThinkingPart(str(block.get("thinking") or ""), signature=signature, provider_name=API)
@@ -242,10 +228,8 @@ class Anthropic:
         yield _encode_event("ping")
         for index, block in enumerate(answer["content"]):
             deltas = list(_block_deltas(block))
-            opened: dict[str, Any] = (
-                {**block, **{k: v for k, v in _DELTA_FIELDS.items() if k in block}} if deltas else block
-            )
-            yield _encode_event("content_block_start", index=index, content_block=opened)
+            initial = {name: value for name, value in _DELTA_FIELDS.items() if deltas and name in block}
+            yield _encode_event("content_block_start", index=index, content_block={**block, **initial})
             for delta in deltas:
                 yield _encode_event("content_block_delta", index=index, delta=delta)
             yield _encode_event("content_block_stop", index=index)
@@ -277,7 +261,7 @@ class Anthropic:
     def system_prompt(self, body: Mapping[str, Any]) -> str:
         return base.text_content(body, "system")
 
-    def trim(self, body: Mapping[str, Any], rules: TrimRules) -> dict[str, Any]:
+    def trim(self, body: Mapping[str, Any], rules: base.TrimRules) -> dict[str, Any]:
         messages = [left for message, _ in base.objects(body, "messages") if (left := _remove_reminders(message))]
         messages = [_restore_results(message, rules) for message in sort_result_blocks(messages)]
         offered = [tool for tool, _ in base.objects(body, "tools")]
@@ -329,7 +313,7 @@ class Anthropic:
         }
 
 
-def _restore_results(message: Mapping[str, Any], rules: TrimRules) -> Mapping[str, Any]:
+def _restore_results(message: Mapping[str, Any], rules: base.TrimRules) -> Mapping[str, Any]:
     """Replace the tool results of a user message by the recorded results, if they are known."""
     content = message.get("content")
     if not rules.results or message.get("role") != "user" or not isinstance(content, list):
@@ -337,7 +321,7 @@ def _restore_results(message: Mapping[str, Any], rules: TrimRules) -> Mapping[st
     return {**message, "content": [_restore_result(block, rules) for block in cast("list[Any]", content)]}
 
 
-def _restore_result(block: Any, rules: TrimRules) -> Any:
+def _restore_result(block: Any, rules: base.TrimRules) -> Any:
     result = cast("dict[str, Any]", block) if isinstance(block, dict) else {}
     known = rules.results.get(str(result.get("tool_use_id"))) if result.get("type") == "tool_result" else None
     if known is None:
@@ -354,7 +338,7 @@ def _content_block(item: Any) -> dict[str, Any]:
     return {"type": "document" if item.media_type == "application/pdf" else "image", "source": source}
 
 
-def _trim_system(system: Any, rules: TrimRules) -> list[dict[str, Any]]:
+def _trim_system(system: Any, rules: base.TrimRules) -> list[dict[str, Any]]:
     """Return the run's prompt with the cache mark of the program's prompt.
 
     With a Claude login, the provider requires the lines in which the program identifies itself. They stay first.

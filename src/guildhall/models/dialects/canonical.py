@@ -44,13 +44,14 @@ def sort_result_blocks(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[st
         if message.get("role") == "assistant":
             calls = {_block_field(block, "id"): place for place, block in enumerate(blocks)}
         elif blocks:
-            answered = (
-                _block_field(block, "tool_use_id") if _block_field(block, "type") == "tool_result" else None
-                for block in blocks
-            )
+            answered = map(_answered_call, blocks)
             message = {**message, "content": _results_first(blocks, answered, calls)}
         ordered.append(message)
     return ordered
+
+
+def _answered_call(block: Any) -> str | None:
+    return _block_field(block, "tool_use_id") if _block_field(block, "type") == "tool_result" else None
 
 
 def _block_field(block: Any, name: str) -> str:

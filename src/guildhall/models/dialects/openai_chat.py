@@ -8,30 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic_ai.messages import (
-    BinaryContent,
-    FinishReason,
-    ModelResponse,
-    ModelResponsePart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-)
+from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ThinkingPart, ToolCallPart
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.models.dialects import base
-from guildhall.models.dialects.base import (
-    CollectedEvent,
-    Conversation,
-    IncompleteAnswer,
-    InvalidMessage,
-    TrimRules,
-    WireRequest,
-)
+from guildhall.models.dialects.base import CollectedEvent, Conversation, IncompleteAnswer, InvalidMessage, WireRequest
 from guildhall.models.model import split_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pydantic_ai.messages import FinishReason, ModelResponsePart
 
 
 API = "openai-chat"
@@ -138,9 +125,8 @@ def _parse_usage(usage: Mapping[str, Any]) -> RequestUsage:
 
 
 def _message_deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    others = {
-        k: v for k, v in message.items() if k not in ("content", "tool_calls", *_REASONING_FIELDS) and v is not None
-    }
+    fields = ("content", "tool_calls", *_REASONING_FIELDS)
+    others = {name: value for name, value in message.items() if name not in fields and value is not None}
     yield {**others, "content": ""}
     for name in (*_REASONING_FIELDS, "content"):
         for chunk in split_text(message.get(name) or ""):
@@ -219,9 +205,8 @@ class OpenAIChat:
         for delta in _message_deltas(choice["message"]):
             part = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
             yield base.encode_event({**head, "choices": [part]})
-        yield base.encode_event(
-            {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
-        )
+        last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+        yield base.encode_event({**head, "choices": [last]})
         if request.stream_usage:
             yield base.encode_event({**head, "choices": [], "usage": answer.get("usage")})
         yield f"data: {base.DONE}\n\n"
@@ -252,7 +237,7 @@ class OpenAIChat:
         messages = [(m, place) for m, place in base.objects(body, "messages") if m.get("role") in SYSTEM_ROLES]
         return "\n".join(base.text_content(message, "content", place) for message, place in messages)
 
-    def trim(self, body: Mapping[str, Any], rules: TrimRules) -> dict[str, Any]:
+    def trim(self, body: Mapping[str, Any], rules: base.TrimRules) -> dict[str, Any]:
         messages: list[dict[str, Any]] = [{"role": "system", "content": rules.prompt}] if rules.prompt else []
         messages += [m for m, _ in base.objects(body, "messages") if m.get("role") not in SYSTEM_ROLES]
         tools = [

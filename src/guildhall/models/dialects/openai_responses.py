@@ -14,14 +14,7 @@ from pydantic_ai.messages import BinaryContent, ModelResponse, ModelResponsePart
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.models.dialects import base
-from guildhall.models.dialects.base import (
-    CollectedEvent,
-    Conversation,
-    IncompleteAnswer,
-    InvalidMessage,
-    TrimRules,
-    WireRequest,
-)
+from guildhall.models.dialects.base import CollectedEvent, Conversation, IncompleteAnswer, InvalidMessage, WireRequest
 from guildhall.models.dialects.openai_chat import SYSTEM_ROLES, openai_error
 from guildhall.models.model import split_text
 
@@ -130,11 +123,8 @@ def _answer_events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "response.in_progress", "response": head}
     for index, item in enumerate(answer["output"]):
         place = {"item_id": item.get("id"), "output_index": index}
-        opened = (
-            {**item, "status": "in_progress", **_INITIAL_FIELDS[kind]}
-            if (kind := item.get("type")) in _INITIAL_FIELDS
-            else item
-        )
+        kind = item.get("type")
+        opened = {**item, "status": "in_progress", **_INITIAL_FIELDS[kind]} if kind in _INITIAL_FIELDS else item
         yield {"type": "response.output_item.added", "output_index": index, "item": opened}
         if kind == "message":
             yield from _message_events(item, place)
@@ -167,9 +157,7 @@ class OpenAIResponses:
     def parse_request(self, body: Mapping[str, Any]) -> WireRequest:
         for stored in ("previous_response_id", "conversation"):
             if body.get(stored) is not None:
-                raise InvalidMessage(
-                    f"{stored}: nothing is stored here; send the whole conversation as `input`", stored
-                )
+                raise InvalidMessage(f"{stored}: not supported; send the whole conversation as `input`", stored)
         conversation = Conversation()
         if instructions := base.text_content(body, "instructions"):
             conversation.add_system(instructions)
@@ -253,7 +241,7 @@ class OpenAIResponses:
         prompts = [base.text_content(i, "content", place) for i, place in items if i.get("role") in SYSTEM_ROLES]
         return "\n".join([base.text_content(body, "instructions"), *prompts])
 
-    def trim(self, body: Mapping[str, Any], rules: TrimRules) -> dict[str, Any]:
+    def trim(self, body: Mapping[str, Any], rules: base.TrimRules) -> dict[str, Any]:
         tools = [left for tool, place in base.objects(body, "tools") if (left := _trim_tool(tool, place, rules))]
         trimmed = {**body, "instructions": rules.prompt, "tools": tools}
         if isinstance(body.get("input"), list):
@@ -271,7 +259,7 @@ class OpenAIResponses:
         return sent
 
 
-def _trim_tool(tool: Mapping[str, Any], place: str, rules: TrimRules) -> dict[str, Any] | None:
+def _trim_tool(tool: Mapping[str, Any], place: str, rules: base.TrimRules) -> dict[str, Any] | None:
     """Return a tool or a namespace with only the run's tools, or None if it has none of them."""
     if tool.get("type") == "function":
         return rules.define_tool(tool, "parameters") if base.tool_name(tool) in rules.tools else None
@@ -374,16 +362,9 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[list[ToolDefinition], dict[str
 def _response_items(request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[dict[str, Any]]:
     for index, part in enumerate(response.parts):
         if isinstance(part, TextPart) and part.content:
-            content: list[dict[str, Any]] = [
-                {"type": "output_text", "text": part.content, "annotations": [], "logprobs": []}
-            ]
-            yield {
-                "id": f"msg_{answer_id}_{index}",
-                "type": "message",
-                "role": "assistant",
-                "status": "completed",
-                "content": content,
-            }
+            block: dict[str, Any] = {"type": "output_text", "text": part.content, "annotations": [], "logprobs": []}
+            head = {"id": f"msg_{answer_id}_{index}", "type": "message", "role": "assistant"}
+            yield {**head, "status": "completed", "content": [block]}
         elif isinstance(part, ToolCallPart):
             space, name = request.namespaces.get(part.tool_name, (None, part.tool_name))
             yield {

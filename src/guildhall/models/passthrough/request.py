@@ -181,21 +181,14 @@ async def count_tokens(
                 answer += chunk[: _MAX_ERROR_BYTES - len(answer)]
     except ConnectionLost as error:
         raise build_error(NotReachable, upstream.name, upstream.redact(str(error))) from None
-    return (
-        response.status,
-        forwarded_headers(response.headers),
-        upstream.redact(answer.decode("utf-8", "replace")).encode(),
-    )
+    data = upstream.redact(answer.decode("utf-8", "replace")).encode()
+    return response.status, forwarded_headers(response.headers), data
 
 
 def _request_headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str, str]:
     """Return the program's headers with the key or login of the hall."""
-    sent = {
-        **forwarded_headers(headers),
-        **upstream.headers,
-        "accept-encoding": "identity",
-        "content-type": "application/json",
-    }
+    fixed = {"accept-encoding": "identity", "content-type": "application/json"}
+    sent = {**forwarded_headers(headers), **upstream.headers, **fixed}
     if upstream.has_login:
         betas = [part.strip() for part in sent.get("anthropic-beta", "").split(",") if part.strip()]
         sent["anthropic-beta"] = ",".join(betas if LOGIN_BETA in betas else [*betas, LOGIN_BETA])
@@ -204,10 +197,8 @@ def _request_headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str
 
 def forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that are meant for the other end."""
-    named = [(name.lower(), value) for name, value in headers.items()]
-    forwarded = [
-        pair for pair in named if pair[0] not in _DROPPED_HEADERS and not pair[0].startswith(_DROPPED_PREFIXES)
-    ]
+    lower = [(name.lower(), value) for name, value in headers.items()]
+    forwarded = [(n, value) for n, value in lower if n not in _DROPPED_HEADERS and not n.startswith(_DROPPED_PREFIXES)]
     return dict(forwarded[:_MAX_HEADERS])
 
 

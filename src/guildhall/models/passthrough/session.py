@@ -149,9 +149,7 @@ class PassthroughSession:
 
     def _is_side_request(self, dialect: Dialect, body: Mapping[str, Any]) -> bool:
         """Return True if the run's prompt is missing, so that the request is the program's own."""
-        return self._content is not None and _collapse_spaces(self._content.prompt) not in _collapse_spaces(
-            dialect.system_prompt(body)
-        )
+        return self._content is not None and _words(self._content.prompt) not in _words(dialect.system_prompt(body))
 
     def _answer_side_request(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
         """Return a fixed answer, for example to a request for a title.
@@ -216,10 +214,9 @@ class PassthroughSession:
         self, dialect: Dialect, request: WireRequest, body: Mapping[str, Any], headers: Mapping[str, str], query: str
     ) -> Reply:
         step = sum(1 for message in request.messages if message.kind == "response")
-        fields = ("part_kind", "content", "tool_name", "tool_call_id", "args")  # equal when the question is repeated
-        question = fingerprint(
-            [[repr(getattr(part, name, None)) for name in fields] for part in request.messages[-1].parts]
-        )
+        fields = ("part_kind", "content", "tool_name", "tool_call_id", "args")  # equal if the question is repeated
+        parts = request.messages[-1].parts
+        question = fingerprint([[repr(getattr(part, name, None)) for name in fields] for part in parts])
         key = self._call_key(f"m{step + 1}", question, request.messages)
         if (call := self._calls.get(key)) is not None:
             return await self._wait_for_answer(dialect, request, call, key)
@@ -279,10 +276,8 @@ class PassthroughSession:
         if not sent.has_started and sent.answer_headers is not None:
             is_stream = sent.answer_headers.get("content-type", "").startswith("text/event-stream")
             if is_stream == request.stream:
-                kind = _EVENTS if request.stream else _JSON
-                return Reply(
-                    status=200, headers={**kind, **sent.answer_headers}, body=_iterate([bytes(sent.held_bytes)])
-                )
+                headers = {**(_EVENTS if is_stream else _JSON), **sent.answer_headers}
+                return Reply(status=200, headers=headers, body=_iterate([bytes(sent.held_bytes)]))
         return _render(dialect, request, self._program_names(call.task.result()), f"{self._id_prefix}{key}")
 
     async def _stream_body(self, dialect: Dialect, call: _Call, first: bytes) -> AsyncGenerator[bytes]:
@@ -306,9 +301,8 @@ class PassthroughSession:
             return Reply(status=status, headers={**_JSON, **headers, **self._retry_headers}, body=_iterate([body]))
         status, after = (error.status, error.retry_after) if isinstance(error, ModelFailed) else (None, None)
         more = {} if after is None else {"retry-after-ms": str(int(after * 1000))}
-        return _json_reply(
-            status or 400, dialect.error_body(status or 400, _error_text(error)), {**self._retry_headers, **more}
-        )
+        body = dialect.error_body(status or 400, _error_text(error))
+        return _json_reply(status or 400, body, {**self._retry_headers, **more})
 
     def _restore_names(self, response: ModelResponse) -> ModelResponse:
         return response if self._content is None else rename_tools(response, self._content.names)
@@ -344,5 +338,5 @@ def _error_text(error: BaseException) -> str:
     return str(error) if isinstance(error, GuildError) else f"internal error: {type(error).__name__}"
 
 
-def _collapse_spaces(text: str) -> str:
+def _words(text: str) -> str:
     return " ".join(text.split())

@@ -317,9 +317,7 @@ def _build_response(name: str, answer: Answer, query: Query, captured: Mapping[s
     parts: list[ModelResponsePart] = []
     if answer.say is not None:
         parts.append(TextPart(answer.say))
-    calls: list[tuple[str, Any]] = [
-        (call.call, substitute(call.arguments or {}, captured)) for call in answer.all_calls
-    ]
+    calls: list[tuple[str, Any]] = [(c.call, substitute(c.arguments or {}, captured)) for c in answer.all_calls]
     if answer.output is not None:
         if query.parameters.output_tools:
             calls.append((query.parameters.output_tools[0].name, answer.output))

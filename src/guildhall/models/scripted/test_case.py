@@ -86,9 +86,7 @@ class Case(Strict):
     max_tokens: PositiveInt | None = None
     max_budget_usd: PositiveFloat | None = None
     budget: PositiveFloat | None = None
-    files: dict[str, str | None] = Field(
-        default_factory=dict[str, str | None]
-    )  # before the run; None if the file is missing
+    files: dict[str, str | None] = Field(default_factory=dict[str, str | None])  # before the run; None if missing
     answers: list[Reply] = Field(default_factory=list[Reply])
     shown: dict[str, PromptSnapshot] = Field(default_factory=dict[str, PromptSnapshot])
     status: Literal["completed", "failed"] = "completed"

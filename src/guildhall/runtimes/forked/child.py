@@ -18,13 +18,13 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.forked.protocol import (
     MAX_LINE_BYTES,
+    CallModel,
+    CallTool,
     Done,
     Failed,
-    ModelRequestMessage,
+    NextMessage,
     Reply,
     Start,
-    ToolRequestMessage,
-    UserRequestMessage,
     decode_message,
 )
 from guildhall.runtimes.forked.server import BROKE, DONE, HALL_GONE, OUT_OF_MEMORY
@@ -55,17 +55,15 @@ class SocketDoors:
     ) -> ModelResponse:
         known = next((n for n in range(len(messages), 0, -1) if messages[n - 1].kind == "response"), 1)
         new: list[ModelRequest] = [message for message in messages[known:] if message.kind == "request"]
-        return await self._ask(
-            ModelRequestMessage(id=next(self._numbers), key=key, after=known, requests=new), "response"
-        )
+        return await self._ask(CallModel(id=next(self._numbers), key=key, after=known, requests=new), "response")
 
     async def call_tool(self, call: ToolCall) -> ToolResult:
-        return ToolResult.from_dict(await self._ask(ToolRequestMessage(id=next(self._numbers), key=call.key), "result"))
+        return ToolResult.from_dict(await self._ask(CallTool(id=next(self._numbers), key=call.key), "result"))
 
     async def next_message(self, key: str) -> str:
-        return await self._ask(UserRequestMessage(id=next(self._numbers), key=key), "words")
+        return await self._ask(NextMessage(id=next(self._numbers), key=key), "words")
 
-    async def _ask(self, line: ModelRequestMessage | ToolRequestMessage | UserRequestMessage, field: str) -> Any:
+    async def _ask(self, line: CallModel | CallTool | NextMessage, field: str) -> Any:
         """Send a request and return this field of the reply. Raise HallGone if the reply does not have it."""
         loop = asyncio.get_running_loop()
         answer = self._pending[line.id] = loop.create_future()
@@ -160,9 +158,9 @@ async def _practice_run(schema: dict[str, Any] | None, last: ModelResponse) -> N
     writer.write(Start(system_prompt="Be.", first_message="Go.", tools=[_TOOL], output_schema=schema).encode())
     while line := await reader.readline():
         match decode_message(line):
-            case ModelRequestMessage(id=number, after=after):
+            case CallModel(id=number, after=after):
                 writer.write(Reply(id=number, response=_CALL if after == 1 else last).encode())
-            case ToolRequestMessage(id=number):
+            case CallTool(id=number):
                 writer.write(Reply(id=number, result=ToolResult.of("It is there.").as_dict()).encode())
             case _:
                 break

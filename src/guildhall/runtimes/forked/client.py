@@ -116,10 +116,8 @@ class ForkServer:
                     return await server.spawn(memory_bytes, self._timeout_s)
             except _ServerDied:
                 last_output = server.last_output
-        raise RuntimeFailed(
-            f"cannot start a process for the run: the fork server exited {_MAX_STARTS} times",
-            hint=last_output or None,
-        )
+        text = f"cannot start a process for the run: the fork server exited {_MAX_STARTS} times"
+        raise RuntimeFailed(text, hint=last_output or None)
 
     async def end(self, child: ChildProcess, grace_s: float = 0) -> int | None:
         """Kill a process and return its exit status, or None if it is unknown.

@@ -56,7 +56,7 @@ class Start(_Message):
         return Assignment(**fields)
 
 
-class ModelRequestMessage(_Message):
+class CallModel(_Message):
     """A model call: the new requests of the conversation, after the `after` messages that the hall has."""
 
     door: Literal["model"] = "model"
@@ -66,7 +66,7 @@ class ModelRequestMessage(_Message):
     requests: list[ModelRequest]
 
 
-class ToolRequestMessage(_Message):
+class CallTool(_Message):
     """A tool call that is part of a model answer."""
 
     door: Literal["tool"] = "tool"
@@ -74,7 +74,7 @@ class ToolRequestMessage(_Message):
     key: _Key
 
 
-class UserRequestMessage(_Message):
+class NextMessage(_Message):
     """A request for the next message of the user."""
 
     door: Literal["said"] = "said"
@@ -106,7 +106,7 @@ class Reply(_Message):
     text: str | None = None  # the message of the user
 
 
-_AnyMessage = ModelRequestMessage | ToolRequestMessage | UserRequestMessage | Done | Failed
+_AnyMessage = CallModel | CallTool | NextMessage | Done | Failed
 _ANY_MESSAGE: TypeAdapter[_AnyMessage] = TypeAdapter(Annotated[_AnyMessage, Field(discriminator="door")])
 
 

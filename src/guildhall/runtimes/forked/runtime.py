@@ -19,12 +19,12 @@ from pydantic_ai.messages import ModelMessage, ToolCallPart
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed
 from guildhall.runtimes.forked.protocol import (
     MAX_LINE_BYTES,
+    CallModel,
+    CallTool,
     Failed,
-    ModelRequestMessage,
+    NextMessage,
     Reply,
     Start,
-    ToolRequestMessage,
-    UserRequestMessage,
     decode_message,
 )
 from guildhall.runtimes.forked.server import OUT_OF_MEMORY
@@ -155,19 +155,17 @@ class _DoorService:
                 except (ValueError, RecursionError):
                     raise _ProcessDied(f"sent an invalid message and was ended: {line[:100]!r}") from None
                 match message:
-                    case ModelRequestMessage():
+                    case CallModel():
                         if self._is_model_busy or message.after != len(self._conversation):
                             raise _ProcessDied("called the model out of turn and was ended")
                         self._is_model_busy = True
                         self._conversation.extend(message.requests)
                         self._start(self._answer_model(message))
-                    case ToolRequestMessage(id=number, key=key):
+                    case CallTool(id=number, key=key):
                         if (call := self._open_calls.pop(key, None)) is None:
-                            raise _ProcessDied(
-                                f"made a call that no model answer contains ({key[:100]!r}) and was ended"
-                            )
+                            raise _ProcessDied(f"made a call without a model answer ({key[:100]!r}) and was ended")
                         self._start(self._answer_tool(number, call))
-                    case UserRequestMessage():
+                    case NextMessage():
                         self._check_turn()
                         self._message_task = self._start(self._answer_message(message))
                     case Failed(message=text, hint=hint):
@@ -199,7 +197,7 @@ class _DoorService:
             if not self._failure.done():
                 self._failure.set_exception(error)
 
-    async def _answer_model(self, asked: ModelRequestMessage) -> Reply:
+    async def _answer_model(self, asked: CallModel) -> Reply:
         response = await self._doors.call_model(asked.key, self._conversation, self._parameters)
         self._conversation.append(response)
         self._is_model_busy = False
@@ -210,14 +208,12 @@ class _DoorService:
     def _check_turn(self) -> None:
         """Raise _ProcessDied unless the process may request the user's next message, once after each answer."""
         length = len(self._conversation)
-        in_turn = (
-            self._assignment.is_conversation and not self._is_model_busy and self._conversation[-1].kind == "response"
-        )
-        if not in_turn or self._message_after == length:
+        is_turn = not self._is_model_busy and self._conversation[-1].kind == "response"
+        if not (self._assignment.is_conversation and is_turn) or self._message_after == length:
             raise _ProcessDied("requested the user's next message out of turn and was ended")
         self._message_after = length
 
-    async def _answer_message(self, listened: UserRequestMessage) -> Reply:
+    async def _answer_message(self, listened: NextMessage) -> Reply:
         return Reply(id=listened.id, text=await self._doors.next_message(listened.key))
 
     async def _answer_tool(self, number: int, call: ToolCall) -> Reply:

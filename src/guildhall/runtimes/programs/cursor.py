@@ -41,11 +41,8 @@ class Cursor(Driver):
             hint = f"Create a key in Cursor's settings: export {KEY}=..."
             raise ModelUnusable(f"runtime cursor needs {KEY}, which is not set", hint=hint)
         check_attachments(self.info, assignment)
-        words = (
-            f"{assignment.system_prompt}\n\n{message_text(assignment)}"
-            if self._next_message is None
-            else self._next_message
-        )
+        first = f"{assignment.system_prompt}\n\n{message_text(assignment)}"
+        words = first if self._next_message is None else self._next_message
         words = words.replace("\0", "").encode(errors="replace").decode()  # valid on a command line
         if len(words.encode()) > _MAX_PROMPT_BYTES:
             text = f"runtime cursor: prompt and message are longer than {_MAX_PROMPT_BYTES:,} bytes"

@@ -162,17 +162,12 @@ class _Exchange:
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def client(self) -> DoorClient:
-        result = None if self._schema is None else self._on_result
-        return DoorClient(
-            name_tool=self._driver.tool_name, on_answer=self._on_answer, on_result=result, is_finished=self._is_finished
-        )
+        names, result = self._driver.tool_name, None if self._schema is None else self._on_result
+        return DoorClient(name_tool=names, on_answer=self._on_answer, on_result=result, is_finished=self._is_finished)
 
     async def outcome(self, started: Program, access: DoorAccess) -> Outcome | None:
         """Return the outcome, or None if the program must be restarted. Raise the error that ended the run."""
-        tasks = [
-            asyncio.create_task(self._follow_lines(started)),
-            asyncio.create_task(self._watch_idle(started, access)),
-        ]
+        tasks = [asyncio.create_task(task) for task in (self._follow_lines(started), self._watch_idle(started, access))]
         try:
             await asyncio.wait({self._outcome, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             if self._outcome.done():
@@ -257,9 +252,8 @@ class _Exchange:
         if self._is_conversation and (problem is None or self._judge.is_last_try()):
             return self._send(started, await self._wait_for_message())
         if problem is None:
-            self._set_outcome(
-                Outcome(output=f"{self._cut_text}{output}" if self._schema is None else output, messages=())
-            )
+            text = f"{self._cut_text}{output}" if self._schema is None else output
+            self._set_outcome(Outcome(output=text, messages=()))
             return False
         self._record_miss(problem)
         return self._send(started, problem)
