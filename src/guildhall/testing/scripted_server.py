@@ -16,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import uvicorn
 
@@ -65,8 +65,7 @@ class Exchange:
     answered: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Caller:
+class Caller(NamedTuple):
     """The worker and the run that a request belongs to."""
 
     worker: str

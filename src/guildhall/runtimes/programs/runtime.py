@@ -102,15 +102,20 @@ class ProgramRuntime:
     async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
         driver = self._driver()
         installed = await self._programs.find(driver.info)
-        talk = _Exchange(assignment, driver, self._idle_timeout_s, doors)
-        access = doors.register(talk.client())
+        exchange = _Exchange(assignment, driver, self._idle_timeout_s, doors)
+        access = doors.register(exchange.client())
         try:
-            return await self._execute(assignment, driver, installed, talk, access)
+            return await self._execute(assignment, driver, installed, exchange, access)
         finally:
             access.close()
 
     async def _execute(
-        self, assignment: Assignment, driver: Driver, installed: InstalledProgram, talk: _Exchange, access: DoorAccess
+        self,
+        assignment: Assignment,
+        driver: Driver,
+        installed: InstalledProgram,
+        exchange: _Exchange,
+        access: DoorAccess,
     ) -> Outcome:
         provider, _, name = assignment.model.rpartition(":")
         model = "" if provider in ("script", "replay") or name == "auto" else name  # the provider's name of it
@@ -129,7 +134,7 @@ class ProgramRuntime:
                     opened.push_async_callback(serving.close, 0)
                     opened.push_async_callback(started.end)  # before the doors are closed
                     try:
-                        outcome = await talk.outcome(started, access)
+                        outcome = await exchange.outcome(started, access)
                     except RuntimeCrashed:
                         await started.end()
                         await access.wait_for_calls()  # so that the next process finds them recorded
@@ -145,14 +150,14 @@ class ProgramRuntime:
 class _Exchange:
     """The exchange between a program, its model and the user, until the run has an output."""
 
-    def __init__(self, assignment: Assignment, driver: Driver, quiet: float, doors: Doors) -> None:
+    def __init__(self, assignment: Assignment, driver: Driver, idle_timeout_s: float, doors: Doors) -> None:
         self._doors = doors
         self._message_numbers = count(1)
         self._is_waiting = False
         self._is_conversation = assignment.is_conversation
         self._schema = assignment.output_schema
         self._driver = driver
-        self._idle_timeout_s = quiet
+        self._idle_timeout_s = idle_timeout_s
         self._judge = OutputJudge(assignment.output_schema)
         self._last_answer: ModelResponse | None = None
         self._cut_text = ""  # of earlier truncated answers that the program continued
