@@ -66,13 +66,9 @@ class ModelLedger(Protocol):
 
     def find_answer(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
-    ) -> ModelResponse | None:
-        """Return the recorded answer of this call, or None."""
-        ...
+    ) -> ModelResponse | None: ...
 
-    def count_failures(self, key: str) -> int:
-        """Return how often this call has failed."""
-        ...
+    def count_failures(self, key: str) -> int: ...
 
     async def reserve(
         self, key: str, input_tokens: int, price: Callable[[int], float | None]

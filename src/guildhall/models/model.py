@@ -43,7 +43,6 @@ class Query:
 
     @property
     def step(self) -> int:
-        """Return the number of answers in the conversation."""
         return sum(1 for message in self.messages if message.kind == "response")
 
 
@@ -67,9 +66,7 @@ class Source(Protocol):
     @property
     def name(self) -> str: ...
 
-    def cost(self, usage: RequestUsage) -> float | None:
-        """Return the cost in dollars, or None if the model has no price."""
-        ...
+    def cost(self, usage: RequestUsage) -> float | None: ...
 
     def accepts(self, media_type: str) -> bool:
         """Return True if the model accepts a file of this type (an image or a PDF)."""

@@ -99,7 +99,6 @@ def build_error(
 
 
 def provider_message(body: Any) -> str | None:
-    """Return the message in the body of an error, or None."""
     while isinstance(body, dict):
         error = cast("dict[str, Any]", body)
         body = error.get("error", error.get("message"))

@@ -95,7 +95,6 @@ def cost(provider: str, model: str, usage: AbstractUsage) -> float | None:
 
 
 def has_price(provider: str, model: str) -> bool:
-    """Return True if the price list has the model."""
     from genai_prices import Usage
 
     return cost(provider, model, Usage(input_tokens=1000, output_tokens=1000)) is not None
@@ -376,7 +375,6 @@ def _call_settings(model: Model[Any], query: Query) -> ModelSettings:
 
 
 def _event_text(event: Any) -> str | None:
-    """Return the answer text in an event, or None."""
     from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 
     if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):

@@ -115,7 +115,6 @@ class Risk:
 
     @property
     def text(self) -> str:
-        """Return the risk as one line for the user."""
         if not self.outward:
             return "none (no network access)"
         if not self.reads_private:

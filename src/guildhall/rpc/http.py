@@ -97,7 +97,6 @@ def _host_name(url: str) -> str | None:
 
 
 def check_json_post(method: str, headers: Headers) -> None:
-    """Raise HttpError if a request is not a POST of JSON."""
     if method != "POST":
         has_body = headers.get("content-length") is not None or headers.get("transfer-encoding") is not None
         raise HttpError(405, "messages are sent with POST", (b"allow", b"POST"), has_body=has_body)

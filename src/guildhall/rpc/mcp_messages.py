@@ -53,7 +53,6 @@ class Request(jsonrpc.Request):
 
     @property
     def call_id(self) -> str | None:
-        """Return the client's id of the tool call, or None."""
         return next((one for one in map(_meta(self).get, _CALL_IDS) if isinstance(one, str) and one), None)
 
 

@@ -85,7 +85,6 @@ class Programs:
         return other
 
     def locate(self, info: RuntimeInfo) -> Path | None:
-        """Return the path of the program of a runtime, or None."""
         if named := self._environ.get(info.variable):
             return Path(named).expanduser().absolute()
         package, inside = _BUNDLED.get(info.name, ("", ""))

@@ -63,7 +63,6 @@ def is_media(media_type: str) -> bool:
 
 
 def attachment_label(described: Mapping[str, Any]) -> str:
-    """Return one line for a described attachment."""
     return f"[{described['media_type']}, {described['bytes']:,} bytes] {described['name']}"
 
 
@@ -126,9 +125,7 @@ class Doors(Protocol):
 class HttpDoors(Doors, Protocol):
     """Doors that a program can also use over HTTP."""
 
-    def register(self, client: DoorClient) -> DoorAccess:
-        """Give a program access until it is closed."""
-        ...
+    def register(self, client: DoorClient) -> DoorAccess: ...
 
 
 class Runtime(Protocol):

@@ -197,12 +197,10 @@ class ScriptedServer:
 
     @property
     def anthropic_url(self) -> str:
-        """Return the base URL for Anthropic clients."""
         return f"{self.url}/anthropic"
 
     @property
     def openai_url(self) -> str:
-        """Return the base URL for OpenAI clients."""
         return f"{self.url}/openai/v1"
 
     @property

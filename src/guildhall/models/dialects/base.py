@@ -290,9 +290,7 @@ class Dialect(Protocol):
 
     def build_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]: ...
 
-    def stream_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        """Yield the answer as server-sent events."""
-        ...
+    def stream_answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]: ...
 
     def error_body(self, status: int, message: str, param: str | None = None) -> dict[str, Any]: ...
 
@@ -434,7 +432,6 @@ def build_response(
 
 
 def call_names(response: ModelResponse) -> dict[str, str]:
-    """Return the tool names of the calls in an answer by call id."""
     return {call.tool_call_id: call.tool_name for call in tool_calls(response)}
 
 

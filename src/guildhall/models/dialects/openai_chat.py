@@ -112,15 +112,18 @@ def _response_parts(message: Mapping[str, Any]) -> Iterator[ModelResponsePart]:
         yield ToolCallPart(name, base.text(function, "arguments", place, default="{}"), id)
 
 
-def _parse_usage(usage: Mapping[str, Any]) -> RequestUsage:
-    cached = base.optional_mapping(usage, "prompt_tokens_details")
-    thought = base.optional_mapping(usage, "completion_tokens_details")
-    sent = base.token_count(usage.get("prompt_tokens"))
+def openai_usage(usage: Mapping[str, Any], sent: str, written: str) -> RequestUsage:
+    """Convert the usage. `sent` and `written` are the fields of the input tokens and output tokens."""
+    cached = base.optional_mapping(usage, f"{sent}_details")
+    reasoning = base.optional_mapping(usage, f"{written}_details")
+    input_tokens = base.token_count(usage.get(sent))
+    read = min(input_tokens, base.token_count(cached.get("cached_tokens")))
     return RequestUsage(
-        input_tokens=sent,
-        cache_read_tokens=min(sent, base.token_count(cached.get("cached_tokens"))),
-        output_tokens=base.token_count(usage.get("completion_tokens")),
-        output_reasoning_tokens=base.token_count(thought.get("reasoning_tokens")),
+        input_tokens=input_tokens,
+        cache_read_tokens=read,
+        cache_write_tokens=min(input_tokens - read, base.token_count(cached.get("cache_write_tokens"))),
+        output_tokens=base.token_count(usage.get(written)),
+        output_reasoning_tokens=base.token_count(reasoning.get("reasoning_tokens")),
     )
 
 
@@ -229,7 +232,7 @@ class OpenAIChat:
             raise IncompleteAnswer
         parts = list(_response_parts(base.mapping(choices[0], "message")))
         called = any(isinstance(part, ToolCallPart) for part in parts)
-        usage = _parse_usage(base.optional_mapping(answer, "usage"))
+        usage = openai_usage(base.optional_mapping(answer, "usage"), "prompt_tokens", "completion_tokens")
         finish = _FINISH_REASONS.get(reason, "tool_call" if called else "stop")
         return base.build_response(answer, parts, API, "openai", usage, finish)
 
@@ -298,7 +301,6 @@ def _decode_file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
 
 
 def _rename_calls(answer: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return an answer with the given names of the tools that it calls."""
     choice = answer["choices"][0]
     calls = [
         {**call, "function": {**call["function"], "name": names.get(call.get("id"), call["function"].get("name"))}}

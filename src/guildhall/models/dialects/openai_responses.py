@@ -11,11 +11,10 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_ai.messages import BinaryContent, ModelResponse, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
-from pydantic_ai.usage import RequestUsage
 
 from guildhall.models.dialects import base
 from guildhall.models.dialects.base import CollectedEvent, Conversation, IncompleteAnswer, InvalidMessage, WireRequest
-from guildhall.models.dialects.openai_chat import SYSTEM_ROLES, openai_error
+from guildhall.models.dialects.openai_chat import SYSTEM_ROLES, openai_error, openai_usage
 from guildhall.models.model import split_text
 
 if TYPE_CHECKING:
@@ -99,22 +98,7 @@ def _tool_name(item: Mapping[str, Any], place: str) -> str:
 
 
 def qualified_name(space: str, name: str) -> str:
-    """Return the name of a tool with its namespace."""
     return f"{space.removesuffix('__')}__{name}"
-
-
-def _parse_usage(usage: Mapping[str, Any]) -> RequestUsage:
-    cached = base.optional_mapping(usage, "input_tokens_details")
-    thought = base.optional_mapping(usage, "output_tokens_details")
-    sent = base.token_count(usage.get("input_tokens"))
-    read = min(sent, base.token_count(cached.get("cached_tokens")))
-    return RequestUsage(
-        input_tokens=sent,
-        cache_read_tokens=read,
-        cache_write_tokens=min(sent - read, base.token_count(cached.get("cache_write_tokens"))),
-        output_tokens=base.token_count(usage.get("output_tokens")),
-        output_reasoning_tokens=base.token_count(thought.get("reasoning_tokens")),
-    )
 
 
 def _answer_events(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -232,7 +216,7 @@ class OpenAIResponses:
         why = base.optional_mapping(answer, "incomplete_details").get("reason")
         called = any(isinstance(part, ToolCallPart) for part in parts)
         cut = "content_filter" if why == "content_filter" else "length"
-        usage = _parse_usage(base.optional_mapping(answer, "usage"))
+        usage = openai_usage(base.optional_mapping(answer, "usage"), "input_tokens", "output_tokens")
         finish = cut if status == "incomplete" else "tool_call" if called else "stop"
         return base.build_response(answer, parts, API, "openai", usage, finish)
 

@@ -186,7 +186,6 @@ async def count_tokens(
 
 
 def _request_headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str, str]:
-    """Return the program's headers with the key or login of the hall."""
     fixed = {"accept-encoding": "identity", "content-type": "application/json"}
     sent = {**forwarded_headers(headers), **upstream.headers, **fixed}
     if upstream.has_login:

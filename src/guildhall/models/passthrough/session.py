@@ -116,7 +116,6 @@ class PassthroughSession:
         return tuple(call.task for call in self._calls.values())
 
     def close(self) -> None:
-        """Cancel all running calls."""
         for task in self.active_calls():
             task.cancel()
 
@@ -265,7 +264,6 @@ class PassthroughSession:
         call.chunks.put_nowait(None)
 
     async def _wait_for_answer(self, dialect: Dialect, request: WireRequest, call: _Call, key: str) -> Reply:
-        """Return the whole answer after it was recorded."""
         await asyncio.wait([call.task])  # the call continues if this request is cancelled
         if call.task.cancelled():
             return error_reply(dialect, 503, "the run has ended or was paused")

@@ -183,7 +183,6 @@ class Script(Strict):
         return self.workers.get(worker, self.workers.get(ANY_WORKER))
 
     def find_run(self, worker: str, ordinal: int) -> list[Answer] | None:
-        """Return the answers of a run of a worker, or None."""
         runs = self.find_runs(worker) or []
         if ordinal < len(runs):
             return runs[ordinal]
@@ -237,7 +236,6 @@ class ScriptSource:
         return _build_response(self.name, answer, query, captured_values(patterns, query.messages))
 
     def _find_answer(self, query: Query) -> Answer:
-        """Return the answer for the step and the attempt of a query."""
         run = self._find_run(query)
         failures: list[Answer] = []
         step = 0

@@ -88,7 +88,6 @@ class SocketDoors:
 
 
 async def execute_run(connection: socket.socket) -> None:
-    """Read the assignment, execute it and send the result."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
     try:
         if not (line := await reader.readline()):

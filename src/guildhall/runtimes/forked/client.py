@@ -100,7 +100,6 @@ class ForkServer:
 
     @property
     def pids(self) -> list[int]:
-        """Return the process ids of the server and its children."""
         return [] if self._server is None else self._server.pids
 
     async def spawn(self, memory_bytes: int) -> ChildProcess:
@@ -140,7 +139,6 @@ class ForkServer:
             return await child.wait()
 
     async def close(self) -> None:
-        """Stop the server and all its processes."""
         self._is_closed = True
         if self._server is not None:
             server, self._server = self._server, None

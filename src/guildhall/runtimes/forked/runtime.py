@@ -221,7 +221,6 @@ class _DoorService:
 
 
 def _check_output(output: Any) -> Any:
-    """Return the output if it can be recorded."""
     try:
         json.dumps(output, allow_nan=False)
     except (ValueError, RecursionError):

@@ -127,7 +127,7 @@ class _ForkServer:
         return number, status
 
     def _kill_orphans(self) -> None:
-        """Kill processes that a child has left behind, in any session."""
+        """Kill the orphans of a child, in any session."""
         known = {pid for _, pid in self._children.values()}
         while strays := [pid for pid in _child_pids() if pid not in known]:
             for pid in strays:

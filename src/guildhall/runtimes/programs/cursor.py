@@ -33,7 +33,6 @@ class Cursor(Driver):
     info = RUNTIMES["cursor"]
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """`environ` contains the user's key."""
         self._key = environ.get(KEY, "")
 
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:

@@ -79,7 +79,6 @@ class Program:
                 self._tail.append(line.decode(errors="replace"))
 
     def write(self, data: bytes) -> None:
-        """Write to standard input if it is still open."""
         stdin = self._confined.process.stdin
         if stdin is not None and not stdin.is_closing():
             with contextlib.suppress(OSError):

@@ -281,7 +281,6 @@ class _Exchange:
         return data is None
 
     async def _watch_idle(self, started: Program, access: DoorAccess) -> None:
-        """Raise an error when the program is idle for too long."""
         while True:
             await asyncio.sleep(self._idle_timeout_s / _IDLE_CHECKS)
             if access.has_calls() or self._is_waiting:
