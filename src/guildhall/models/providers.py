@@ -1,4 +1,4 @@
-"""Provider source: asks any model that pydantic-ai supports (`provider:model`), and computes prices.
+"""Provider source: calls any model that pydantic-ai supports (`provider:model`), and computes prices.
 
 Each call uses a connection of its own. A source works in any event loop and leaves nothing open.
 Does not retry: `door` does, and the retries of the clients are switched off.

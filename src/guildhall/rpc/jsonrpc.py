@@ -37,7 +37,7 @@ class Request:
     id: Id
     method: str
     params: Mapping[str, Any]
-    is_notification: bool = False  # it is not answered
+    is_notification: bool = False  # gets no response
 
 
 class RpcError(Exception):
@@ -97,7 +97,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object. Of two values of one name, one reader takes the first and another the last."""
+    """Return an object. Raise RpcError for a repeated name, because parsers differ in the value that they use."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -119,9 +119,9 @@ def _reject_constant(name: str) -> NoReturn:
 
 def _read_message(value: Any, *, batches: bool) -> list[Request | RpcError]:
     message = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    method, params, given = message.get("method"), message.get("params", {}), message.get("id")
-    is_id = isinstance(given, str | int | float if batches else str | int) and not isinstance(given, bool)
-    id: Id = given if is_id else None
+    method, params, raw_id = message.get("method"), message.get("params", {}), message.get("id")
+    is_id = isinstance(raw_id, str | int | float if batches else str | int) and not isinstance(raw_id, bool)
+    id: Id = raw_id if is_id else None
     is_notification = "id" not in message
 
     def reject(code: int, text: str) -> list[Request | RpcError]:
@@ -131,7 +131,7 @@ def _read_message(value: Any, *, batches: bool) -> list[Request | RpcError]:
         return reject(INVALID_REQUEST, "not a message of JSON-RPC 2.0")
     if method is None and ("result" in message or "error" in message):
         return []
-    is_null_id = batches and given is None
+    is_null_id = batches and raw_id is None
     if not isinstance(method, str) or not (is_id or is_null_id or is_notification):
         return reject(INVALID_REQUEST, "not a request of JSON-RPC 2.0")
     if isinstance(params, list) and batches:

@@ -180,7 +180,7 @@ async def result_of(
 ) -> dict[str, Any]:
     """Return the result of a request to a server of tools. Raise RpcError if it has none.
 
-    `tools`: by the names that the client sees. A notification has no effect: nobody would see the result of a call.
+    `tools`: by the names that the client sees. A notification has no effect, because its caller gets no result.
     """
     if request.is_notification:
         return {}

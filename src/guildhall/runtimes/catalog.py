@@ -1,10 +1,10 @@
 """Runtime catalog: lists each runtime with its program, versions, durability and gaps.
 
-Durability says which parts of a run are found again behind its doors after a crash or in a replay:
+Durability is the part of a run that the doors repeat from the journal after a crash or in a replay:
 
     exact          every model answer and every tool result
-    tool-exact     every tool result, while the model is asked again
-    restart-only   only the task, which starts from the beginning with new tool calls
+    tool-exact     every tool result; the model is called again
+    restart-only   nothing; the run starts over with new tool calls
 
 Does not look for installed programs: `discovery` does.
 """

@@ -187,7 +187,11 @@ def _interpreter(path: Path, search: str) -> Path | None:
         first = program.readline(200)
     if not first.startswith(b"#!"):
         return None
-    words = first[2:].decode(errors="replace").split()
-    names = [word for word in words[1:] if not word.startswith("-")] if words and words[0].endswith("/env") else words
+    command = first[2:].decode(errors="replace").split()
+    names = (
+        [word for word in command[1:] if not word.startswith("-")]
+        if command[:1] and command[0].endswith("/env")
+        else command
+    )
     found = shutil.which(names[0], path=search) if names else None
     return Path(found) if found else None

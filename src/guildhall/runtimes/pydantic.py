@@ -1,9 +1,9 @@
-"""Pydantic runtime: asks any model of pydantic-ai and makes its tool calls in parallel until it gives an output.
+"""Pydantic runtime: calls any model of pydantic-ai and its tools, in parallel, until the model gives an output.
 
 The loop uses the messages and the direct model interface of pydantic-ai, not its Agent (ADR 005). The model therefore
 sees exactly the assignment.
 All runtimes decide with `OutputJudge` if an answer ends a run. Without a schema, the output is text without a tool
-call. With a schema, it is a call of `final_result` that fits.
+call. With a schema, it is a call of `final_result` that matches.
 Does not validate tool calls: unknown tools and arguments that are not JSON go to the tool door too.
 """
 

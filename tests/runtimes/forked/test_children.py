@@ -272,7 +272,7 @@ def test_two_questions_at_once_are_out_of_turn(wild: Place) -> None:
 
 
 MODEL = '{"door": "model", "id": 1, "key": "m1", "after": 1, "requests": []}\n'
-SAID = '{"door": "said", "id": 2, "key": "u%d"}\n'
+SAID = '{"door": "message", "id": 2, "key": "u%d"}\n'
 
 
 @pytest.mark.parametrize(

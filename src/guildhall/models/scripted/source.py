@@ -333,12 +333,12 @@ def _build_response(name: str, answer: Answer, query: Query, captured: Mapping[s
 def _answer_usage(answer: Answer, query: Query, parts: Sequence[ModelResponsePart]) -> RequestUsage:
     from pydantic_ai.usage import RequestUsage
 
-    if given := answer.usage:
+    if usage := answer.usage:
         return RequestUsage(
-            input_tokens=given.input,
-            output_tokens=given.output,
-            cache_read_tokens=given.cache_read,
-            cache_write_tokens=given.cache_write,
+            input_tokens=usage.input,
+            output_tokens=usage.output,
+            cache_read_tokens=usage.cache_read,
+            cache_write_tokens=usage.cache_write,
         )
     return RequestUsage(
         input_tokens=estimate_tokens(sum(_message_length(message) for message in query.messages)),

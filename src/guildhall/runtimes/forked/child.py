@@ -61,7 +61,7 @@ class SocketDoors:
         return ToolResult.from_dict(await self._ask(CallTool(id=next(self._numbers), key=call.key), "result"))
 
     async def next_message(self, key: str) -> str:
-        return await self._ask(NextMessage(id=next(self._numbers), key=key), "words")
+        return await self._ask(NextMessage(id=next(self._numbers), key=key), "text")
 
     async def _ask(self, line: CallModel | CallTool | NextMessage, field: str) -> Any:
         """Send a request and return this field of the reply. Raise HallGone if the reply does not have it."""
@@ -106,9 +106,9 @@ async def execute_run(connection: socket.socket) -> None:
         writer.close()
 
 
-async def _execute(given: Start, doors: SocketDoors) -> Done | Failed:
+async def _execute(start: Start, doors: SocketDoors) -> Done | Failed:
     try:
-        outcome = await PydanticRuntime().execute(given.assignment(), doors)
+        outcome = await PydanticRuntime().execute(start.assignment(), doors)
         return Done(output=outcome.output)
     except RuntimeFailed as error:
         return Failed(message=error.message, hint=error.hint)

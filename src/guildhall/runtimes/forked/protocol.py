@@ -1,6 +1,6 @@
 """Protocol between the hall and the process of a run: defines the lines of JSON on their socket.
 
-The process asks at the doors, and the hall answers. A model call contains only the new messages, because the hall
+The process sends requests, and the hall replies. A model call contains only the new messages, because the hall
 keeps the conversation. A tool call names the model answer that contains it.
 Does not read or write sockets: `runtime` and `child` do.
 
@@ -77,7 +77,7 @@ class CallTool(_Message):
 class NextMessage(_Message):
     """A request for the next message of the user."""
 
-    door: Literal["said"] = "said"
+    door: Literal["message"] = "message"
     id: _Id
     key: _Key
 

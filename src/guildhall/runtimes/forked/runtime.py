@@ -197,13 +197,13 @@ class _DoorService:
             if not self._failure.done():
                 self._failure.set_exception(error)
 
-    async def _answer_model(self, asked: CallModel) -> Reply:
-        response = await self._doors.call_model(asked.key, self._conversation, self._parameters)
+    async def _answer_model(self, request: CallModel) -> Reply:
+        response = await self._doors.call_model(request.key, self._conversation, self._parameters)
         self._conversation.append(response)
         self._is_model_busy = False
-        calls = (to_tool_call(asked.key, part) for part in response.parts if isinstance(part, ToolCallPart))
+        calls = (to_tool_call(request.key, part) for part in response.parts if isinstance(part, ToolCallPart))
         self._open_calls = {call.key: call for call in calls}
-        return Reply(id=asked.id, response=response)
+        return Reply(id=request.id, response=response)
 
     def _check_turn(self) -> None:
         """Raise _ProcessDied unless the process may request the user's next message, once after each answer."""

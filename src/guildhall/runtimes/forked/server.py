@@ -65,11 +65,11 @@ def _freeze() -> None:
 
 
 class _ForkServer:
-    def __init__(self, control: socket.socket, live: RunChild, rehearsals: Sequence[WarmUp]) -> None:
+    def __init__(self, control: socket.socket, run_child: RunChild, warm_ups: Sequence[WarmUp]) -> None:
         self._control = control
-        self._run_child = live
+        self._run_child = run_child
         self._confine = _build_confinement()
-        self._warm_ups = list(rehearsals)
+        self._warm_ups = list(warm_ups)
         self._children: dict[int, tuple[int, int]] = {}  # by pidfd: the id of the request and the pid
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)

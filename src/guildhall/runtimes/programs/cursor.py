@@ -41,11 +41,11 @@ class Cursor(Driver):
             raise ModelUnusable(f"runtime cursor needs {KEY}, which is not set", hint=hint)
         check_attachments(self.info, assignment)
         first = f"{assignment.system_prompt}\n\n{message_text(assignment)}"
-        words = first if self._next_message is None else self._next_message
-        words = words.replace("\0", "").encode(errors="replace").decode()  # valid on a command line
-        if len(words.encode()) > _MAX_PROMPT_BYTES:
-            text = f"runtime cursor: prompt and message are longer than {_MAX_PROMPT_BYTES:,} bytes"
-            raise RuntimeFailed(text, hint="Let the worker read long input with a tool, or use another runtime.")
+        text = first if self._next_message is None else self._next_message
+        text = text.replace("\0", "").encode(errors="replace").decode()  # valid on a command line
+        if len(text.encode()) > _MAX_PROMPT_BYTES:
+            problem = f"runtime cursor: prompt and message are longer than {_MAX_PROMPT_BYTES:,} bytes"
+            raise RuntimeFailed(problem, hint="Let the worker read long input with a tool, or use another runtime.")
         servers = {
             name: {"url": f"{url}/mcp/{name}/", "headers": {"Authorization": f"Bearer {access.token}"}}
             for name in access.servers
@@ -53,7 +53,7 @@ class Cursor(Driver):
         named = ("--model", model) if assignment.model.startswith(f"{_PROVIDER}:") and model else ()
         further = ("--resume", self._session) if self._next_message is not None else ()
         return Launch(
-            argv=(*_FLAGS, *named, *further, words.lstrip().removeprefix("-") or " "),
+            argv=(*_FLAGS, *named, *further, text.lstrip().removeprefix("-") or " "),
             env={KEY: self._key},
             files={"work/.cursor/mcp.json": json.dumps({"mcpServers": servers})},
         )
