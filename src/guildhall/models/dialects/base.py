@@ -270,7 +270,7 @@ class Dialect(Protocol):
         """Convert a complete answer and keep its original. Raise IncompleteAnswer or InvalidMessage."""
         ...
 
-    def trim(self, body: Mapping[str, Any], trim: TrimRules) -> dict[str, Any]:
+    def trim(self, body: Mapping[str, Any], rules: TrimRules) -> dict[str, Any]:
         """Return the request without the prompt, tools and messages that the program added."""
         ...
 

@@ -208,7 +208,7 @@ class OpenAIChat:
         for delta in _message_deltas(choice["message"]):
             part = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
             yield base.encode_event({**head, "choices": [part]})
-        last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+        last: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
         yield base.encode_event({**head, "choices": [last]})
         if request.stream_usage:
             yield base.encode_event({**head, "choices": [], "usage": answer.get("usage")})

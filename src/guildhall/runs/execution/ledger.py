@@ -125,12 +125,12 @@ class LiveLedger(Asking):
         return len(entries_with(self.journal.of(key), ModelCallFailed))
 
     async def reserve(
-        self, key: str, sent: int, price: Callable[[int], float | None]
+        self, key: str, input_tokens: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
         while (most := self.bounds.max_turns) is not None and self._turns() >= most:
             await self.limit("max_turns")
         while True:
-            held = self.purse.reserve(key, sent, price, floor=MIN_OUTPUT_TOKENS, ceiling=MAX_OUTPUT_TOKENS)
+            held = self.purse.reserve(key, input_tokens, price, floor=MIN_OUTPUT_TOKENS, ceiling=MAX_OUTPUT_TOKENS)
             if not isinstance(held, Short):
                 return held
             if not await self.purse.room(held):
