@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Executes:
+class ExecutedCode:
     """What would be executed: a toolbox, the module of an output schema, a test, the setup of a workflow."""
 
     kind: str
@@ -71,7 +71,7 @@ class PlanProblem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Called:
+class PlannedCallee:
     """A worker that may be called, directly or through others, and what it may do."""
 
     name: str
@@ -101,18 +101,18 @@ class Plan:
     unknown: tuple[str, ...] = ()  # toolboxes whose tools are not known
     cwd: Path
     folders: tuple[Folder, ...]
-    kept: tuple[Path, ...] = ()  # what it does not write, although it lies in a folder that it may write to
+    protected: tuple[Path, ...] = ()  # what it does not write, although it lies in a folder that it may write to
     env: tuple[str, ...]
     attached: tuple[Attachment, ...] = ()
     called: bool = False  # by another run, whose dollars it spends
-    seated: bool = False  # in a team, whose dollars it spends
+    is_in_workflow: bool = False  # in a team, whose dollars it spends
     servers: Mapping[str, McpServer] = field(default_factory=dict[str, "McpServer"])
     members: tuple[str, ...] = ()
     member_lines: tuple[str, ...] = ()  # what would be started for them, in words
-    calls: tuple[Called, ...] = ()
+    calls: tuple[PlannedCallee, ...] = ()
     schema_ref: str | None = None
     schema: Mapping[str, Any] | None = None
-    code: tuple[Executes, ...] = ()
+    code: tuple[ExecutedCode, ...] = ()
     risk: Risk
     risk_with_calls: Risk | None = None  # with what all those have that call each other; of the first: of all of them
     problems: tuple[PlanProblem, ...] = ()  # why it cannot run as it is
@@ -129,24 +129,24 @@ class Plan:
         return self.capabilities.union(*(called.plan.capabilities for called in self.calls if called.plan))
 
     @property
-    def untrusted(self) -> tuple[Seen, ...]:
+    def untrusted_files(self) -> tuple[Seen, ...]:
         """The files that would be executed and are not trusted as they are, each once."""
         plans = [self, *(called.plan for called in self.calls if called.plan)]
         files = {seen.path: seen for plan in plans for code in plan.code if not code.trusted for seen in code.files}
         return tuple(seen for seen in files.values() if seen.standing != "trusted")
 
     @property
-    def worst_usd(self) -> float | None:
+    def max_cost_usd(self) -> float | None:
         """The dollars that can be spent before a person is asked or the run ends; None: no limit."""
         limits = (self.bounds.max_budget_usd, self.bounds.budget)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def line(self) -> str:
-        return plan_text.line(self)
+        return plan_text.format_line(self)
 
     def text(self) -> str:
         """The whole plan. Whatever it quotes is on one line and spelled out where it cannot be seen."""
-        return plan_text.text(self)
+        return plan_text.format_plan(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as `--json` prints it."""
@@ -160,12 +160,12 @@ class Plan:
             "priced": self.priced,
             "mode": self.mode,
             "limits": asdict(self.bounds),
-            "worst_case_usd": self.worst_usd,
+            "worst_case_usd": self.max_cost_usd,
             "tools": [tool.as_dict() for tool in self.tools],
             "unknown_toolboxes": list(self.unknown),
             "reads": [str(folder.path) for folder in self.folders] if "fs.read" in self.capabilities else [],
-            "writes": [str(folder.path) for folder in plan_text.written(self)],
-            "does_not_write": [str(path) for path in self.kept] if "fs.write" in self.capabilities else [],
+            "writes": [str(folder.path) for folder in plan_text.writable_folders(self)],
+            "does_not_write": [str(path) for path in self.protected] if "fs.write" in self.capabilities else [],
             "runs_programs": "proc.exec" in self.capabilities,
             "network": "net" in self.capabilities,
             "env": list(self.env),
@@ -175,7 +175,7 @@ class Plan:
             "output_schema_ref": self.schema_ref,
             "output_schema": self.schema,
             "code": [code.as_dict() for code in self.code],
-            "not_trusted": [seen.as_dict() for seen in self.untrusted],
+            "not_trusted": [seen.as_dict() for seen in self.untrusted_files],
             "risk": self.risk.as_dict(),
             "risk_with_calls": self.risk_with_calls.as_dict() if self.risk_with_calls else None,
             "problems": [problem.text for problem in self.problems],

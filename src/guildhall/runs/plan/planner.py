@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.policy.rules import Action, Mode, Risk, Rule, judge, judge_risk, rules_against_risk
-from guildhall.runs.assembly.callees import CREATE, Reached, declared, keeps_budget, reached
+from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
 from guildhall.runs.assembly.preflight import (
     Supply,
-    fitting,
-    refuse_unguarded,
-    schema_of_model,
-    with_one_sandbox_each,
-    with_own,
+    adapt_model,
+    check_exfiltration,
+    load_model_schema,
+    split_by_sandbox,
+    with_runtime_capabilities,
 )
 from guildhall.runs.assembly.tool_set import (
-    bounds_of,
-    expected_of_member,
-    expected_tools,
-    kept_in,
-    permitted,
-    surroundings_of,
-    tools_of,
-    view_of,
+    collect_tools,
+    make_bounds,
+    make_surroundings,
+    make_view,
+    member_placeholder,
+    permitted_capabilities,
+    placeholder_tools,
+    protected_paths,
 )
 from guildhall.runs.model import RunRequest
-from guildhall.runs.plan.model import Called, Executes, Plan, PlannedTool, PlanProblem
+from guildhall.runs.plan.model import ExecutedCode, Plan, PlannedCallee, PlannedTool, PlanProblem
 from guildhall.runtimes.catalog import ROWS
 from guildhall.tools.executor import Surroundings
 from guildhall.workers.registry import choose_model
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class WorkerFacts:
     """What a worker's file alone does not say. A toolbox whose tools are not here is one whose tools are unknown."""
 
     system: tuple[Tool, ...] = ()  # what it has without declaring it
     toolboxes: Mapping[str, Sequence[Tool]] = field(default_factory=dict[str, "Sequence[Tool]"])
-    code: tuple[Executes, ...] = ()
+    code: tuple[ExecutedCode, ...] = ()
     schema: Mapping[str, Any] | None = None
     members: tuple[str, ...] = ()  # what is known of those that it names, in words
     problems: tuple[PlanProblem, ...] = ()  # what it declares and cannot be given
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class PlanContext:
     """What is known here."""
 
     home: Home
@@ -76,12 +76,12 @@ class Known:
     settings: Settings
     find: Callable[[str], Worker]  # a worker by its name; GuildError: there is none that can be used
     active: Callable[[], Sequence[Worker]]  # those that `*` reaches
-    facts: Callable[[Worker], Facts]
+    facts: Callable[[Worker], WorkerFacts]
     priced: Callable[[str], bool | None]  # whether a model has a price; None: that cannot be known
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedSeat:
+class TeamContext:
     """A place in a team: the tools that it gives, and what the others there can do to the world."""
 
     tools: tuple[Tool, ...] = ()
@@ -89,27 +89,27 @@ class PlannedSeat:
 
 
 def plan(
-    worker: Worker, frame: Frame, known: Known, request: RunRequest | None = None, seat: PlannedSeat | None = None
+    worker: Worker, frame: Frame, known: PlanContext, request: RunRequest | None = None, seat: TeamContext | None = None
 ) -> Plan:
     """What could happen if this worker ran here, it and all that it may call. In a `seat` it has the team's budget."""
-    others = reached(worker, known.find, known.active)
+    others = find_callees(worker, known.find, known.active)
     arranged = {one.worker.identity: _arranged(one.worker, frame, known) for one in others if one.worker}
     own = _arranged(worker, frame, known)
     can = {worker.identity: frozenset[str]().union(*own.permitted.values())}
-    can |= {one.worker.identity: declared(one.worker) for one in others if one.worker}
+    can |= {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
     around = _around(worker, can) | (seat.around if seat else frozenset[str]())
     mine = _planned(worker, own, frame, known, around, request, called=seat is not None)
     override = request.override_model if request else None
     passed_on = RunRequest(worker="", input="", model=mine.model, override_model=override, mode=mine.mode)
     calls = tuple(_called(one, worker, arranged, frame, known, can, passed_on) for one in others)
     together = _together([mine, *(called.plan for called in calls if called.plan)]) if calls else None
-    return replace(mine, calls=calls, risk_with_calls=together, seated=seat is not None)
+    return replace(mine, calls=calls, risk_with_calls=together, is_in_workflow=seat is not None)
 
 
 def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> Plan:
     """The plan of a run that is assembled: all is known. `called`: by another run, whose dollars it spends."""
     worker, view = assembled.worker, assembled.surroundings.view
-    by_name = permitted(assembled.tools, assembled.surroundings.forbidden)
+    by_name = permitted_capabilities(assembled.tools, assembled.surroundings.forbidden)
     return Plan(
         worker=worker.name,
         place=worker.place,
@@ -125,11 +125,11 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         called=called,
         cwd=view.cwd,
         folders=view.folders,
-        kept=kept_in(view),
+        protected=protected_paths(view),
         env=tuple(sorted(assembled.surroundings.env)),
         schema_ref=worker.definition.output_schema_ref,
         schema=assembled.output_schema,
-        calls=tuple(Called(name=name) for name in worker.definition.allow_workers),
+        calls=tuple(PlannedCallee(name=name) for name in worker.definition.allow_workers),
         risk=judge_risk(by_name, accepted=worker.definition.accepts_risk),
     )
 
@@ -140,27 +140,29 @@ class _Arranged:
 
     tools: tuple[Tool, ...]
     surroundings: Surroundings
-    facts: Facts
+    facts: WorkerFacts
 
     @property
     def permitted(self) -> dict[str, frozenset[str]]:
-        return permitted(self.tools, self.surroundings.forbidden)
+        return permitted_capabilities(self.tools, self.surroundings.forbidden)
 
 
-def _arranged(worker: Worker, frame: Frame, known: Known) -> _Arranged:
+def _arranged(worker: Worker, frame: Frame, known: PlanContext) -> _Arranged:
     """What cannot be had is left out: that it is lacking is among the facts."""
     facts = known.facts(worker)
     folders: list[Folder] = []
-    for one in with_one_sandbox_each(worker):
+    for one in split_by_sandbox(worker):
         with suppress(GuildError):
             folders += one.folders(frame)
-    view = view_of(worker, folders, frame, known.home, known.locked)
-    surroundings = surroundings_of(worker, frame, view, known.settings, known.environ)
+    view = make_view(worker, folders, frame, known.home, known.locked)
+    surroundings = make_surroundings(worker, frame, view, known.settings, known.environ)
     try:
-        tools = tools_of(worker, surroundings, system=facts.system, toolboxes=facts.toolboxes)
+        tools = collect_tools(worker, surroundings, system=facts.system, toolboxes=facts.toolboxes)
     except GuildError:  # no search engine: all the others are known nevertheless
-        tools = tools_of(worker, surroundings, system=facts.system, toolboxes=facts.toolboxes, without=("WebSearch",))
-    tools += expected_tools(worker, surroundings)
+        tools = collect_tools(
+            worker, surroundings, system=facts.system, toolboxes=facts.toolboxes, without=("WebSearch",)
+        )
+    tools += placeholder_tools(worker, surroundings)
     return _Arranged(tools=tools, surroundings=surroundings, facts=facts)
 
 
@@ -168,7 +170,7 @@ def _planned(
     worker: Worker,
     arranged: _Arranged,
     frame: Frame,
-    known: Known,
+    known: PlanContext,
     around: frozenset[str],
     request: RunRequest | None,
     *,
@@ -181,19 +183,19 @@ def _planned(
     model = by = None
     try:
         asked, override = (request.model, request.override_model) if request else (None, None)
-        choice = fitting(worker, choose_model(worker, frame, known.settings, caller=asked, override=override))
+        choice = adapt_model(worker, choose_model(worker, frame, known.settings, caller=asked, override=override))
         model, by = choice.model, choice.by
     except GuildError as error:
         problems.insert(0, PlanProblem("model", error.message))
     priced = known.priced(model) if model else None
-    kept = keeps_budget(worker, priced=priced is not False)
-    bounds = bounds_of(worker, known.settings, request, priced=kept, called=called)
+    kept = has_budget(worker, priced=priced is not False)
+    bounds = make_bounds(worker, known.settings, request, priced=kept, called=called)
     if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
         text = f"the model {model} has no known price, so a limit in dollars cannot be kept"
         problems.append(PlanProblem("model", text))
-    by_name = with_own(worker, arranged.permitted)
+    by_name = with_runtime_capabilities(worker, arranged.permitted)
     try:
-        refuse_unguarded(worker, arranged.permitted, around)
+        check_exfiltration(worker, arranged.permitted, around)
     except GuildError as error:
         problems.append(PlanProblem("risk", error.message))
     guards = rules_against_risk(by_name, accepted=definition.accepts_risk, around=around)
@@ -212,7 +214,7 @@ def _planned(
         unknown=tuple(name for name in definition.toolboxes if name not in arranged.facts.toolboxes),
         cwd=arranged.surroundings.view.cwd,
         folders=arranged.surroundings.view.folders,
-        kept=kept_in(arranged.surroundings.view),
+        protected=protected_paths(arranged.surroundings.view),
         env=tuple(sorted(arranged.surroundings.env)),
         called=called,
         servers=definition.mcp_servers,
@@ -228,20 +230,20 @@ def _planned(
 
 
 def _called(
-    one: Reached,
+    one: Callee,
     first: Worker,
     arranged: Mapping[str, _Arranged],
     frame: Frame,
-    known: Known,
+    known: PlanContext,
     can: Mapping[str, frozenset[str]],
     passed_on: RunRequest,
-) -> Called:
+) -> PlannedCallee:
     through = one.through if one.through != first.name else None
     if one.worker is None:
-        return Called(name=one.name, through=through, problem=one.problem)
+        return PlannedCallee(name=one.name, through=through, problem=one.problem)
     mine = arranged[one.worker.identity]
     planned = _planned(one.worker, mine, frame, known, _around(one.worker, can), passed_on, called=True)
-    return Called(name=one.name, through=through, plan=planned, problem=one.problem)
+    return PlannedCallee(name=one.name, through=through, plan=planned, problem=one.problem)
 
 
 def _around(worker: Worker, can: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -293,13 +295,13 @@ class Planner:
         return self.assembler.supply
 
     async def plan(
-        self, worker: Worker, frame: Frame, request: RunRequest | None = None, *, seat: PlannedSeat | None = None
+        self, worker: Worker, frame: Frame, request: RunRequest | None = None, *, seat: TeamContext | None = None
     ) -> Plan:
         """The plan of a worker, which need not be saved anywhere, and of all that it may call. `seat`: in a team."""
         boxes: dict[Path, Sequence[Tool]] = {}
         own = "room" if seat is not None else "run"
         known = self._known(frame, lambda one: facts[one.identity])
-        others = (one.worker for one in reached(worker, known.find, known.active) if one.worker)
+        others = (one.worker for one in find_callees(worker, known.find, known.active) if one.worker)
         everyone = {one.identity: one for one in (worker, *others)}
         context = {identity: own if identity == worker.identity else "called" for identity in everyone}
         facts = {id: await self._learned(one, frame, context[id], boxes) for id, one in everyone.items()}
@@ -308,50 +310,52 @@ class Planner:
             facts[worker.identity] = replace(own, system=(*own.system, *seat.tools))
         return plan(worker, frame, known, request, seat)
 
-    def at_once(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
+    def quick_plan(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
         """The same without a child process: the tools of toolboxes and the schemas of models stay unknown."""
 
-        def read(one: Worker) -> Facts:
+        def read(one: Worker) -> WorkerFacts:
             return self._read(one, frame, "run" if one.identity == worker.identity else "called")
 
         return plan(worker, frame, self._known(frame, read), request)
 
-    def _known(self, frame: Frame, facts: Callable[[Worker], Facts]) -> Known:
-        return Known(
+    def _known(self, frame: Frame, facts: Callable[[Worker], WorkerFacts]) -> PlanContext:
+        return PlanContext(
             home=self.supply.home,
             locked=tuple(self.supply.locked()),
             environ=self.supply.environ,
             settings=self.supply.settings(frame),
             find=lambda name: self.assembler.find(name, frame),
-            active=lambda: self.assembler.active(frame),
+            active=lambda: self.assembler.active_workers(frame),
             facts=facts,
             priced=lambda model: self.priced(model, frame),
         )
 
-    def _read(self, worker: Worker, frame: Frame, context: str) -> Facts:
+    def _read(self, worker: Worker, frame: Frame, context: str) -> WorkerFacts:
         """What can be read: nothing of the worker's code is run."""
         trust = self.supply.trust()
         found, _ = self.supply.code_of(worker, frame)
         code = tuple(
-            Executes(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
+            ExecutedCode(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
             for one in found
         )
-        lacking = self.supply.lacking(worker, frame)
+        lacking = self.supply.find_problems(worker, frame)
         outside = self.supply.outsiders(worker, frame)
-        return Facts(
+        return WorkerFacts(
             system=(
                 *self.assembler.base_tools(worker, frame, context, run="", model=""),
                 *self.assembler.tree_tools(worker, frame),
                 *outside.tools,
             ),
-            toolboxes={name: (expected_of_member(name),) for name in outside.toolboxes},
+            toolboxes={name: (member_placeholder(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
             schema=self.supply.schema_in_file(worker, frame),
             problems=tuple(PlanProblem("missing", one.message) for one in lacking if not isinstance(one, NotTrusted)),
         )
 
-    async def _learned(self, worker: Worker, frame: Frame, context: str, boxes: dict[Path, Sequence[Tool]]) -> Facts:
+    async def _learned(
+        self, worker: Worker, frame: Frame, context: str, boxes: dict[Path, Sequence[Tool]]
+    ) -> WorkerFacts:
         """What can be read, and what code that may run says about itself. `boxes` has what is known already."""
         facts, trust = self._read(worker, frame, context), self.supply.trust()
         toolboxes = dict(facts.toolboxes)
@@ -361,7 +365,7 @@ class Planner:
                 continue  # nothing is started for a plan
             try:
                 if code.kind == "module":
-                    schema = await schema_of_model(worker, code)
+                    schema = await load_model_schema(worker, code)
                 else:
                     toolboxes[code.name] = await self._tools(worker, code, frame, boxes)
             except GuildError as error:
@@ -376,6 +380,6 @@ class Planner:
     ) -> Sequence[Tool]:
         place = code.folder or code.files[0].path
         if place not in boxes:
-            nothing = Surroundings(view=view_of(worker, (), frame, self.supply.home))
+            nothing = Surroundings(view=make_view(worker, (), frame, self.supply.home))
             boxes[place] = (await self.assembler.describe(code, nothing)).tools
         return boxes[place]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.runs.assembly.attachments import size_in_words
+from guildhall.runs.assembly.attachments import format_size
 from guildhall.runs.limits import LimitName, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from guildhall.runs.plan.model import Called, Plan, PlannedTool
+    from guildhall.runs.plan.model import Plan, PlannedCallee, PlannedTool
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
 
@@ -35,19 +35,19 @@ _CHOSEN = {
 _NO_LIMIT = {False: "no limit in dollars", True: "its caller's dollars"}
 
 
-def line(plan: Plan) -> str:
-    calls = ["may call " + ", ".join(plain(called.name) for called in plan.calls)] if plan.calls else []
-    files = ", ".join(f"{plain(file.name)} ({size_in_words(len(file.data))})" for file in plan.attached)
+def format_line(plan: Plan) -> str:
+    calls = ["may call " + ", ".join(escape(called.name) for called in plan.calls)] if plan.calls else []
+    files = ", ".join(f"{escape(file.name)} ({format_size(len(file.data))})" for file in plan.attached)
     attached = [f"attached: {files}"] if files else []
     return "; ".join([_executed(plan), *_doing(plan), *attached, *calls, *_mode(plan), *_limits(plan)])
 
 
-def text(plan: Plan) -> str:
+def format_plan(plan: Plan) -> str:
     """What could happen, whole: a label, then what there is to say about it."""
-    return rows(_rows(plan))
+    return format_rows(_rows(plan))
 
 
-def rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
+def format_rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
     lines: list[str] = []
     for label, said in labelled:
         first, *more = said
@@ -56,12 +56,12 @@ def rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
     return "\n".join(lines)
 
 
-def written(plan: Plan) -> list[Folder]:
+def writable_folders(plan: Plan) -> list[Folder]:
     return [folder for folder in plan.folders if folder.writable] if "fs.write" in plan.capabilities else []
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
-    yield "worker", [f"{plan.worker} ({plain(plan.place)}, {plan.status})"]
+    yield "worker", [f"{plan.worker} ({escape(plan.place)}, {plan.status})"]
     if plan.runtime.program is not None:
         yield "runtime", [plan.runtime.line, *plan.runtime.gaps]
     yield "model", [_model(plan)]
@@ -74,32 +74,34 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     if plan.servers:
         yield "servers", [_server(name, server) for name, server in plan.servers.items()]
     if plan.member_lines:
-        yield "members", [plain(line) for line in plan.member_lines]
+        yield "members", [escape(line) for line in plan.member_lines]
     if plan.calls:
         yield "may call", [_called(called) for called in plan.calls]
     yield "approval", _approval(plan)
     yield "limits", ["; ".join([*_limits(plan), *_then(plan)])]
     if plan.schema_ref:
-        yield "output", [f"must fit {plain(plan.schema_ref)}"]
+        yield "output", [f"must fit {escape(plan.schema_ref)}"]
     yield "risk", _risk(plan)
-    if plan.untrusted:
-        files = [f"{plain(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted]
+    if plan.untrusted_files:
+        files = [
+            f"{escape(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted_files
+        ]
         yield "not trusted", files
     if plan.problems:
-        yield "cannot run", [plain(problem.text) for problem in plan.problems]
+        yield "cannot run", [escape(problem.text) for problem in plan.problems]
 
 
 def _model(plan: Plan) -> str:
     if plan.model is None:
         return "none is named"
     price = {True: "price known", False: "no price known", None: "whether it has a price is not known"}[plan.priced]
-    return f"{plain(plan.model)}, chosen {_CHOSEN[plan.chosen_by]}; {price}" if plan.chosen_by else plain(plan.model)
+    return f"{escape(plan.model)}, chosen {_CHOSEN[plan.chosen_by]}; {price}" if plan.chosen_by else escape(plan.model)
 
 
 def _executed(plan: Plan) -> str:
     """The model, and before it the program of others that executes the run, where it is one."""
     program = f"{plan.runtime.title}, " if plan.runtime.program is not None else ""
-    return f"{program}model {plain(plan.model or 'not named')}"
+    return f"{program}model {escape(plan.model or 'not named')}"
 
 
 def _doing(plan: Plan) -> list[str]:
@@ -125,13 +127,13 @@ def _writes(plan: Plan, *, whole: bool = False) -> str:
     """The folders that it writes to; `whole`: and what is kept in them."""
     if "fs.write" not in plan.capabilities:
         return "nothing"
-    said = (f"{_short(one, plan)}{_but(one, plan) if whole else ''}" for one in written(plan))
+    said = (f"{_short(one, plan)}{_but(one, plan) if whole else ''}" for one in writable_folders(plan))
     return ", ".join(dict.fromkeys(said)) or "nothing (no sandbox has mode: rw)"
 
 
 def _but(folder: Folder, plan: Plan) -> str:
-    names = (path.relative_to(folder.path) for path in plan.kept if folder.path in path.parents)
-    shown = [plain(f"{name}" if name.suffix else f"{name}/") for name in names]
+    names = (path.relative_to(folder.path) for path in plan.protected if folder.path in path.parents)
+    shown = [escape(f"{name}" if name.suffix else f"{name}/") for name in names]
     return f" (not {', '.join(shown)})" if shown else ""
 
 
@@ -159,22 +161,22 @@ def _mode(plan: Plan) -> list[str]:
 
 def _limits(plan: Plan) -> list[str]:
     bounds = plan.bounds
-    whose = "the team's dollars" if plan.seated else _NO_LIMIT[plan.called]
+    whose = "the team's dollars" if plan.is_in_workflow else _NO_LIMIT[plan.called]
     unlimited = "no price known" if plan.priced is False else whose
-    parts = [unlimited if plan.worst_usd is None else f"at most {dollars(plan.worst_usd)} USD"]
+    parts = [unlimited if plan.max_cost_usd is None else f"at most {format_usd(plan.max_cost_usd)} USD"]
     names: tuple[LimitName, ...] = ("max_turns", "max_tokens", "timeout")
     return parts + [in_words(name, value) for name in names if (value := getattr(bounds, name)) is not None]
 
 
-def dollars(amount: float) -> str:
+def format_usd(amount: float) -> str:
     return f"{amount:.2f}" if amount >= 0.01 else f"{amount:g}"
 
 
 def _then(plan: Plan) -> list[str]:
     """What happens when the dollars are spent."""
-    if plan.worst_usd is None:
+    if plan.max_cost_usd is None:
         return []
-    return ["then it ends" if plan.worst_usd == plan.bounds.max_budget_usd else "then you are asked for more"]
+    return ["then it ends" if plan.max_cost_usd == plan.bounds.max_budget_usd else "then you are asked for more"]
 
 
 def _tools(plan: Plan) -> list[str]:
@@ -199,23 +201,23 @@ def _why(tool: PlannedTool) -> str:
     return tool.name if tool.rule in (None, tool.name) else f"{tool.name} ({tool.rule})"
 
 
-def _called(called: Called) -> str:
+def _called(called: PlannedCallee) -> str:
     through = f" (through {called.through})" if called.through else ""
     if called.plan is None or called.problem:
-        return f"{plain(called.name)}{through}: cannot be called: {plain(called.problem or '')}"
+        return f"{escape(called.name)}{through}: cannot be called: {escape(called.problem or '')}"
     own = called.plan
     asked = [tool.name for tool in own.tools if tool.decision == "ask"]
     parts = [_executed(own), *_doing(own)]
     parts += [f"you are asked before {', '.join(asked)}"] if asked else []
     parts += [f"the tools of {name} are not known" for name in own.unknown]
     parts += ["cannot run as it is"] if own.problems else []
-    return f"{plain(called.name)}{through}: {'; '.join([*parts, *_limits(own)])}"
+    return f"{escape(called.name)}{through}: {'; '.join([*parts, *_limits(own)])}"
 
 
 def _server(name: str, server: McpServer) -> str:
     what = f"start {' '.join(server.command)}" if server.command else f"reach {server.url}"
     names = f" with {', '.join(server.env)}" if server.env else ""
-    return plain(f"{name}: would {what}{names}")
+    return escape(f"{name}: would {what}{names}")
 
 
 def _risk(plan: Plan) -> list[str]:
@@ -230,17 +232,17 @@ def _risk(plan: Plan) -> list[str]:
 
 def _short(folder: Folder, plan: Plan) -> str:
     try:
-        return plain(f"./{folder.path.relative_to(plan.cwd)}".removesuffix("/."))
+        return escape(f"./{folder.path.relative_to(plan.cwd)}".removesuffix("/."))
     except ValueError:
-        return plain(str(folder.path))
+        return escape(str(folder.path))
 
 
 def _cut(description: str) -> str:
     """The first line of a description."""
-    shown = " ".join(plain(description.strip().partition("\n")[0]).split())
+    shown = " ".join(escape(description.strip().partition("\n")[0]).split())
     return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
 
 
-def plain(value: str) -> str:
+def escape(value: str) -> str:
     """A text of others on one line, with every character spelled out that cannot be seen."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in value)
