@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
 from guildhall.runs.assembly.callees import declared_capabilities
-from guildhall.runs.plan.text import LABEL, escape, format_rows, format_usd
+from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_rows, format_usd
 from guildhall.runtimes.catalog import ROWS, Row
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NOBODY, in_words
@@ -93,8 +93,8 @@ def _room(plan: WorkflowPlan) -> str:
 
 def _worst(budget: float | None) -> str:
     if budget is None:
-        return "no limit in dollars"
-    return f"at most {format_usd(budget)} USD for all together, then you are asked for more"
+        return "no budget"
+    return f"at most {format_usd(budget)} USD for the workflow; then asks you"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class WorkflowPlan:
         """Return the whole plan: the workflow, then each of its agents."""
         parts = [format_rows(_rows(self))]
         for agent in self.agents:
-            wakes = [f"{_INDENT}{'wakes':<{LABEL}}{agent.wakeup}"] if agent.wakeup else []
+            wakes = [f"{_INDENT}{'wakes':<{LABEL_COLUMNS}}{agent.wakeup}"] if agent.wakeup else []
             lines = [f"{_INDENT}{one}" for one in agent.plan.text().splitlines()]
             parts.append("\n".join([f"agent {agent.name}", *wakes, *lines]))
         return "\n\n".join(parts)

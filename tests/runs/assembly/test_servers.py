@@ -204,7 +204,7 @@ def test_the_three_together_ask_before_a_server_is_called(guild: Guild, project:
     assert ran.code == 4
     assert len(ran.json["asks"]) == 1
     assert "scribe wants to call toy_echo" in ran.err
-    assert "you are asked before each call of toy_*" in guild("plan", "scribe").out
+    assert "before each call of toy_*" in guild("plan", "scribe").out
 
 
 @pytest.mark.parametrize(

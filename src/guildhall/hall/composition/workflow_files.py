@@ -110,9 +110,9 @@ async def plans_of_agents(
     found: dict[str, Plan] = {}
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
-        seat = TeamContext(tools=tools, around=workflow.around(agent))
+        team = TeamContext(tools=tools, around=workflow.around(agent))
         worker = replace(agent.worker, keeps=workflow.keeps(values))
-        found[agent.name] = await hall.workers.planner.plan(worker, there, own, seat=seat)
+        found[agent.name] = await hall.workers.planner.plan(worker, there, own, team=team)
     return found
 
 
