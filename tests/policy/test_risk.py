@@ -56,13 +56,13 @@ def test_workers_that_call_each_other_count_as_one() -> None:
     ("tools", "accepted", "said"),
     [
         ({"Read": READ}, False, "none (no network access)"),
-        ({"WebFetch": FETCH}, False, "none (no private files are read)"),
-        ({"Read": READ, "WebFetch": FETCH}, False, "approval needed for WebFetch"),
-        ({"Read": READ, "WebFetch": FETCH}, True, "the file accepts the risk of WebFetch"),
+        ({"WebFetch": FETCH}, False, "none (reads no private files)"),
+        ({"Read": READ, "WebFetch": FETCH}, False, "asks before each call of WebFetch"),
+        ({"Read": READ, "WebFetch": FETCH}, True, "accepted for WebFetch (accepts_risk: true)"),
     ],
 )
 def test_the_verdict_in_words(tools: dict[str, frozenset[str]], accepted: bool, said: str) -> None:
     risk = assess_risk(tools, accepted=accepted)
     assert said in risk.text
-    assert risk.is_present is (not risk.text.startswith("none"))
+    assert risk.is_present is not risk.text.startswith("none")
     assert risk.as_dict()["together"] is risk.is_present

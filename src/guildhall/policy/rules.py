@@ -118,12 +118,12 @@ class Risk:
         if not self.outward:
             return "none (no network access)"
         if not self.reads_private:
-            return "none (no private files are read)"
+            return "none (reads no private files)"
         accepted = [name for name in self.outward if name not in self.guarded]
-        parts = [f"approval needed for {', '.join(self.guarded)}"] if self.guarded else []
-        if accepted:
-            parts.append(f"the worker file accepts the risk of {', '.join(accepted)} (accepts_risk: true)")
-        return f"reads private files and untrusted text, and reaches the network: {'; '.join(parts)}"
+        parts = ["reads private files and untrusted text, and can reach the network"]
+        parts += [f"asks before each call of {', '.join(self.guarded)}"] if self.guarded else []
+        parts += [f"accepted for {', '.join(accepted)} (accepts_risk: true)"] if accepted else []
+        return "; ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
         return {
