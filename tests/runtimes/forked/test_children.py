@@ -407,11 +407,11 @@ def test_a_birth_that_nobody_waits_for_any_more(wild: Place, moment: str) -> Non
     async def work() -> None:
         births = [asyncio.create_task(wild.nursery.spawn(1024**2)) for _ in range(5)]
         await asyncio.sleep(0)
-        parent = wild.nursery._parent
-        assert parent is not None
-        while moment != "before" and parent._ordered:  # all replies are read, and whoever waits was not woken yet
-            select.select([parent._control], [], [], PATIENCE)
-            parent._hear()
+        server = wild.nursery._server
+        assert server is not None
+        while moment != "before" and server._pending:  # all replies are read, and whoever waits was not woken yet
+            select.select([server._control], [], [], PATIENCE)
+            server._receive()
         for task in births:
             task.cancel()
         ended = await asyncio.gather(*births, return_exceptions=True)

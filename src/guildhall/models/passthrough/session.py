@@ -172,11 +172,11 @@ class PassthroughSession:
         return dialect.trim(body, self._content.trim_rules(has_login=upstream is not None and upstream.has_login))
 
     async def _count_tokens(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """Return the token count of the provider, or an estimate if there is no provider or the request is its own."""
-        aside = self._is_side_request(dialect, body)
-        body = body if aside else self._trim(dialect, body)
+        """Return the provider's token count, or an estimate without a provider or for a side request."""
+        is_side = self._is_side_request(dialect, body)
+        body = body if is_side else self._trim(dialect, body)
         request = dialect.parse_request({"max_tokens": 1, **body})
-        upstream = None if aside else self._upstream(dialect.api)
+        upstream = None if is_side else self._upstream(dialect.api)
         if upstream is not None:
             try:
                 status, more, data = await count_tokens(dialect, body, headers, self._pool, upstream)
@@ -188,16 +188,18 @@ class PassthroughSession:
 
     def _normalize(self, request: WireRequest) -> WireRequest:
         """Return the request with the run's tool names and prompt. Raise RuntimeToolless if tools are missing."""
-        if (shown := self._content) is None:
+        if (content := self._content) is None:
             return request
         offered = (*request.parameters.function_tools, *request.parameters.output_tools)
-        if missing := sorted(shown.names[name] for name in shown.names.keys() - {tool.name for tool in offered}):
+        if missing := sorted(content.names[name] for name in content.names.keys() - {tool.name for tool in offered}):
             raise RuntimeToolless(f"the program does not offer the tools of the run to its model: {', '.join(missing)}")
-        messages = [rename_tools(message, shown.names, shown.prompt, shown.results) for message in request.messages]
+        messages = [
+            rename_tools(message, content.names, content.prompt, content.results) for message in request.messages
+        ]
         messages = sort_results([message for message in messages if message.parts])
         if not messages or messages[-1].kind != "request":
             raise InvalidMessage("messages: the last message is not from the user", "messages")
-        return replace(request, messages=self._add_usage(messages), parameters=shown.parameters)
+        return replace(request, messages=self._add_usage(messages), parameters=content.parameters)
 
     def _add_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
         """Set the known usage of earlier answers, so that the door need not estimate their tokens."""
@@ -293,9 +295,8 @@ class PassthroughSession:
 
     def _failure_reply(self, dialect: Dialect, call: _Call, error: BaseException) -> Reply:
         """Return the provider's error response unchanged, or another error in the format of the API."""
-        refusal = call.request.error_response
-        if isinstance(error, ModelFailed) and refusal is not None:
-            status, headers, body = refusal
+        if isinstance(error, ModelFailed) and call.request.error_response is not None:
+            status, headers, body = call.request.error_response
             return Reply(status=status, headers={**_JSON, **headers, **self._retry_headers}, body=_iterate([body]))
         status, after = (error.status, error.retry_after) if isinstance(error, ModelFailed) else (None, None)
         more = {} if after is None else {"retry-after-ms": str(int(after * 1000))}

@@ -126,9 +126,9 @@ class ForkServer:
         """
         return await asyncio.shield(self._end(child, grace_s))
 
-    async def _end(self, child: ChildProcess, grace: float) -> int | None:
+    async def _end(self, child: ChildProcess, grace_s: float) -> int | None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
+            async with asyncio.timeout(grace_s):
                 return await child.wait()
         child.kill()
         try:
@@ -152,8 +152,8 @@ class _ServerDied(Exception):
 class _ServerProcess:
     """A server process with its pending spawns and its children."""
 
-    def __init__(self, command: Sequence[str], lost: Callable[[_ServerProcess], None]) -> None:
-        self._on_exit = lost
+    def __init__(self, command: Sequence[str], on_exit: Callable[[_ServerProcess], None]) -> None:
+        self._on_exit = on_exit
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
@@ -180,7 +180,7 @@ class _ServerProcess:
     def pids(self) -> list[int]:
         return [self._process.pid, *(child.pid for child in self._children.values())]
 
-    async def spawn(self, memory_bytes: int, seconds: float) -> ChildProcess:
+    async def spawn(self, memory_bytes: int, timeout_s: float) -> ChildProcess:
         if self.has_exited:
             raise _ServerDied
         if self._loop is None:
@@ -190,11 +190,11 @@ class _ServerProcess:
         spawned: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
         ours, theirs = socket.socketpair()
         self._pending[number] = (spawned, ours)
-        order = json.dumps({"id": number, "memory_bytes": memory_bytes}).encode()
+        request = json.dumps({"id": number, "memory_bytes": memory_bytes}).encode()
         try:
             with theirs:
-                socket.send_fds(self._control, [order], [theirs.fileno()])
-            async with asyncio.timeout(seconds):
+                socket.send_fds(self._control, [request], [theirs.fileno()])
+            async with asyncio.timeout(timeout_s):
                 return await spawned
         except (TimeoutError, ConnectionError):
             ours.close()
