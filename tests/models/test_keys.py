@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from guildhall.models.credentials import KEY_VARIABLES, SEARCH, URL_VARIABLES, forwarded_variables, merge_environ
+from guildhall.models.credentials import (
+    KEY_VARIABLES,
+    SEARCH_VARIABLES,
+    URL_VARIABLES,
+    forwarded_variables,
+    merge_environ,
+)
 from guildhall.tools.builtin.web_search import _KEYS as OF_SEARCH
 
 
@@ -26,5 +32,5 @@ def test_the_variables_of_every_provider_travel() -> None:
     names = forwarded_variables()
     assert {name for several in KEY_VARIABLES.values() for name in several} <= names
     assert set(URL_VARIABLES.values()) <= names
-    assert set(SEARCH) == set(OF_SEARCH.values())
+    assert set(SEARCH_VARIABLES) == set(OF_SEARCH.values())
     assert "HOME" not in names

@@ -24,7 +24,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.errors import ModelFailed, ModelUnusable
-from guildhall.models.providers import ProviderSource, _ask, create_provider_source
+from guildhall.models.providers import ProviderSource, _call_model, create_provider_source
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.models.scripts import asked, query, script
 
@@ -411,7 +411,7 @@ def test_a_model_that_cannot_be_streamed_is_heard_at_the_end(said: str) -> None:
     model.said = said
     heard: list[str] = []
     conversation: list[Any] = [ModelRequest(parts=[UserPromptPart("hello")])]
-    assert asyncio.run(_ask(model, query(conversation), heard.append, lambda: None)).text == said
+    assert asyncio.run(_call_model(model, query(conversation), heard.append, lambda: None)).text == said
     assert heard == ([said] if said else [])
 
 

@@ -89,4 +89,4 @@ def test_uvicorn_has_the_rest_of_what_is_used() -> None:
     state = ServerState()
     assert (state.connections, state.tasks) == (set(), set()), ADAPT
     assert httptools_impl.STATUS_LINE[400].startswith(b"HTTP/1.1 400"), ADAPT
-    assert module._UNREADABLE in inspect.getsource(HttpToolsProtocol), ADAPT
+    assert module._INVALID_REQUEST in inspect.getsource(HttpToolsProtocol), ADAPT

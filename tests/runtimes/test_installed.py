@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable
-from guildhall.models.credentials import PROGRAMS, forwarded_variables
+from guildhall.models.credentials import PROGRAM_VARIABLES, forwarded_variables
 from guildhall.runtimes.catalog import RUNTIMES, RuntimeInfo
 from guildhall.runtimes.discovery import Programs, VersionCache
 from tests.clis import claude_program
@@ -178,7 +178,7 @@ def test_a_package_of_npm_sees_the_packages_beside_it(tmp_path: Path) -> None:
 
 def test_where_programs_are_comes_along_with_every_request() -> None:
     variables = {row.variable for row in RUNTIMES.values() if row.program is not None}
-    assert set(PROGRAMS) == variables
+    assert set(PROGRAM_VARIABLES) == variables
     assert variables <= forwarded_variables()
 
 

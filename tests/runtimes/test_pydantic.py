@@ -45,17 +45,17 @@ class Doors:
         self.heard: list[str] = []
         self.result = result or ToolResult.of("seen")
 
-    async def model(
+    async def call_model(
         self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> ModelResponse:
         self.asked.append((key, list(messages), parameters))
         return self.answers[len(self.asked) - 1]
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         self.calls.append(call)
         return self.result
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         self.heard.append(key)
         return f"words {key}"
 

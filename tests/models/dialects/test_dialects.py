@@ -433,7 +433,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         MESSAGES,
         with_turns(MESSAGES, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "z"}]}),
-        "no call 'z'",
+        "no open call 'z'",
     ),
     (COUNT, {"messages": [_HELLO]}, "model: expected a string"),
     (CHAT, {"model": "m"}, "at least one message"),
@@ -443,7 +443,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, with_turns(CHAT, {"role": "function", "content": "a"}), "messages[0].role: expected system"),
     (CHAT, with_turns(CHAT, {"content": "a"}), "messages[0].role: expected a string"),
     (CHAT, with_turns(CHAT, {"role": "user", "content": [4]}), "messages[0].content[0]: expected an object"),
-    (CHAT, with_turns(CHAT, {"role": "tool", "tool_call_id": "z", "content": "a"}), "no call 'z'"),
+    (CHAT, with_turns(CHAT, {"role": "tool", "tool_call_id": "z", "content": "a"}), "no open call 'z'"),
     (
         CHAT,
         with_turns(
@@ -466,7 +466,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, with_turns(RESPONSES, {"role": "robot", "content": "a"}), "input[0].role: expected system"),
     (RESPONSES, with_turns(RESPONSES, _HELLO, _FUNCTION_CALL), "no result for the call 'a'"),
     (RESPONSES, with_turns(RESPONSES, _HELLO, {**_FUNCTION_CALL, "arguments": {}}), "arguments: expected a string"),
-    (RESPONSES, with_turns(RESPONSES, {"type": "function_call_output", "call_id": "z", "output": "a"}), "no call 'z'"),
+    (
+        RESPONSES,
+        with_turns(RESPONSES, {"type": "function_call_output", "call_id": "z", "output": "a"}),
+        "no open call 'z'",
+    ),
 ]
 
 

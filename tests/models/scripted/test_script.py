@@ -197,7 +197,7 @@ def test_failures_after_the_last_answer_come_before_the_script_is_used_up(tmp_pa
 
 def test_a_used_up_run_says_worker_run_answer_and_file(tmp_path: Path) -> None:
     scripted = source(tmp_path, "workers: {coder: [[{say: only one}]]}")
-    with pytest.raises(ModelFailed, match="it has 1 answers for this run, and answer 2 was asked for") as failed:
+    with pytest.raises(ModelFailed, match="it has 1 answers for this run, and answer 2 was requested") as failed:
         answer(scripted, query(after(answer(scripted, query()))))
     assert failed.value.where == f"{tmp_path / 'answers.yaml'}, worker coder, run 1, answer 2"
     assert not failed.value.transient
@@ -205,7 +205,7 @@ def test_a_used_up_run_says_worker_run_answer_and_file(tmp_path: Path) -> None:
 
 def test_used_up_runs_fail_or_repeat_the_last_one(tmp_path: Path) -> None:
     runs = "workers: {coder: [[{say: first}], [{say: last}]]}"
-    with pytest.raises(ModelFailed, match="it has 2 runs of 'coder', and run 3 began"):
+    with pytest.raises(ModelFailed, match="it has 2 runs of 'coder', and run 3 started"):
         answer(source(tmp_path, runs), query(ordinal=2))
     assert answer(source(tmp_path, f"{runs}\nrepeat: true"), query(ordinal=7)).text == "last"
     with pytest.raises(ModelFailed, match="it has 0 runs"):

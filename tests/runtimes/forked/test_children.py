@@ -40,7 +40,7 @@ def sent(word: str) -> Assignment:
 
 def wildly(wild: Place, word: str, doors: Doors | None = None, *, converses: bool = False, **options: Any) -> Any:
     runtime = ForkedRuntime(wild.nursery, **options)
-    return wild.runs(runtime.execute(replace(sent(word), converses=converses), doors or Doors())).output
+    return wild.runs(runtime.execute(replace(sent(word), is_conversation=converses), doors or Doors())).output
 
 
 def still_well(place: Place) -> bool:
@@ -72,11 +72,11 @@ class Held(Doors):
         self.let_go = asyncio.Event()
         self.finished: list[str] = []
 
-    async def tool(self, call: ToolCall) -> ToolResult:
+    async def call_tool(self, call: ToolCall) -> ToolResult:
         self.reached.set()
         await self.let_go.wait()
         self.finished.append(call.key)
-        return await super().tool(call)
+        return await super().call_tool(call)
 
 
 # What a child is
@@ -139,9 +139,9 @@ def test_calls_of_one_answer_are_made_side_by_side(place: Place) -> None:
             super().__init__(calls("a", "b", "c"), says("done"))
             self.barrier = asyncio.Barrier(3)
 
-        async def tool(self, call: ToolCall) -> ToolResult:
+        async def call_tool(self, call: ToolCall) -> ToolResult:
             await self.barrier.wait()
-            return await super().tool(call)
+            return await super().call_tool(call)
 
     assert place.runs(ForkedRuntime(place.nursery).execute(told(), Meeting())).output == "done"
 
@@ -155,11 +155,11 @@ def test_calls_of_one_answer_come_together(place: Place) -> None:
             self.begun = 0
             self.seen: list[int] = []
 
-        async def tool(self, call: ToolCall) -> ToolResult:
+        async def call_tool(self, call: ToolCall) -> ToolResult:
             self.begun += 1
             await asyncio.sleep(0)
             self.seen.append(self.begun)
-            return await super().tool(call)
+            return await super().call_tool(call)
 
     doors = Counting()
     place.runs(ForkedRuntime(place.nursery).execute(told(), doors))
@@ -307,7 +307,7 @@ def test_a_door_s_error_is_the_run_s(place: Place) -> None:
     error = LimitReached("enough", limit="max_turns")
 
     class Closed(Doors):
-        async def tool(self, call: ToolCall) -> ToolResult:
+        async def call_tool(self, call: ToolCall) -> ToolResult:
             raise error
 
     with pytest.raises(LimitReached) as raised:
@@ -468,7 +468,7 @@ def test_a_warm_parent_that_does_not_answer_is_given_up() -> None:
         with pytest.raises(RuntimeFailed, match="the fork server exited 3 times"):
             await nursery.spawn(1024)
 
-    lonely(["/bin/sh", "-c", "exec sleep 60"], work, patience=0.1)
+    lonely(["/bin/sh", "-c", "exec sleep 60"], work, timeout_s=0.1)
 
 
 def test_a_warm_parent_that_does_not_bury_is_replaced(wild: Place) -> None:
@@ -484,7 +484,7 @@ def test_a_warm_parent_that_does_not_bury_is_replaced(wild: Place) -> None:
         assert all(one.gone() for one in both)
         assert (await runtime.execute(sent("looks"), Doors())).output
 
-    lonely(list(wild.nursery._command), work, patience=2.0)
+    lonely(list(wild.nursery._command), work, timeout_s=2.0)
 
 
 def test_a_child_that_lets_go_of_its_socket_is_ended(wild: Place) -> None:

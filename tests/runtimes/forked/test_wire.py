@@ -25,11 +25,11 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runs.record import messages
 from guildhall.runtimes.forked.protocol import (
+    CallModel,
+    CallTool,
     Done,
     Failed,
-    ModelRequestMessage,
     Reply,
-    ToolRequestMessage,
     decode_message,
 )
 
@@ -44,7 +44,7 @@ JSON = st.recursive(
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_line_is_understood_or_refused(line: bytes) -> None:
     with contextlib.suppress(ValueError, RecursionError):
-        assert isinstance(decode_message(line), ModelRequestMessage | ToolRequestMessage | Done | Failed)
+        assert isinstance(decode_message(line), CallModel | CallTool | Done | Failed)
 
 
 @given(st.text(), st.binary())
@@ -60,10 +60,10 @@ def test_what_is_asked_is_what_arrives(text: str, data: bytes) -> None:
         ],
         instructions=text,
     )
-    line = ModelRequestMessage(id=1, key="m1", after=1, requests=[request]).encode()
+    line = CallModel(id=1, key="m1", after=1, requests=[request]).encode()
     assert line.count(b"\n") == 1
     arrived = decode_message(line)
-    assert isinstance(arrived, ModelRequestMessage)
+    assert isinstance(arrived, CallModel)
     (other,) = arrived.requests
     assert messages.request_parts(other) == messages.request_parts(request)
     assert (other.instructions, other.parts[2].content[2].data) == (text, data)

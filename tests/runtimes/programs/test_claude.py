@@ -142,7 +142,7 @@ def test_names_are_as_it_makes_them() -> None:
 
 
 class Doors:
-    def admit(self, guest: DoorClient) -> DoorAccess:
+    def register(self, client: DoorClient) -> DoorAccess:
         return entry("tools")
 
 

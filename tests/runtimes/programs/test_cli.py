@@ -60,7 +60,7 @@ class Stage:
 
     # as the doors
 
-    async def said(self, key: str) -> str:
+    async def next_message(self, key: str) -> str:
         self.keys.append(key)
         self.thinks = True
         await asyncio.sleep(self.pause)
@@ -69,8 +69,8 @@ class Stage:
             raise Over
         return self.words[len(self.keys) - 1]
 
-    def admit(self, guest: DoorClient) -> DoorAccess:
-        self.guest = guest
+    def register(self, client: DoorClient) -> DoorAccess:
+        self.guest = client
 
         async def settle() -> None:
             self.settled += 1

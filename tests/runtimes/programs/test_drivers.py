@@ -233,7 +233,7 @@ def test_codex_that_does_not_reach_its_tools_ends_the_run() -> None:
     class Shut:
         """Doors that nobody's token opens."""
 
-        def admit(self, guest: DoorClient) -> DoorAccess:
+        def register(self, client: DoorClient) -> DoorAccess:
             return entry("tools")
 
     async def execute() -> None:
