@@ -73,7 +73,7 @@ def files_before(tree: Sequence[tuple[Run, Journal]]) -> tuple[dict[str, str | N
                 if path not in changed and (text := _whole(tool, result)) is not None:
                     held.setdefault(path, text)
                 continue
-            if path not in changed and result.startswith("Made "):
+            if path not in changed and result.startswith("Created "):
                 held[path] = None
             changed[path] = None
         for path in _made(run, journal):
