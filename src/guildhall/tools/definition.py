@@ -349,7 +349,7 @@ def clean(text: str) -> str:
 def result_of(value: Any) -> ToolResult:
     """Convert the return value of a handler to a result: text, blocks, None or JSON."""
     if isinstance(value, ToolResult):
-        return ToolResult(content=tuple(map(_clean_block, value.content)), is_error=value.is_error)
+        return replace(value, content=tuple(map(_clean_block, value.content)))
     if isinstance(value, str):
         return ToolResult.of(clean(value))
     if isinstance(value, Text | Blob):

@@ -11,7 +11,7 @@ from guildhall.core.errors import NotFound, Refused, UsageError
 from guildhall.sandbox.files import Contents, Rooted, must_suit, suits
 from guildhall.sandbox.glob import PathPattern
 from guildhall.tools.definition import tool
-from guildhall.tools.model import Blob, Handler, Text, Tool, ToolResult
+from guildhall.tools.model import Blob, Handler, Tool, ToolResult
 
 if TYPE_CHECKING:
     from guildhall.sandbox.view import View
@@ -68,9 +68,9 @@ class _Files:
             raise Refused(f"{file_path} is a binary file", hint="Only text, images and PDFs can be read.")
         must_suit(contents.folder, contents.name, file_path, text=True)
         text = contents.data.decode("utf-8", "replace").removeprefix("\ufeff")
-        return ToolResult(content=(Text(_number_lines(text, offset or 1, min(limit or _MAX_LINES, _MAX_LINES))),))
+        return _number_lines(text, offset or 1, min(limit or _MAX_LINES, _MAX_LINES))
 
-    def write(self, file_path: str, content: str) -> str:
+    def write(self, file_path: str, content: str) -> ToolResult:
         """Create a file and its parent folders, or replace the whole content of an existing file.
 
         Args:
@@ -78,8 +78,9 @@ class _Files:
             content: The complete new text.
         """
         data = encode_text(content)
-        new = self._rooted.write(self._rooted.spot(file_path), data)
-        return f"{'Created' if new else 'Replaced'} {file_path} ({len(data):,} bytes)."
+        is_new = self._rooted.write(self._rooted.spot(file_path), data)
+        text = f"{'Created' if is_new else 'Replaced'} {file_path} ({len(data):,} bytes)."
+        return ToolResult.of(text, file_before="absent" if is_new else None)
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
         """Replace a text in a file. It must occur exactly once unless replace_all is set.
@@ -141,19 +142,20 @@ def _blob(contents: Contents, kind: str, shown: str) -> Blob:
     return Blob(contents.data, kind)
 
 
-def _number_lines(text: str, first: int, count: int) -> str:
+def _number_lines(text: str, first: int, count: int) -> ToolResult:
     """Return numbered lines as `cat -n` prints them, with a note on how to continue if lines are left out."""
     lines = text.removesuffix("\n").split("\n") if text else []
     if not lines:
-        return "[the file is empty]"
+        return ToolResult.of("[the file is empty]")
     if first > len(lines):
-        return f"[the file has {len(lines):,} lines; line {first:,} is beyond its end]"
+        return ToolResult.of(f"[the file has {len(lines):,} lines; line {first:,} is beyond its end]")
     shown: list[str] = []
-    size = 0
+    size, is_whole = 0, first == 1 and not {"\r", "\ufffd"} & set(text)  # neither is shown as it is
     for number, line in enumerate(lines[first - 1 : first - 1 + count], start=first):
         plain = line.removesuffix("\r")
         if len(plain) > _MAX_LINE_CHARS:
             plain = f"{plain[:_MAX_LINE_CHARS]} [line cut: it has {len(plain):,} characters]"
+            is_whole = False
         size += len(plain)
         if shown and size > _MAX_OUTPUT_CHARS:
             break
@@ -161,7 +163,8 @@ def _number_lines(text: str, first: int, count: int) -> str:
     last = first + len(shown) - 1
     if last < len(lines):
         shown.append(f"[lines {first:,} to {last:,} of {len(lines):,}; continue with offset={last + 1}]")
-    return "\n".join(shown)
+        is_whole = False
+    return ToolResult.of("\n".join(shown), file_before="shown" if is_whole else None)
 
 
 def _match_line_endings(text: str, old: str, new: str) -> tuple[str, str]:
@@ -227,7 +230,7 @@ class _Sandboxes:
         note = [f"[the first {min(len(found), _MAX_LISTED):,}; give a narrower pattern]"] if cut else []
         return "\n".join([*found[:_MAX_LISTED], *note])
 
-    def read_text(self, sandbox: str, path: str, max_chars: int = _MAX_CHARS) -> str:
+    def read_text(self, sandbox: str, path: str, max_chars: int = _MAX_CHARS) -> ToolResult:
         """Read a text file in a sandbox.
 
         Args:
@@ -246,10 +249,10 @@ class _Sandboxes:
         if is_binary(data):
             raise Refused(f"{path} is a binary file, not text")
         if len(text) <= max_chars:
-            return text
-        return f"{text[:max_chars]}\n[cut: {max_chars:,} of {len(text):,} characters]"
+            return ToolResult.of(text, file_before="shown")
+        return ToolResult.of(f"{text[:max_chars]}\n[cut: {max_chars:,} of {len(text):,} characters]")
 
-    def write_text(self, sandbox: str, path: str, content: str) -> str:
+    def write_text(self, sandbox: str, path: str, content: str) -> ToolResult:
         """Create a text file and its parent folders in a sandbox, or replace the whole content of an existing file.
 
         Args:
@@ -259,5 +262,6 @@ class _Sandboxes:
         """
         folder = self._rooted.sandbox(sandbox)
         data = encode_text(content)
-        new = self._rooted.write(self._rooted.within(folder, path), data)
-        return f"{'Created' if new else 'Replaced'} {path} in the sandbox {sandbox} ({len(data):,} bytes)."
+        is_new = self._rooted.write(self._rooted.within(folder, path), data)
+        text = f"{'Created' if is_new else 'Replaced'} {path} in the sandbox {sandbox} ({len(data):,} bytes)."
+        return ToolResult.of(text, file_before="absent" if is_new else None)
