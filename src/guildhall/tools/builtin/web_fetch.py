@@ -2,7 +2,7 @@
 
 Does not search the web (see `tools.builtin.web_search`).
 
-Invariant: each address is checked after its name was resolve_host, again on each redirect, and the connection goes to
+Invariant: each address is checked after its name was resolved, again on each redirect, and the connection goes to
 the checked address. A name that resolves differently later has no effect.
 """
 
@@ -231,7 +231,7 @@ class _Fetcher:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to resolve_host addresses. The name is only for the server and its certificate."""
+    """A connection to resolved addresses. The name is only for the server and its certificate."""
 
     def __init__(self, scheme: str, host: str, port: int, addresses: Sequence[str]) -> None:
         super().__init__(host, port, timeout=MAX_SECONDS)
