@@ -92,7 +92,7 @@ def test_a_time_out_is_told_as_one(guild: Guild, project: Path) -> None:
     assert (guild("resume", run).out, guild("show", ask, "--json").json["status"]) == ("done\n", "expired")
     entries = journal(guild, run)
     assert "Approval timed out; the call was not made." in told(entries)
-    assert "This is not a refusal" in told(entries)
+    assert "This is not a denial" in told(entries)
     assert "A person refused" not in told(entries)
     assert "tool_refused" in kinds(entries)
     assert not (project / "notes" / "a.md").exists()

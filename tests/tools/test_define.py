@@ -190,7 +190,7 @@ def test_a_function_that_cannot_be_a_tool_says_why(function: Any, says: str) -> 
     [
         ({"capabilities": {"netz"}}, "Did you mean 'net'?"),
         ({"capabilities": "net"}, 'capabilities={"net"}'),
-        ({"name": "no spaces"}, "cannot name"),
+        ({"name": "no spaces"}, "is not a valid name"),
         ({"name": "x" * 65}, "at most 64"),
     ],
 )

@@ -136,7 +136,7 @@ def test_images_come_whole_and_other_binaries_are_refused(tmp_path: Path) -> Non
     view = view_of(tmp_path)
     assert call(view, "Read", file_path="i.png") == ToolResult(content=(Blob(PNG, "image/png"),))
     assert "is a binary file\nOnly text, images and PDFs" in refused(view, "Read", file_path="b.bin")
-    assert "too large to look at: 5,000,005 bytes" in refused(view, "Read", file_path="huge.pdf")
+    assert "too large: 5,000,005 bytes" in refused(view, "Read", file_path="huge.pdf")
     view = view_of(tmp_path, attachment_suffixes=(".pdf",), text_suffixes=(".md",))
     assert "only files ending in .pdf" in refused(view, "Read", file_path="i.png")
     (tmp_path / "x.txt").write_text("x")
@@ -171,7 +171,7 @@ def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:
     assert (
         said(view, "Edit", file_path="x.py", old_string="a = 1", new_string="a = 2") == "Replaced 1 occurrence in x.py."
     )
-    assert "occurs 2 times in x.py\nGive more" in refused(
+    assert "occurs 2 times in x.py\nInclude more" in refused(
         view, "Edit", file_path="x.py", old_string=" = ", new_string="="
     )
     shown = said(view, "Edit", file_path="x.py", old_string=" = ", new_string="=", replace_all=True)
@@ -179,7 +179,7 @@ def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:
     assert file.read_text() == "a=2\nb=1\n"
     assert "does not occur" in refused(view, "Edit", file_path="x.py", old_string="c", new_string="d")
     assert "old_string is empty" in refused(view, "Edit", file_path="x.py", old_string="", new_string="d")
-    assert "are the same" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="a")
+    assert "are equal" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="a")
     assert "there is no y.py" in refused(view, "Edit", file_path="y.py", old_string="a", new_string="b")
     assert "lone surrogate" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="\ud800")
     file.write_bytes(b"\xff")

@@ -147,7 +147,7 @@ def test_a_time_out_is_not_told_as_a_denial() -> None:
     denied = called(Ledger("denied", "not that file"), "keep", {"text": "a"}, rules=(ASK,))
     late = called(Ledger("timed_out"), "keep", {"text": "a"}, rules=(ASK,))
     assert denied.text == "The user denied this call. Do not repeat it unchanged. not that file"
-    assert "Nobody answered" in late.text
+    assert "Approval timed out" in late.text
     assert "not a refusal" in late.text
     assert denied.is_error
     assert late.is_error

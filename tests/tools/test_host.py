@@ -276,8 +276,8 @@ def test_time_limit(spec, kind):
         await host.describe()
         other = asyncio.ensure_future(host.call("later", {"seconds": 100}))
         result = await host.call("block", {"seconds": 100}, seconds=0.2)
-        assert result.text == "block took longer than 0.2 s and was ended."
-        assert "was ended, because block took longer" in (await other).text
+        assert result.text == "block took longer than 0.2 s and was killed."
+        assert "was killed, because block took longer" in (await other).text
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
     hosted(spec, use, kind=kind)

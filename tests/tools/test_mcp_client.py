@@ -79,7 +79,7 @@ def test_servers_that_are_a_little_different_work_too(tmp_path: Path, way: str) 
     [
         ("dead", "ended by itself (exit code 2); its last output: no licence"),
         ("silent", "was not ready after 0.3 s and was closed"),
-        ("endless-line", "wrote a message of more than 16,777,216 bytes and was ended"),
+        ("endless-line", "wrote a message of more than 16,777,216 bytes and was killed"),
         ("endless-lines", "wrote too many lines that are not answers and was killed"),
         ("twice", "lists two tools named 'echo'"),
         ("nameless", "lists a tool without a usable name"),

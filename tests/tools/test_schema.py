@@ -74,7 +74,7 @@ def test_a_package_imports_its_own_modules_and_no_others(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no such name in the module"),
+        ("", "has no such name"),
         ("Report = 1", "is no model: it is a int"),
         ("from os import system as Report", "is no model"),
         ("class Report: pass", "another kind of class"),

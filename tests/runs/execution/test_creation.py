@@ -105,7 +105,7 @@ def test_without_a_rule_that_allows_it_there_is_no_such_tool(guild: Guild, proje
     for rules in (None, {"worker.create": {"allowed": False}}):
         prepared(project, made(), tool_rules=rules)
         ran = guild("run", "boss", "go", "--output", "json")
-        assert "no tool 'worker_create'" in told_model(guild, ran.json["run"])
+        assert "Unknown tool 'worker_create'" in told_model(guild, ran.json["run"])
         assert not (project / "workers" / "generated").exists()
 
 

@@ -221,7 +221,7 @@ def _unusable(path: str, error: BaseException) -> ToolUnavailable:
     said = str(error.msg if isinstance(error, SyntaxError) else error)
     hint = "It can import the standard library and what is installed beside Guildhall. It cannot read your files here."
     return ToolUnavailable(
-        f"the toolbox cannot be load_tools: {type(error).__name__}: {said}",
+        f"the toolbox cannot be loaded: {type(error).__name__}: {said}",
         where=where,
         hint=hint if isinstance(error, ImportError | OSError) else None,
     )
