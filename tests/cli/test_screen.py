@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.cli.screen import ReaderGone, Screen, Wanted, barred, exact, money, one_line, plain
+from guildhall.cli.screen import ReaderGone, Screen, barred, exact, money, one_line, plain, read_form
 from guildhall.core.errors import InvalidFile, NotFound
 
 SECRET = "sk-0123456789abcdef"
@@ -48,21 +48,22 @@ def err(screen: Screen) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "form", "of_run"),
+    ("words", "form"),
     [
-        ([], "text", False),
-        (["ls", "--json"], "json", False),
-        (["run", "--output", "json"], "json", True),
-        (["run", "--output=stream-json"], "stream-json", True),
-        (["run", "--output", "text"], "text", False),
-        (["run", "--output"], "text", False),
-        (["run", "w", "json"], "text", False),
-        (["run", "--", "--json"], "text", False),
+        ([], "text"),
+        (["ls", "--json"], "json"),
+        (["run", "--json"], "json"),
+        (["run", "--json", "--output", "stream-json"], "stream-json"),
+        (["run", "--output", "json"], "json"),
+        (["run", "--output=stream-json"], "stream-json"),
+        (["run", "--output", "text"], "text"),
+        (["run", "--output"], "text"),
+        (["run", "w", "json"], "text"),
+        (["run", "--", "--json"], "text"),
     ],
 )
-def test_what_the_caller_wants_to_read(words: list[str], form: str, of_run: bool) -> None:
-    wanted = Wanted.by(words)
-    assert (wanted.form, wanted.of_run) == (form, of_run)
+def test_options_choose_the_form_of_the_output(words: list[str], form: str) -> None:
+    assert read_form(words) == form
 
 
 def test_secrets_are_never_shown() -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from guildhall.cli.command_table import Row, family_lines
+from guildhall.cli.short_ids import LAST, is_kind, read_id
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.core.text import did_you_mean, nearest
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from guildhall.cli.command import Command
-    from guildhall.cli.command_table import Row
     from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run
 
@@ -35,9 +36,9 @@ _MAX_WORKER_CHARS = 4096
 _KINDS = {
     RUN: ("a run", "r-7k2m9x4qpw", "guild ls --all"),
     ASK: ("an ask", "a-3h8n5w2kcd", "guild ls"),
-    JOB: ("a job", "j-7k2m9x4qpw", "guild job ls"),
-    COMMISSION: ("a commission", "c-7k2m9x4qpw", "guild commission ls"),
-    MEETING: ("a meeting", "t-7k2m9x4qpw", "guild meeting ls"),
+    JOB: ("a job", "j-7k2m9x4qpw", "guild ls jobs"),
+    COMMISSION: ("a commission", "c-7k2m9x4qpw", "guild ls commissions"),
+    MEETING: ("a meeting", "t-7k2m9x4qpw", "guild ls meetings"),
 }
 
 
@@ -63,8 +64,6 @@ class CommandParser(argparse.ArgumentParser):
         if stray.startswith("-") and stray != "-":
             name = stray.partition("=")[0]
             hint = did_you_mean(name, self.options) if nearest(name, self.options) else f"See {self.prog} --help."
-            if name == "--json" and "--output" in self.options:
-                hint = "Write --output json."
             raise UsageError(f"{command}: there is no option {name!r}", hint=hint)
         hint = f"Put quotes around text with spaces. See {self.prog} --help."
         raise UsageError(f"{command}: too many arguments: {stray!r} has no place", hint=hint)
@@ -72,10 +71,11 @@ class CommandParser(argparse.ArgumentParser):
 
 def parser_of(row: Row, command: Command) -> CommandParser:
     """Return the parser of a command."""
+    subcommands = f"subcommands:\n{lines}\n" if (lines := family_lines(row.name)) else ""
     parser = CommandParser(
         prog=f"guild {row.name}",
-        description=f"{row.summary[0].upper()}{row.summary[1:]}.",
-        epilog=f"example:\n  {row.example}",
+        description=f"{row.summary}.",
+        epilog=f"{subcommands}example:\n  {row.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -167,9 +167,10 @@ def _quote(text: str) -> str:
 
 
 def _check_id(text: str, letter: str) -> str:
-    """Return the text if it is an id of this kind. Raise NotFound otherwise."""
-    if is_id(text, letter):
-        return text
+    """Return the text if it is an id of this kind, or short for one. Raise NotFound otherwise."""
+    id = read_id(text)
+    if is_kind(id, letter) or (letter == RUN and id == LAST):
+        return id
     kind, example, listing = _KINDS[letter]
     if (other := _kind_of(text)) is not None:
         more = f". To go on with it: guild resume {text}" if is_id(text, RUN) else ""
@@ -184,9 +185,7 @@ def _check_id(text: str, letter: str) -> str:
 # Types of arguments.
 run_id = partial(_check_id, letter=RUN)
 ask_id = partial(_check_id, letter=ASK)
-job_id = partial(_check_id, letter=JOB)
 commission_id = partial(_check_id, letter=COMMISSION)
-meeting_id = partial(_check_id, letter=MEETING)
 
 
 def worker_name(text: str) -> str:
@@ -246,8 +245,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
         return Resolved(run=text)
     if (run := await _owned_run(text, client)) is not None:
         return Resolved(run=run)
-    if "@" not in text and is_member_job(text):
-        raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
+    _check_not_member_job(text)
     try:
         target = parse_target(text)
         workflow = await client.workflows.get(target)
@@ -255,7 +253,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
         if "@" in text:
             raise
         hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
-        raise NotFound(f"there is no run and no ask {_quote(text)}, and no agent of that name", hint=hint) from None
+        raise NotFound(f"unknown id or target {_quote(text)}", hint=hint) from None
     return Resolved(run=workflow.run, target=target, workflow=workflow)
 
 
@@ -263,6 +261,7 @@ async def resolve_run(text: str, client: HallClient) -> str:
     """Find the run of an id, or of a whole workflow."""
     if (run := await _owned_run(text, client)) is not None:
         return run
+    _check_not_member_job(text)
     if "@" not in text:
         return run_id(text)
     target = parse_target(text)
@@ -271,14 +270,20 @@ async def resolve_run(text: str, client: HallClient) -> str:
     return (await client.workflows.get(target)).run
 
 
+def _check_not_member_job(text: str) -> None:
+    """Raise NotFound if the text is MEMBER/JOB: the hall has no run of it."""
+    if "@" not in text and is_member_job(text):
+        raise NotFound(f"{text} is a job of a member: the hall has no run of it", hint=f"See guild show {text}.")
+
+
 async def _owned_run(text: str, client: HallClient) -> str | None:
     """Return the last run of a job, a commission or a meeting, or None for other ids. Raise NotFound without a run."""
     if is_id(text, JOB):
         run = (await client.jobs.get(text)).job.run
-        missing, hint = f"there is no run behind the job {text}", f"See guild job show {text}."
+        missing, hint = f"job {text} has no run", f"See guild show {text}."
     elif is_id(text, MEETING):
         run = (await client.meetings.get(text)).meeting.run
-        missing, hint = f"nobody has come to the meeting {text} yet: there is no run", f"guild meeting show {text}"
+        missing, hint = f"meeting {text} has no run yet", f"See guild show {text}."
     elif is_id(text, COMMISSION):
         one = (await client.commissions.get(text)).commission
         run, missing, hint = one.run, f"commission {text} is {one.status}: it has no run yet", one.next_command

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from guildhall.cli import exit_codes
+from guildhall.cli.short_ids import expand_arguments
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
@@ -59,12 +60,17 @@ def exclusive(*arguments: Argument) -> Argument:
 
 
 JSON = argument("--json", action="store_true", help="print JSON")
-OUTPUT = argument(
-    "--output",
-    choices=("text", "json", "stream-json"),
-    default="text",
-    help="text: the result alone; json: one object at the end; stream-json: one event a line, the result last",
-)
+
+
+def OUTPUT(parser: Any) -> None:  # noqa: N802 - an argument, like JSON
+    """Add the options of commands that print the result of a run."""
+    parser.add_argument(
+        "--output",
+        choices=("text", "json", "stream-json"),
+        default="text",
+        help="text: the result alone; json: one object at the end; stream-json: one event per line, the result last",
+    )
+    parser.add_argument("--json", action="store_true", help="same as --output json")
 
 
 class Context:
@@ -78,10 +84,16 @@ class Context:
         self.screen = screen
         self._is_connected = False
 
+    @property
+    def as_json(self) -> bool:
+        """True if the result is printed as JSON."""
+        return self.screen.form != "text"
+
     async def connect(self, mode: Mode = "start", *, model: str | None = None) -> HallClient:
-        """Connect to the hall and set `client` and `frame`. See `connect`."""
+        """Connect to the hall, set `client` and `frame`, and expand short ids in the arguments. See `connect`."""
         self.client, self.frame = await connect(self.screen, mode, model=model)
         self._is_connected = True
+        await expand_arguments(self.args, self.client)
         return self.client
 
     async def disconnect(self, code: int | None = None) -> None:
@@ -98,7 +110,7 @@ class Context:
 
     def print(self, value: T, text: str | Callable[[T, Screen], object], *, data: Any = None) -> None:
         """Print the result: with --json `data`, or else the value, as JSON; without it `text`, or what it prints."""
-        if self.args.json:
+        if self.as_json:
             self.screen.json(_as_data(value) if data is None else data)
         elif isinstance(text, str):
             self.screen.result(text)
@@ -107,7 +119,7 @@ class Context:
 
     def print_table(self, rows: Sequence[Sequence[str]], data: Any, *, empty: str, head: Sequence[str] = ()) -> None:
         """Print a list: with --json `data` as JSON, otherwise a table, or the note `empty` if there are no rows."""
-        if self.args.json:
+        if self.as_json:
             self.screen.json(_as_data(data))
         elif rows:
             self.screen.table([head, *rows] if head else rows)
@@ -150,6 +162,7 @@ class _BlockingContext(Context):
         self.client = RemoteHall(same_version(address), BlockingTransport(address))
         self.frame = _frame(dict(os.environ), frozenset(), self.screen, None)
         self._is_connected = True
+        await expand_arguments(self.args, self.client)
         return self.client
 
     async def disconnect(self, code: int | None = None) -> None:

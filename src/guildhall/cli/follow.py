@@ -123,7 +123,7 @@ class Follower:
             self._print_piece(event, held.add(piece["text"]))
             return
         self._print_piece(event, held.rest())
-        if self._screen.wanted.form == "stream-json":
+        if self._screen.form == "stream-json":
             self._screen.json(event.as_dict())
             return
         data = self._screen.scrubbed(event.data)  # before it is cut
@@ -147,7 +147,7 @@ class Follower:
     def _print_piece(self, event: events.Event, text: str) -> None:
         if not text:
             return
-        if self._screen.wanted.form == "stream-json":
+        if self._screen.form == "stream-json":
             piece = events.Event.of(events.TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
             self._screen.json(piece.as_dict())
         elif event.run == self._run:  # two texts at the same time would be mixed
@@ -178,7 +178,7 @@ class Follower:
     async def _print_result(self, shown: Shown) -> None:
         """Print the result, unless the user has seen it while it was written."""
         text, screen = text_of(shown.run.output), self._screen
-        if screen.wanted.form != "text":
+        if screen.form != "text":
             screen.last(await result_data(shown, self._client))
         elif shown.run.status != "completed" or not text:
             return

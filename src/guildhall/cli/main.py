@@ -10,6 +10,8 @@ from contextlib import suppress
 
 from guildhall.cli import command_table, exit_codes
 
+_LEADING_OPTIONS = ("--debug", "--json")  # can stand before the command
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from guildhall.cli.command import Command
@@ -25,10 +27,13 @@ def entry() -> int:
 def main(words: list[str]) -> int:
     """Run a command line and return the exit code."""
     debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
-    while words and words[0] == "--debug":
-        words = words[1:]
+    leading = next((index for index, word in enumerate(words) if word not in _LEADING_OPTIONS), len(words))
+    words, options = words[leading:], words[:leading]
     if (page := _page(words)) is not None:
         return _print(page)
+    if "--json" in options:
+        length = command_table.find(words)[1]
+        words = [*words[:length], "--json", *words[length:]]
     from guildhall.cli.screen import Screen
 
     screen = Screen.of_process(words)
@@ -50,8 +55,9 @@ def _page(words: list[str]) -> str | None:
         return command_table.all_pages() if words[1:] == ["all"] else _page([*words[1:], "--help"])
     if not words or words[0] in ("-h", "--help"):
         return command_table.first_page()
-    if command_table.family(words[0]) and (len(words) == 1 or words[1] in ("-h", "--help")):
-        return command_table.family_page(words[0])
+    row, _ = command_table.find(words[:1])
+    if row is not None and not row.function and (len(words) == 1 or words[1] in ("-h", "--help")):
+        return command_table.family_page(row.name)
     return None
 
 
@@ -93,12 +99,14 @@ def _command(words: list[str], screen: Screen) -> int:
     from importlib import import_module
 
     from guildhall.cli.arguments import parser_of
+    from guildhall.cli.command import OUTPUT
 
     words = [*words[1:], "--help"] if words[0] == "help" else words
     row, length = command_table.find(words)
-    if row is None or command_table.family(row.name):
+    if row is None or not row.function:
         raise _unknown(words)
     command: Command = getattr(import_module(row.module), row.function)
+    screen.is_run_result = OUTPUT in command.arguments
     parser = parser_of(row, command)
     rest = words[length:]
     before = rest[: rest.index("--")] if "--" in rest else rest

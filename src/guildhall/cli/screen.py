@@ -15,7 +15,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
@@ -41,25 +41,15 @@ class ReaderGone(Exception):
         self.satisfied = isinstance(error, BrokenPipeError)  # the reader has what it wanted, as in `guild log | head`
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The format that the caller wants: text or JSON, and whether it is the result of a run."""
-
-    form: Form = "text"
-    of_run: bool = False
-
-    @staticmethod
-    def by(words: Sequence[str]) -> Wanted:
-        """Read the format from unparsed arguments, so that errors in the arguments are also printed as JSON."""
-        words = words[: words.index("--")] if "--" in words else words
-        if "--json" in words:
-            return Wanted(form="json")
-        for place, word in enumerate(words):
-            option, equals, value = word.partition("=")
-            form = value if equals else "".join(words[place + 1 : place + 2])
-            if option == "--output" and form in ("json", "stream-json"):
-                return Wanted(form=form, of_run=True)
-        return Wanted()
+def read_form(words: Sequence[str]) -> Form:
+    """Read the form of the output from unparsed arguments, so that errors in the arguments have it too."""
+    words = words[: words.index("--")] if "--" in words else words
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        form = value if equals else "".join(words[place + 1 : place + 2])
+        if option == "--output" and form in ("json", "stream-json"):
+            return form
+    return "json" if "--json" in words else "text"
 
 
 @dataclass(kw_only=True)
@@ -69,7 +59,8 @@ class Screen:
     out: TextIO
     err: TextIO
     environ: Mapping[str, str]
-    wanted: Wanted = field(default_factory=Wanted)
+    form: Form = "text"
+    is_run_result: bool = False  # the command prints the result of a run, so an error has its fields
     last_words: str | None = None  # printed if a second signal ends the process
     _mute: bool = False
     _mid_line: bool = False
@@ -81,7 +72,7 @@ class Screen:
     @staticmethod
     def of_process(words: Sequence[str]) -> Screen:
         """Return a screen for the streams of this process. A closed stream is replaced by /dev/null."""
-        return Screen(out=_writable(sys.stdout), err=_writable(sys.stderr), environ=os.environ, wanted=Wanted.by(words))
+        return Screen(out=_writable(sys.stdout), err=_writable(sys.stderr), environ=os.environ, form=read_form(words))
 
     @property
     def interactive(self) -> bool:
@@ -138,7 +129,7 @@ class Screen:
 
     def last(self, data: Mapping[str, Any]) -> None:
         """Print the final result as JSON. In stream-json mode, tag it with `"type": "result"`."""
-        self.json({"type": "result", **data} if self.wanted.form == "stream-json" else data)
+        self.json({"type": "result", **data} if self.form == "stream-json" else data)
 
     def table(self, rows: Sequence[Sequence[str]], *, indent: str = "") -> None:
         """Print rows with aligned columns."""
@@ -197,8 +188,8 @@ class Screen:
         self.note(f"guild: {where}{error.message}", "red")
         if error.hint:
             self.note(error.hint)
-        if self.wanted.form != "text":
-            fields = {**dict.fromkeys(RESULT_FIELDS), "asks": ()} if self.wanted.of_run else {}
+        if self.form != "text":
+            fields = {**dict.fromkeys(RESULT_FIELDS), "asks": ()} if self.is_run_result else {}
             self.last({**fields, "error": error.as_dict()})
 
     def _write(self, text: str) -> None:

@@ -314,7 +314,7 @@ class Projects:
         others = self.sound()
         for other in others:
             if other.path == folder:
-                hint = f"`guild project check {other.name}` says how it is."
+                hint = f"`guild check {other.name}` says how it is."
                 raise Conflict(f"this is registered already, as {other.name!r}", where=str(folder), hint=hint)
         for other in others:
             if other.name == name:

@@ -531,7 +531,7 @@ def test_what_a_called_worker_remembers_is_its_own(guild: Guild, project: Path) 
     )
     done = run(guild)
     child = done["runs"][0]["run"]
-    blamed = guild("memory", "blame", "pen", "--scope", "worker", "--worker", "hand", "--json").json
+    blamed = guild("memory", "log", "pen", "--scope", "worker", "--worker", "hand", "--json").json
     assert blamed["records"][0]["run"] == child
     again = run(guild)
     first = {entry["run"]: entry["data"] for entry in journal(guild, again["run"]) if entry["kind"] == "assembled"}

@@ -173,7 +173,7 @@ def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str
     elif change == "changed":
         put_worker(project, instructions="Be something else.", tools=["Read"], limits={"max_turns": 1})
     elif change == "retired":
-        assert guild("worker", "retire", "scribe").code == 0
+        assert guild("worker", "set", "scribe", "retired").code == 0
     else:
         assert guild("worker", "lock", "scribe").code == 0
     ran = guild("answer", ask, "yes")

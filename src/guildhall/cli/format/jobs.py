@@ -83,10 +83,10 @@ def print_job(id: str, shown: JobShown, screen: Screen) -> None:
     _print_questions(id, shown, screen)
     print_decisions(shown.decisions, screen)
     if job.status == "completed":
-        screen.note(f"The result: guild job result {id}")
+        screen.note(f"The result: guild wait {id}")
     elif job.status == "failed" and not member:
         screen.note(shown.hint or f"Go on with it: guild resume {id}")
-        screen.note(f"Delete it: guild job rm {id} --force")
+        screen.note(f"Delete it: guild rm {id} --force")
     for ask in shown.waiting:
         screen.note(f"It waits for an answer: guild show {ask}")
 
@@ -139,7 +139,7 @@ async def wait_for_member(id: str, ctx: Context) -> int:
         await SystemClock().sleep(_POLL_S)
     status, screen = shown.job.status, ctx.screen
     result = await ctx.client.jobs.result(id, ctx.frame) if status == "completed" else None
-    if ctx.args.json:
+    if ctx.as_json:
         screen.json({**shown.as_wire(), **(result.as_wire() if result else {}), "member": id.rpartition("/")[0]})
     elif shown.waits:
         for question in shown.questions:

@@ -18,6 +18,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.projects.model import KEPT, OURS
 
 if TYPE_CHECKING:
+    from guildhall.cli.command import Context
     from guildhall.hall.client.interface import HallClient
     from guildhall.projects.commissions.model import Commission, CommissionDetails
     from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
@@ -117,15 +118,50 @@ def print_commission(shown: CommissionDetails, screen: Screen) -> None:
     for warning in shown.warnings:
         screen.note(warning, "yellow")
     hints = {
-        "pending": f"Start it: guild commission dispatch {one.id}",
-        "blocked": f"When its dependencies exist: guild commission dispatch {one.id}",
-        "failed": f"Try again: guild commission redispatch {one.id}",
-        "cancelled": f"Try again: guild commission redispatch {one.id}",
+        "pending": f"Start it: guild dispatch {one.id}",
+        "blocked": f"When its dependencies exist: guild dispatch {one.id}",
+        "failed": f"Retry: guild retry {one.id}",
+        "cancelled": f"Retry: guild retry {one.id}",
     }
     if one.status in hints:
         screen.note(hints[one.status])
     for ask in shown.waiting:
         screen.note(f"Waiting for your answer: guild show {ask}")
+
+
+async def print_new_state(
+    ctx: Context, one: Commission, *, text: str = "", wait: bool = False, is_edit: bool = False
+) -> int:
+    """Print the new state of a commission, with `wait` once it has ended, and return the exit code."""
+    if wait and one.status in ("dispatched", "in_progress"):
+        ctx.screen.note(f"{one.id} is {one.status}. Ctrl-C stops waiting, not the work: guild wait {one.id}", "dim")
+        code, shown = await wait_idle(one.id, ctx.client)
+        ctx.print(shown, print_commission)
+        return code
+    ctx.print(one, text or f"{one.id} is {one.status}")
+    if not ctx.as_json:
+        if one.draft.linked and one.status in ("pending", "blocked"):
+            for warning in (await ctx.client.commissions.get(one.id)).warnings:
+                ctx.screen.note(ctx.screen.one_line(warning, 300), "yellow")
+        print_next_command(one, ctx.screen, is_edit=is_edit)
+    if wait and one.status in ("pending", "blocked"):
+        return exit_codes.NEEDS_YOU
+    return exit_codes.FAILED if one.status == "failed" and (wait or not is_edit) else exit_codes.DONE
+
+
+def print_next_command(one: Commission, screen: Screen, *, is_edit: bool = False) -> None:
+    """Print what the user can do next with a commission."""
+    again = f"Retry: guild retry {one.id}"
+    hints = {
+        "pending": f"Start it: guild dispatch {one.id}",
+        "blocked": f"It is {one.reason}. Then: guild dispatch {one.id}",
+        "dispatched": f"It is queued: guild wait {one.id}",
+        "in_progress": f"It runs in the background: guild show {one.id}, guild wait {one.id}",
+        "failed": again if is_edit else f"It failed: {screen.exactly(one.reason or '')}\n{again}",
+        "cancelled": again,
+    }
+    if one.status in hints:
+        screen.note(hints[one.status], "dim")
 
 
 def _branch(one: Commission) -> str:
@@ -191,10 +227,9 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
     for warning in shown.warnings:
         screen.note(warning, "yellow")
     if meeting.status == "open":
-        screen.note(f"Go there: guild meet {meeting.id}    Close it: guild meeting close {meeting.id}")
+        screen.note(f"Continue: guild meet {meeting.id}    Close it: guild meet {meeting.id} --close")
     elif meeting.status == "requested":
-        verbs = f"guild meeting accept {meeting.id}, decline {meeting.id}, defer {meeting.id} DATE"
-        screen.note(f"Say what you think: {verbs}")
+        screen.note(f"Accept it: guild answer {meeting.id} yes (or no, or a date to be asked again)")
 
 
 def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None:
@@ -222,7 +257,7 @@ def print_change(meeting: Meeting, screen: Screen) -> None:
             screen.note(f"Go there: guild meet {meeting.id}")
         case "closed":
             screen.result(f"{meeting.id} is closed; its notes are {meeting.notes} on claude/main of {meeting.project}")
-            screen.note(f"What came out: guild meeting show {meeting.id}")
+            screen.note(f"What came out: guild show {meeting.id}")
         case "requested":
             screen.result(f"{meeting.id} is put off until {meeting.deferred_to}")
         case _:

@@ -293,7 +293,7 @@ def _call(
         raise TimedOut(f"git {args[0]} did not end within {_PATIENCE:.0f} s", where=str(cwd)) from None
     except OSError as error:
         if not cwd.exists():
-            hint = "`guild project check` says what to do where a repository was moved."
+            hint = "`guild check` says what to do where a repository was moved."
             raise GitFailed("there is no such folder any more", where=str(cwd), hint=hint) from None
         raise GitFailed(f"git cannot be started: {error.strerror}", where=str(cwd)) from None
     said = done.stderr.decode("utf-8", "replace")

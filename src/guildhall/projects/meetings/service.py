@@ -131,7 +131,7 @@ class Meetings:
             if not worker.startswith(f"{MEETING}-"):
                 raise
             message = f"no meeting {worker[:60]!r}, and no worker of that name"
-            raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
+            raise NotFound(message, hint="`guild ls meetings` lists the meetings.") from None
         refuse_talking(found)
         context.models.now(found, project_frame)
         context.redact(meeting.topic)  # stores the redacted text
@@ -208,7 +208,7 @@ class Meetings:
         """Delete an ended meeting from the record. Its notes and its runs stay."""
         meeting = self.get(id)
         if meeting.status not in ENDED:
-            hint = f"guild meeting {'close' if meeting.status == 'open' else 'decline'} {id} first."
+            hint = f"guild meet {id} --close first." if meeting.status == "open" else f"guild answer {id} no first."
             raise NotDeletable(f"meeting {id} is {meeting.status}: it cannot be deleted", hint=hint)
         await clean_up(self.context, meeting)
         now = self.context.now()

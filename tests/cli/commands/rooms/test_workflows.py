@@ -156,7 +156,7 @@ def test_documents_are_read_and_written_by_hand(guild: Guild, review: Path, proj
     }
     assert good(guild("doc", "read", "@review", "plan/a.md")).out == "# A\n"
     digest = good(guild("doc", "read", "@review", "plan/a.md", "--json")).json["digest"]
-    assert good(guild("doc", "append", "@review", "plan/a.md", input="more")).out == "plan/a.md: 8 bytes\n"
+    assert good(guild("doc", "write", "--append", "@review", "plan/a.md", input="more")).out == "plan/a.md: 8 bytes\n"
     stale = guild("doc", "write", "@review", "plan/a.md", "--base", digest, "--text", "x")
     assert (stale.code, "has been changed since" in stale.err) == (1, True)
     good(guild("doc", "write", "@review", "plan/a.md", "--text", "new"))

@@ -68,7 +68,7 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(guild: Guild,
     assert "toolboxes/post.py (not trusted yet)" in refused.json["error"]["message"]
     assert refused.json["error"]["hint"] == "Look at it, then: guild trust"
     assert guild("ls", "--all", "--json").json["done"] == [], "there was no run"
-    assert guild("worker", "validate", "scribe").code == 4
+    assert guild("check", "scribe").code == 4
 
     shown = guild("trust")
     assert (shown.code, "Nothing was trusted" in shown.err) == (4, True)
@@ -77,7 +77,7 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(guild: Guild,
     assert run(guild).code == 4
 
     assert guild("trust", "--yes").code == 0
-    assert guild("worker", "validate", "scribe").code == 0
+    assert guild("check", "scribe").code == 0
     done = run(guild)
     assert (done.code, done.json["output"]) == (0, "done")
     assert "All of it is trusted" in guild("trust").err
@@ -95,7 +95,7 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(guild: Guild,
 def test_code_is_not_even_loaded_before(guild: Guild, post: Path) -> None:
     """Not to describe it, not to check it, not to plan it: the tools stay unknown."""
     (post / "toolboxes" / "post.py").write_text("1 / 0\n")
-    for words in (["plan", "scribe"], ["worker", "show", "scribe"], ["worker", "validate"], ["trust"], ["doctor"]):
+    for words in (["plan", "scribe"], ["worker", "show", "scribe"], ["check"], ["trust"], ["doctor"]):
         ran = guild(*words)
         assert "ZeroDivisionError" not in ran.out + ran.err
     assert "not known until it is trusted" in guild("plan", "scribe").out
@@ -415,7 +415,7 @@ def test_a_run_goes_on_with_the_schema_that_was_frozen(guild: Guild, judge: Path
 def test_a_model_that_is_none_is_told_by_validate_and_by_a_run(guild: Guild, judge: Path, text: str, said: str) -> None:
     (judge / "report" / "model.py").write_text(text)
     guild("trust", "--yes")
-    for words in (["worker", "validate"], ["run", "scribe", "go"], ["plan", "scribe"]):
+    for words in (["check"], ["run", "scribe", "go"], ["plan", "scribe"]):
         ran = guild(*words)
         assert said in ran.out + ran.err
         assert "Traceback" not in ran.err
@@ -426,7 +426,7 @@ def test_importing_it_has_no_effect_outside_its_child(guild: Guild, judge: Path)
     mark = judge / "mark"
     effect = f"try:\n    open({str(mark)!r}, 'w')\nexcept OSError:\n    pass\n"
     (judge / "report" / "model.py").write_text(effect + MODEL)
-    for words in (["plan", "scribe"], ["worker", "validate"], ["run", "scribe", "go"], ["trust", "--yes"]):
+    for words in (["plan", "scribe"], ["check"], ["run", "scribe", "go"], ["trust", "--yes"]):
         guild(*words)
     assert run(guild).code == 0
     assert not mark.exists()

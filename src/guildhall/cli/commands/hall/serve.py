@@ -50,7 +50,7 @@ async def serve(ctx: Context) -> None:
     url = f"http://127.0.0.1:{listener.port}{PATH}"
     text = f"{worker.name} serves at {url}\nAuthorization: Bearer {secret}"
     ctx.print({"worker": worker.name, "url": url, "secret": secret}, text)
-    if not ctx.args.json:
+    if not ctx.as_json:
         ctx.screen.note("Ctrl-C ends it; jobs go on.", "dim")
     try:
         await asyncio.Event().wait()

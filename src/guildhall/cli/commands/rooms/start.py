@@ -33,13 +33,10 @@ from guildhall.workflow.target import SUFFIXES, Target, WorkflowShown, is_workfl
     ),
     argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
     *NEW_RUN,
-    argument("--json", action="store_true", help="with --background: print an object"),
     OUTPUT,
 )
 async def start(ctx: Context) -> int | None:
     args, name = ctx.args, ctx.args.worker
-    if args.json and not args.background:
-        raise UsageError("start: --json goes with --background", hint="--output json prints an object at the end.")
     if args.background:
         check_background("start: nothing would keep it in the background", "Leave out --background")
     if is_workflow(file_of(name)):
@@ -117,5 +114,5 @@ class _Own:
 
 def _print_started(ctx: Context, shown: WorkflowShown, target: Target) -> None:
     ctx.print({**shown.as_dict(), "target": str(target)}, shown.run)
-    if not ctx.args.json:
+    if not ctx.as_json:
         ctx.screen.note(f"{target} is there: guild send {target} ..., guild log -f {target}, guild stop {target}")

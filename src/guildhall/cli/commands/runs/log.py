@@ -13,6 +13,7 @@ from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.runs import entry_line, print_next_steps
 from guildhall.cli.format.workflows import message_line
+from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload
 
@@ -27,14 +28,19 @@ _POLL_S = 0.2  # if the run is not alive in the hall that is asked
 
 
 @command(
-    argument("id", metavar="ID|TARGET", help="of a run, job, commission or ask; agent@workflow:tag; @workflow:tag"),
-    argument("-f", "--follow", action="store_true", help="go on for as long as the run is working"),
+    argument(
+        "id",
+        metavar="ID|TARGET",
+        type=read_id,
+        help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+    ),
+    argument("-f", "--follow", action="store_true", help="print new entries until the run stops"),
     argument("--json", action="store_true", help="print each entry as an object with all its data"),
 )
 async def log(ctx: Context) -> None:
     client = await ctx.connect("read")
     found = await resolve(ctx.args.id, client)
-    journal = _Printer(client, ctx.screen, found, as_json=ctx.args.json)
+    journal = _Printer(client, ctx.screen, found, as_json=ctx.as_json)
     shown = await journal.print_new()
     if not ctx.args.follow:
         return

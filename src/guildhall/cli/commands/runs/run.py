@@ -129,7 +129,7 @@ async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, backgroun
         if background:
             shown = await ctx.run_trusted(lambda: client.workflows.start(start, request, frame), at=at)
             ctx.print(shown, shown.run)
-            if not args.json:
+            if not ctx.as_json:
                 target = shown.target
                 ctx.screen.note(f"{target} is there: guild log -f {target}, guild stop {target}")
             return None

@@ -1,6 +1,6 @@
 """`guild test [FILE|DIR ...]`: runs the recorded tests of a project on copies of it and prints the differences.
 
-With --update, a differing test is recorded again. Does not record a new test (see `cli.commands.runs.script`).
+With --update, a differing test is recorded again. `guild test add RUN [NAME]` records a new one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.core.errors import InvalidFile, NotFound
+from guildhall.cli.commands.runs.script import write_script
+from guildhall.cli.short_ids import read_id
+from guildhall.core.errors import InvalidFile, NotFound, UsageError
+from guildhall.core.ids import is_name
 from guildhall.core.paths import project_root
 from guildhall.hall.testrun.files import SUFFIXES, TESTS, tests_in
 
@@ -34,14 +38,13 @@ async def test(ctx: Context) -> int:
     files = [file for file in _files(ctx.args.paths) if keyword.lower() in str(file).lower()]
     if not files:
         named = f" with {keyword!r} in their path" if keyword else ""
-        hint = f"A test is a script with `test:` in {TESTS}/: guild script RUN --out {TESTS}/NAME.yaml"
-        raise NotFound(f"there are no tests here{named}", hint=hint)
+        raise NotFound(f"there are no tests here{named}", hint="Record one: guild test add RUN")
     client = await ctx.connect("here")
     done: list[Tested] = []
     async with aclosing(client.runs.test(files, update=ctx.args.update)) as results:
         async for tested in results:
             done.append(tested)
-            if not ctx.args.json:
+            if not ctx.as_json:
                 _print(tested, screen)
     failed = sum(not tested.passed for tested in done)
     seconds = sum(tested.seconds for tested in done)
@@ -50,6 +53,21 @@ async def test(ctx: Context) -> int:
     ctx.print({"tests": [_as_dict(tested) for tested in done], **counts}, text)
     await ctx.trust_own_files([tested.trusted for tested in done if tested.trusted])
     return exit_codes.FAILED if failed else exit_codes.DONE
+
+
+@command(
+    argument("run", metavar="RUN|TARGET", type=read_id, help="the id of the run, or of a job; @workflow:tag"),
+    argument("name", metavar="NAME", nargs="?", help="the name of the test (default: the worker of the run)"),
+    argument("--force", action="store_true", help="overwrite an existing file"),
+    JSON,
+)
+async def add(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    run = await resolve_run(ctx.args.run, client)
+    name = ctx.args.name or (await client.runs.get(run)).run.worker
+    if not is_name(name):
+        raise UsageError(f"invalid name of a test: {name[:60]!r}", hint="Use letters, digits, `-` and `_`.")
+    await write_script(ctx, run, Path(TESTS) / f"{name}.yaml", force=ctx.args.force)
 
 
 def _files(named: list[str]) -> list[Path]:

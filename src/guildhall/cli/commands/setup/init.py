@@ -151,7 +151,7 @@ def init(ctx: Context) -> None:
         steps.insert(0, f"cd {shlex.quote(str(folder))}")
     made = [path for path, text in texts.items() if _write(folder / path, text)]
     kept = [path for path in texts if path not in made]
-    if ctx.args.json:
+    if ctx.as_json:
         screen.json({"dir": str(folder.absolute()), "made": made, "kept": kept, "model": model, "next": steps})
         return
     for path in made:

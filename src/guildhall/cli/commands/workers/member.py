@@ -118,7 +118,7 @@ async def call(ctx: Context) -> int:
     client = await ctx.connect()
     data = await ctx.run_trusted(lambda: client.members.call(name, tool, arguments, ctx.frame))
     result = ToolResult.from_dict(data)
-    if result.is_error and not ctx.args.json:
+    if result.is_error and not ctx.as_json:
         ctx.screen.note(f"guild: the tool {tool} of the member {name} says: {result.text}", "red")
     else:
         ctx.print(dict(data), result.text)

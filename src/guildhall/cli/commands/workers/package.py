@@ -1,4 +1,4 @@
-"""`guild package ls`, `show`, `validate`, `new`, `add` and `rm`: manage packages of workers and toolboxes.
+"""`guild package ls`, `show`, `new`, `add` and `rm`: manage packages of workers and toolboxes.
 
 `add` prints the content of a folder before it asks to copy it. Does not read packages (see `workers.package`).
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.prompt import agrees
-from guildhall.core.errors import Conflict, GuildError, Refused
+from guildhall.core.errors import Conflict, Refused
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
@@ -75,34 +75,6 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-@command(argument("names", metavar="NAME|DIR", nargs="*", help="packages, or folders with a slash in them"), JSON)
-async def validate(ctx: Context) -> int:
-    client, screen = await ctx.connect("read"), ctx.screen
-    names: list[str] = ctx.args.names or [one.name for one in await client.packages.list()]
-    found: list[dict[str, Any]] = []
-    for name in names:
-        problems: list[str] = []
-        try:
-            if "/" in name or name in (".", ".."):
-                await client.packages.inspect(ctx.frame.cwd / name)
-            else:
-                problems = [*(await client.packages.get(name, ctx.frame)).problems]
-        except GuildError as error:
-            problems = [str(error), *getattr(error, "others", ())]
-        found.append({"package": name, "ok": not problems, "problems": problems})
-        if not ctx.args.json:
-            screen.result(f"{name}: {'ok' if not problems else 'cannot be used'}")
-            for problem in problems:
-                screen.result("".join(f"  {line}\n" for line in screen.exactly(problem).splitlines()).rstrip("\n"))
-    if ctx.args.json:
-        screen.json(found)
-    elif not names:
-        screen.note("There are no packages.")
-    if wrong := sum(not one["ok"] for one in found):
-        screen.note(f"{wrong} of {len(found)} cannot be used.")
-    return exit_codes.FAILED if wrong else exit_codes.DONE
-
-
 @command(
     argument("name", metavar="NAME", help="its name"),
     exclusive(
@@ -128,7 +100,7 @@ async def add(ctx: Context) -> int | None:
     client, screen = await ctx.connect(), ctx.screen
     folder = ctx.frame.cwd / ctx.args.folder
     looked = await client.packages.inspect(folder)
-    if not ctx.args.json:
+    if not ctx.as_json:
         _print(looked, screen)
     name = looked.package.name
     if not ctx.args.force and any(one.name == name for one in await client.packages.list()):
@@ -143,7 +115,7 @@ async def add(ctx: Context) -> int | None:
     added = await client.packages.add(folder, seen=looked.digest, force=ctx.args.force)
     kept = str(added.kept) if added.kept else None
     ctx.print({**looked.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
-    if kept and not ctx.args.json:
+    if kept and not ctx.as_json:
         screen.note(f"The one that was there is kept: {kept}")
     return None
 

@@ -42,13 +42,13 @@ def _path(text: str) -> Path:
 )
 async def trust(ctx: Context) -> int | None:
     args, at = ctx.args, ctx.args.at
-    may_change = args.yes or args.forget or (ctx.screen.interactive and not args.json)
+    may_change = args.yes or args.forget or (ctx.screen.interactive and not ctx.as_json)
     client = await ctx.connect("start" if may_change else "read")
     if args.forget:
         await _forget(ctx, ctx.frame.root if at is None else ctx.frame.cwd / at)
         return None
     looking = await client.trust.inspect(ctx.frame, at=at)
-    if not args.json:
+    if not ctx.as_json:
         return await _decide(ctx, looking)
     if args.yes:
         await client.trust.grant(looking.open)
@@ -81,7 +81,7 @@ async def _decide(ctx: Context, looking: Trusting) -> int | None:
 
 async def _forget(ctx: Context, folder: Path) -> None:
     forgotten = [str(pin.path) for pin in await ctx.client.trust.revoke(folder)]
-    if ctx.args.json:
+    if ctx.as_json:
         ctx.screen.json({"folder": str(folder), "forgotten": forgotten})
         return
     for path in forgotten:
