@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from guildhall.activities.owner import RunOwner
+    from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.jobs.service import Jobs
     from guildhall.members.service import Members
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.purpose import RunKind
+    from guildhall.tools.model import Tool
+    from guildhall.workers.model import Worker
 
 
 _SETTLE_TIMEOUT_S = 2.0  # for background work when the process of a hall exits
@@ -100,7 +103,7 @@ class Hall:
             members=lambda: self.members,
             memory=lambda: self.memory,
             compactor=lambda: self.memory_compactor,
-            project_tools=lambda worker, frame, run, context: self.project_services.tools(worker, frame, run, context),
+            project_tools=self._project_tools,
             recorded_source=lambda run: self.where(run).recordings.source(run),
         )
         self.main = RunServices(
@@ -114,6 +117,9 @@ class Hall:
         self.project_services = ProjectServices(self.main)
 
     # databases
+
+    def _project_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
+        return self.project_services.tools(worker, frame, run, context)
 
     @cached_property
     def workflow_databases(self) -> WorkflowDatabases:

@@ -175,7 +175,7 @@ def _model(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the default model and the reason for it."""
     from guildhall.models.catalog import auto_model, detected_keys
 
-    keys = ", ".join(key.variable for key in detected_keys(environ))
+    keys = ", ".join(detected_keys(environ))
     try:
         model = auto_model(environ)
     except ModelUnusable:
