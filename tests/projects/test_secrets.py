@@ -56,8 +56,8 @@ def test_the_next_hall_that_knows_fewer_secrets_writes_none_of_them(
     monkeypatch.chdir(shop.repo.path)
     decided = call("record_decision", question=f"Is it {KEY}?", decision=LINES, reasoning="x" * 1_990 + KEY)
     shop.script([decided, call("log_question", question=f"Is\n{LINES}\nright?"), write("src/key.py"), say()])
-    words = ("--worker", "smith", "--title", f"Use {KEY}", f"Take {LINES}\nand {KEY}", "--json")
-    id = guild("commission", "new", *words, env=BROUGHT).json["commission"]
+    words = ("--hold", "--title", f"Use {KEY}", f"Take {LINES}\nand {KEY}", "--json")
+    id = guild("dispatch", "smith", *words, env=BROUGHT).json["commission"]
     # It ends without a result, and with a question. What it was told is what was said.
     assert guild("dispatch", id, "--wait", env=BROUGHT).code == 4
     assert KEY in guild("show", id, "--json").json["prompt"]

@@ -47,7 +47,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         name = self.prog.removeprefix("guild ")
-        raise UsageError(f"{name}: {message}", hint=f"`{self.prog} --help` shows how it is used.")
+        raise UsageError(f"{name}: {message}", hint=f"See {self.prog} --help.")
 
     @property
     def options(self) -> list[str]:
@@ -64,9 +64,9 @@ class CommandParser(argparse.ArgumentParser):
         if stray.startswith("-") and stray != "-":
             name = stray.partition("=")[0]
             hint = did_you_mean(name, self.options) if nearest(name, self.options) else f"See {self.prog} --help."
-            raise UsageError(f"{command}: there is no option {name!r}", hint=hint)
+            raise UsageError(f"{command}: unknown option {name!r}", hint=hint)
         hint = f"Put quotes around text with spaces. See {self.prog} --help."
-        raise UsageError(f"{command}: too many arguments: {stray!r} has no place", hint=hint)
+        raise UsageError(f"{command}: unexpected argument {stray!r}", hint=hint)
 
 
 def parser_of(row: Row, command: Command) -> CommandParser:
@@ -80,9 +80,7 @@ def parser_of(row: Row, command: Command) -> CommandParser:
         allow_abbrev=False,
     )
     command.add_arguments(parser)
-    parser.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback when something breaks"
-    )
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
     return parser
 
 
@@ -173,13 +171,13 @@ def _check_id(text: str, letter: str) -> str:
         return id
     kind, example, listing = _KINDS[letter]
     if (other := _kind_of(text)) is not None:
-        more = f". To go on with it: guild resume {text}" if is_id(text, RUN) else ""
-        hint = f"All about it, and what it asks: guild show {text}{more}"
+        more = f". Continue: guild resume {text}" if is_id(text, RUN) else ""
+        hint = f"Details: guild show {text}{more}"
         hint = f"Answer it: guild answer {text}" if is_id(text, ASK) else hint
         raise NotFound(f"{text} is {other}, not {kind}", hint=hint)
     noun = kind.split()[1]
     hint = f"{noun.capitalize()}s look like {example}; `{listing}` lists them."
-    raise NotFound(f"there is no {noun} {_quote(text)}", hint=hint)
+    raise NotFound(f"no {noun} {_quote(text)}", hint=hint)
 
 
 # Types of arguments.
@@ -192,17 +190,17 @@ def worker_name(text: str) -> str:
     """Return the name or path of a worker. Raise an error if it cannot be one."""
     name = text.strip()
     if not name or len(name) > _MAX_WORKER_CHARS or not name.isprintable():
-        wrong = "that cannot be a worker's name" if name else "the worker's name is empty"
+        wrong = "invalid name of a worker" if name else "the name of the worker is empty"
         raise UsageError(wrong, hint="`guild worker ls` lists the workers.")
     if (kind := _kind_of(name)) is not None:
-        raise NotFound(f"{name} is {kind}, not a worker", hint=f"All about it: guild show {name}")
+        raise NotFound(f"{name} is {kind}, not a worker", hint=f"Details: guild show {name}")
     return name
 
 
 def parse_target(text: str) -> Target:
     """Return the target of an agent or a workflow. Raise UsageError if the text cannot be one."""
     if len(text) > _MAX_TARGET_CHARS or not text.isprintable():
-        raise UsageError("that cannot be a target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
+        raise UsageError("invalid target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
     return parse(text)
 
 

@@ -143,7 +143,7 @@ class Context:
             await (await self.connect()).trust.grant(files)
         except HallUnavailable:
             names = " ".join(shlex.quote(str(seen.path)) for seen in files)
-            self.screen.note(f"Before it can be tested: guild trust {names}", "yellow")
+            self.screen.note(f"Trust it before you test it: guild trust {names}", "yellow")
 
 
 class _NeedsEventLoop(Exception):
@@ -251,7 +251,7 @@ async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = N
         client, variables = await _connect(home, environ, root, mode)
     except OSError as error:
         raise HallUnavailable(
-            f"the home {home.path} cannot be used: {error.strerror or error}",
+            f"cannot use the home {home.path}: {error.strerror or error}",
             hint=f"Set {HOME_VARIABLE} to a folder that you may write to.",
         ) from None
     return client, _frame(environ, variables, screen, model)
@@ -300,7 +300,7 @@ async def _connect_to_process(
             await client.close()
             raise welcome.problem
         return client, frozenset(welcome.env)
-    raise HallUnavailable("the hall leaves again and again", hint=f"See {home.log}.")
+    raise HallUnavailable("the hall exits right after starting", hint=f"See {home.log}.")
 
 
 def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
@@ -312,7 +312,7 @@ def _cwd() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise UsageError("the folder you are in no longer exists", hint="cd into one that does.") from None
+        raise UsageError("the current folder no longer exists", hint="Change to another folder.") from None
 
 
 def run_interruptible(work: Coroutine[Any, Any, int], screen: Screen) -> int:

@@ -60,7 +60,7 @@ class Follower:
     async def follow(self, stream: AsyncGenerator[events.Event]) -> int:
         """Follow until the run ends or the user stops it, and return the exit code."""
         stopped: int | None = None
-        self._screen.last_words = "Whether a run has begun, `guild ls` shows."
+        self._screen.last_words = "`guild ls` shows whether a run was started."
         try:
             async with aclosing(stream):
                 async for event in stream:
@@ -71,7 +71,7 @@ class Follower:
         except NoAnswer:
             stopped = exit_codes.NEEDS_YOU
         if self._run is None:
-            raise Interrupted("interrupted before anything began")
+            raise Interrupted("interrupted before a run was started")
         return await self._finish(self._run, stopped=stopped)
 
     # while it runs
@@ -86,7 +86,7 @@ class Follower:
         try:
             await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
         except TimeoutError:
-            self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
+            self._screen.note("Too late: the ask timed out. The worker was informed.", "yellow")
         except Conflict as error:
             self._screen.note(error.message, "yellow")
 
@@ -94,7 +94,7 @@ class Follower:
         """Keep what later lines need."""
         if self._run is None:
             self._run = event.run
-            self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
+            self._screen.last_words = f"Stopped {event.run}. Continue: guild resume {event.run}"
         if event.run != self._run and (started := event.read(events.RunStartedData)) is not None:
             parent, worker = self._called.get(started["parent"] or ""), started["worker"]
             number = 1 + sum(run.worker == worker for run in self._called.values())
@@ -193,8 +193,8 @@ class Follower:
             calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
             for call in calls.values():
                 if isinstance(call, ToolStarted) and call.tool not in harmless:
-                    what = "when the run goes on you may be asked whether it took effect."
-                    self._screen.note(f"{call.tool} was cut off before its end; {what}", "yellow")
+                    what = "You may be asked whether it took effect when the run resumes."
+                    self._screen.note(f"{call.tool} was interrupted. {what}", "yellow")
 
 
 def clear_cancellation() -> None:
@@ -225,14 +225,14 @@ def _line(event: events.Event, data: Mapping[str, Any], width: int) -> str | Non
     match event.type:
         case "run_started":
             plan = data.get("plan") or f"{data.get('worker')} on {data.get('model')}"
-            return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {plain(str(plan))}"
+            return f"{'Resumed' if data.get('resumed') else 'Run'} {event.run}: {plain(str(plan))}"
         case "tool_use" if data.get("tool") in SHOWN_AS_EVENTS and not data.get("refused"):
             return None
         case "tool_result" if data.get("tool") in SHOWN_AS_EVENTS and not data.get("is_error"):
             return None
         case "tool_use":
             call = f"{data.get('tool')} {_arguments(data.get('arguments'))}"
-            return one_line(f"not called: {call}" if data.get("refused") else f"→ {call}", width - 1)
+            return one_line(f"✗ denied: {call}" if data.get("refused") else f"→ {call}", width - 1)
         case "tool_output":
             lines = str(data.get("text", "")).rstrip("\n").splitlines()
             return "\n".join(f"  {one_line(line, width - 3)}" for line in lines)

@@ -123,12 +123,12 @@ def _unknown(words: list[str]) -> GuildError:
     if verbs := command_table.family(words[0]):
         tried, known = " ".join(words[:2]), [command.name for command in verbs]
     elif words[0].startswith("-"):
-        return UsageError(f"there is no option {words[0]!r}", hint="`guild --help` shows what there is.")
+        return UsageError(f"unknown option {words[0]!r}", hint="`guild --help` lists the options.")
     else:
         tried, known = words[0], [command.name for command in command_table.COMMANDS if " " not in command.name]
     guess = nearest(tried, known)
-    hint = f"Did you mean `guild {guess}`?" if guess else "`guild help all` shows every command."
-    return UsageError(f"there is no command {tried!r}", hint=hint)
+    hint = f"Did you mean `guild {guess}`?" if guess else "`guild help all` lists all commands."
+    return UsageError(f"unknown command {tried!r}", hint=hint)
 
 
 def _unexpected(error: Exception) -> GuildError:
@@ -137,12 +137,12 @@ def _unexpected(error: Exception) -> GuildError:
     if isinstance(error, OSError) and error.filename:
         return GuildError(
             f"{error.filename}: {error.strerror}",
-            hint="Check that it is there and that you may use it; --debug shows who wanted it.",
+            hint="Check that it exists and that you may use it. --debug shows the traceback.",
         )
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return GuildError(
-        f"something broke that should not have: {said}",
-        hint="Nothing on record is lost. The same command with --debug shows where; please report that.",
+        f"internal error: {reason}",
+        hint="Nothing recorded is lost. Please report it with the output of the same command with --debug.",
     )
 
 

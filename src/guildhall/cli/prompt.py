@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
-    "approval": "Allow it? yes, session (this very call, again and again, in this run), no:",
-    "unknown_effect": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
-    "limit": "Allow more? yes (as much again), an amount to add, no:",
+    "approval": "Allow this call? {choices} (for all calls like this one in this run):",
+    "unknown_effect": "The call was cut off. Did it take effect? {choices}:",
+    "limit": "Limit reached. Allow more? [y]es (the same amount again), an amount, or [n]o:",
 }
 _MAX_LINE_BYTES = 100_000
 _KINDS = {
@@ -58,9 +58,7 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
     left = max((moment(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
     async with asyncio.timeout(left):
         while True:
-            typed = await _ask_line(
-                screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({choices_in_words(ask['choices'])}):"
-            )
+            typed = await _ask_line(screen, _question(ask))
             try:
                 choice = read_choice(ask, typed)
             except UsageError as error:
@@ -68,8 +66,13 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
                 continue
             if ask["kind"] != "approval" or choice != "no":
                 return Answer(choice=choice)
-            note = await _ask_line(screen, "Why not? (the worker reads it; Enter for no reason):")
+            note = await _ask_line(screen, "Reason for the worker (optional):")
             return Answer(choice=choice, note=note.strip() or None)
+
+
+def _question(ask: Mapping[str, Any]) -> str:
+    question = _QUESTIONS.get(ask["kind"], f"Your answer ({choices_in_words(ask['choices'])}):")
+    return question.format(choices="  ".join(f"[{choice[0]}]{choice[1:]}" for choice in ask["choices"]))
 
 
 async def agrees(question: str, screen: Screen) -> bool:
@@ -85,7 +88,7 @@ def read_choice(ask: Mapping[str, Any], typed: str) -> str:
     if (choice := choice_of(ask["choices"], typed)) is not None:
         return choice
     named = choices_in_words(ask["choices"])
-    raise UsageError(f"{one_line(typed, 60)!r} is no answer to {ask['ask']}", hint=f"Answer with: {named}.")
+    raise UsageError(f"not a valid answer: {one_line(typed, 60)!r}", hint=f"Choose one of: {named}.")
 
 
 async def run_trusted(
@@ -120,7 +123,9 @@ async def run_trusted(
 
 async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bool:
     """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
-    if not looking.open or not await agrees(f"Trust {name_files(looking)} as it is now? yes, no:", screen):
+    if not looking.open or not await agrees(
+        f"Trust {name_files(looking)}? It can run commands as you. [y]es  [n]o:", screen
+    ):
         return False
     await client.trust.grant(looking.open)
     return True
@@ -129,7 +134,7 @@ async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bo
 def name_files(looking: Trusting) -> str:
     """Name the files that are not trusted yet."""
     count = len(looking.open)
-    return f"the file {escape(looking.open[0].shown)}" if count == 1 else f"each of these {count} files"
+    return escape(looking.open[0].shown) if count == 1 else f"these {count} files"
 
 
 def describe_code(looking: Trusting) -> str:

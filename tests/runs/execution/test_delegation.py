@@ -62,9 +62,9 @@ def test_several_at_once_are_one_tree(guild: Guild, project: Path) -> None:
     }
     assert done["usage"] == {"turns": 5, "input_tokens": 5000, "output_tokens": 500, "cost_usd": done["cost_usd"]}
     assert done["cost_usd"] == pytest.approx(5 * 0.0045)
-    assert re.search(r"starts: model script:answers.yaml; may call hand; at most 5.00 USD", ran.err)
+    assert re.search(r"Run r-\w+: model script:answers.yaml; may call hand; at most 5.00 USD", ran.err)
     for label in ("[hand] ", "[hand 2] ", "[hand 3] "):
-        assert re.search(rf"^  {re.escape(label)}r-\w+ starts: .*; its caller's dollars; ", ran.err, re.M)
+        assert re.search(rf"^  {re.escape(label)}Run r-\w+: .*; its caller's dollars; ", ran.err, re.M)
     assert re.search(r"completed: 4 runs, 5 turns, 5,000 tokens in", ran.err)
     children = [one["run"] for one in done["runs"]]
 
@@ -411,7 +411,7 @@ def test_at_a_terminal_each_ask_is_answered_in_its_turn(
     person = terminal("run", "boss", "go")
     for _ in range(2):
         person.until("hand wants to call sandbox_write_text")
-        person.until("Allow it?")
+        person.until("Allow this call?")
         person.types("yes\n")
     assert person.ends() == (0, "both are written\n")
     assert written(project) == ["a.md", "b.md"]
@@ -514,7 +514,7 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     process.wait(5)
     assert [one["status"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == ["lost"]
     child = guild("show", root, "--json").json["below"][0]["run"]
-    assert f"Go on with: guild resume {root}" in guild("show", child).err
+    assert f"Continue: guild resume {root}" in guild("show", child).err
     assert len(guild("stop", root, "--json").json["cancelled"]) == 2
 
 

@@ -76,7 +76,7 @@ def test_a_signal_parks_a_run(guild: Guild, project: Path, number: signal.Signal
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert f"Go on with: guild resume {run}" in err
+    assert f"Continue: guild resume {run}" in err
     assert "Traceback" not in err
     assert status(guild, run) == "parked"
     assert kinds(journal(guild, run))[-1] == "paused"
@@ -89,7 +89,7 @@ def test_ctrl_c_parks_a_run(guild: Guild, project: Path, terminal: Callable[...,
     person = terminal("run", "scribe", "go")
     person.until("← sandbox_write_text")
     person.types("\x03")
-    person.until("Go on with: guild resume")
+    person.until("Continue: guild resume")
     assert person.ends()[0] == 130
     put_script(project, WRITE, DONE)
     run = guild("ls", "--json", "--all").json["needs_you"]["runs"][0]["run"]
@@ -100,7 +100,7 @@ def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, termin
     put_worker(project)
     put_script(project, WRITE, DONE)
     person = terminal("run", "scribe", "go")
-    person.until("Allow it?")
+    person.until("Allow this call?")
     person.types("\x03")
     assert person.ends()[0] == 130
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]["ask"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import Decided
     from guildhall.cli.command import Context
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import JobResult, JobShown
     from guildhall.runs.model import Run
 
 _MAX_LABEL_CHARS = 80
@@ -68,7 +68,7 @@ def print_job(id: str, shown: JobShown, screen: Screen) -> None:
         ["job", id],
         ["member" if member else "worker", member or job.worker],
         ["description", screen.exactly(job.description)],
-        ["status", job.status + (" (waits for you)" if shown.waits else "")],
+        ["status", job.status + (" (needs you)" if shown.waits else "")],
         ["started", screen.exactly(job.started_at)],
         ["ended", screen.exactly(job.completed_at or "")],
         ["error", screen.exactly(job.error or "")],
@@ -83,12 +83,12 @@ def print_job(id: str, shown: JobShown, screen: Screen) -> None:
     _print_questions(id, shown, screen)
     print_decisions(shown.decisions, screen)
     if job.status == "completed":
-        screen.note(f"The result: guild wait {id}")
+        screen.note(f"Result: guild wait {id}")
     elif job.status == "failed" and not member:
-        screen.note(shown.hint or f"Go on with it: guild resume {id}")
+        screen.note(shown.hint or f"Continue: guild resume {id}")
         screen.note(f"Delete it: guild rm {id} --force")
     for ask in shown.waiting:
-        screen.note(f"It waits for an answer: guild show {ask}")
+        screen.note(f"Waiting for your answer: guild show {ask}")
 
 
 def _print_questions(id: str, shown: JobShown, screen: Screen) -> None:
@@ -122,7 +122,7 @@ def question_meant(given: str, questions: Sequence[str]) -> str:
     """Return the question with this text or beginning. The member refuses a text that fits none."""
     found = _meant(given, questions)
     if len(found) > 1:
-        raise UsageError(f"{len(found)} questions begin with {given!r}", hint="Give more of the one that is meant.")
+        raise UsageError(f"{len(found)} questions begin with {given!r}", hint="Give more of the question.")
     return found[0] if found else given
 
 
@@ -144,14 +144,21 @@ async def wait_for_member(id: str, ctx: Context) -> int:
     elif shown.waits:
         for question in shown.questions:
             screen.note(screen.barred(question))
-            screen.note(f"It waits for you: {how_to_answer(id, question, shown.questions)}", "yellow")
+            screen.note(f"Answer: {how_to_answer(id, question, shown.questions)}", "yellow")
         if not shown.questions:
-            screen.note(f'It waits for you: guild answer {id} "..."', "yellow")
+            screen.note(f'Answer: guild answer {id} "..."', "yellow")
     elif result is not None:
-        screen.result(result.output)
+        print_result(result, screen)
     else:
-        screen.note(f"guild: {id} {status}: {shown.job.error or 'no reason was given'}", "red")
+        screen.note(f"guild: {id} {status}: {shown.job.error or 'no reason given'}", "red")
     return exit_codes.NEEDS_YOU if shown.waits else exit_codes.DONE if result is not None else exit_codes.FAILED
+
+
+def print_result(result: JobResult, screen: Screen) -> None:
+    """Print the output of a job and the paths of its artifacts."""
+    screen.result(result.output)
+    for path in result.artifacts:
+        screen.note(path, "dim")
 
 
 def label_of(text: str) -> str:

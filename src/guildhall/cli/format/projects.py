@@ -85,7 +85,7 @@ def print_commission(shown: CommissionDetails, screen: Screen) -> None:
         ["project", one.project],
         ["worker", one.worker],
         ["status", one.status + (" (needs you)" if shown.waiting else "")],
-        ["why", screen.exactly(one.explanation)],
+        ["reason", screen.exactly(one.explanation)],
         ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
         ["created", one.created_at],
         ["attempt", str(one.attempt or "")],
@@ -94,7 +94,7 @@ def print_commission(shown: CommissionDetails, screen: Screen) -> None:
         ["checkout", screen.exactly(shown.worktree or "")],
         ["cost", money(shown.cost_usd) if one.run else ""],
         *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in one.draft.dependencies),
-        *(["artifact", path] for path in one.draft.artifacts),
+        *(["required file", path] for path in one.draft.artifacts),
         *(["linked", path] for path in one.draft.linked),
         *(["check", screen.exactly(command)] for command in one.draft.checks),
         ["reviewer", one.draft.reviewer or ""],
@@ -204,7 +204,7 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         ["status", _standing(shown)],
         ["by", meeting.by + (f" ({meeting.made_by})" if meeting.made_by else "")],
         ["opened", meeting.created_at],
-        ["sittings", str(meeting.sittings) if meeting.sittings > 1 else ""],
+        ["sessions", str(meeting.sittings) if meeting.sittings > 1 else ""],
         ["run", meeting.run or ""],
         ["branch", meeting.branch or ""],
         ["checkout", screen.exactly(shown.worktree or "")],
@@ -221,7 +221,7 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
             whom = f" ({one.worker})" if one.worker else ""
             screen.result(f"{one.title}{whom}\n{screen.barred(one.prompt)}")
     if last := shown.exchanges[-_MAX_EXCHANGES:]:
-        screen.heading(f"\nlast said ({len(last)} of {len(shown.exchanges)})")
+        screen.heading(f"\nlast messages ({len(last)} of {len(shown.exchanges)})")
         for exchange in last:
             print_exchange(exchange, meeting, screen)
     for warning in shown.warnings:
@@ -245,7 +245,7 @@ def _standing(shown: MeetingDetails) -> str:
     if meeting.status == "open":
         return "open (an answer is due)" if shown.answering else "open"
     if meeting.status == "requested" and meeting.deferred_to:
-        return f"requested (put off until {meeting.deferred_to})"
+        return f"requested (deferred to {meeting.deferred_to})"
     return f"{meeting.status} ({meeting.reason})" if meeting.status == "declined" and meeting.reason else meeting.status
 
 
@@ -254,11 +254,11 @@ def print_change(meeting: Meeting, screen: Screen) -> None:
     match meeting.status:
         case "open":
             screen.result(f"{meeting.id} is open")
-            screen.note(f"Go there: guild meet {meeting.id}")
+            screen.note(f"Continue: guild meet {meeting.id}")
         case "closed":
-            screen.result(f"{meeting.id} is closed; its notes are {meeting.notes} on claude/main of {meeting.project}")
-            screen.note(f"What came out: guild show {meeting.id}")
+            screen.result(f"{meeting.id} is closed. Notes: {meeting.notes} on claude/main of {meeting.project}")
+            screen.note(f"Details: guild show {meeting.id}")
         case "requested":
-            screen.result(f"{meeting.id} is put off until {meeting.deferred_to}")
+            screen.result(f"{meeting.id} is deferred to {meeting.deferred_to}")
         case _:
             screen.result(f"{meeting.id} is declined")

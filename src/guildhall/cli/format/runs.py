@@ -104,11 +104,11 @@ def _describe_call(data: entries.Payload) -> str:
             text = _content(data.result)
             return f"error: {text}" if data.result.get("is_error") else text
         case entries.LoopAsked():
-            return f"{data.title}, {data.ask} asks whether they may go on"
+            return f"{data.title}, {data.ask} asks whether they may continue"
         case entries.QuestionAsked():
             return f"{data.ask} asks: {data.question}"
         case entries.LimitAsked():
-            return f"{data.limit} {data.value} is used up, {data.ask} asks for more"
+            return f"{data.limit} {data.value} reached, {data.ask} asks for more"
         case _:
             return ""
 
@@ -177,14 +177,14 @@ def print_next_steps(shown: Shown, screen: Screen) -> None:
     run = shown.run
     waiting = [ask for ask in shown.asks if ask.status == "open"]
     for ask in waiting:
-        screen.note(f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}")
+        screen.note(f"Answer needed ({ask.id}): {screen.one_line(ask.question.title, 200)}")
     for ask in waiting:
-        screen.note(f"Answer with: {how_to_answer(ask)}")
+        screen.note(f"Answer: {how_to_answer(ask)}")
     if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
         verb = "meet" if run.kind == "meeting" else "resume"
-        screen.note(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
+        screen.note(f"Continue: guild {verb} {id_of(run) if run.root == run.id else run.root}")
     elif _may_try_again(run):
-        screen.note(f"Try again from there: guild resume {id_of(run)}")
+        screen.note(f"Retry from the last step: guild resume {id_of(run)}")
 
 
 def how_to_answer(ask: Ask, *, here: bool = False) -> str:
@@ -197,9 +197,9 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
     examples = {AMOUNT: "2.50", DATE: "2027-01-31"}
     words = [examples.get(choice, choice) for choice in ask.question.choices]
     first, rest = ("ANSWER", words) if ask.kind == "unknown_effect" else (words[0], words[1:])
-    more = "" if here else f"; all of it: guild show {ask.id}"
-    either = "one of" if first == "ANSWER" else "or"
-    return f"guild answer {ask.id} {first}    ({either}: {', '.join(rest)}{more})"
+    more = "" if here else f". Details: guild show {ask.id}"
+    either = "one of " if first == "ANSWER" else "or "
+    return f"guild answer {ask.id} {first} ({either}{', '.join(rest)}){more}"
 
 
 def _may_try_again(run: Run) -> bool:
@@ -230,7 +230,7 @@ def print_outcome(shown: Shown, screen: Screen) -> None:
     if run.status == "completed":
         screen.result(text_of(run.output))
     if run.status == "cancelled":
-        screen.note(f"guild: {id_of(run)} was cancelled: there is no result", "red")
+        screen.note(f"guild: {id_of(run)} was cancelled", "red")
     elif run.status == "failed" or run.error:
         print_error(run, run.error or ErrorInfo(code="error", message=run.reason or "no reason given"), screen)
     for ask in shown.asks:

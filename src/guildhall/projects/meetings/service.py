@@ -345,7 +345,7 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
     except MergeConflict as error:
         await context.store.write(partial(_record_conflict, id=id, error=error, now=context.now()))
         hint = f"The meeting stays open. Talk about the files in it: guild meet {id}. Then close it again. "
-        hint += f"Or leave the work on its branch, {meeting.branch}: guild meeting close {id} --leave-work"
+        hint += f"Or leave the work on its branch, {meeting.branch}: guild meet {id} --close --leave-work"
         message = f"meeting {id} cannot be closed: {error.message}"
         raise MergeConflict(message, files=error.files, hint=hint) from None
     closed = await context.store.write(lambda c: _record_close(c, id, summary, context.now()))

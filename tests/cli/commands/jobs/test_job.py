@@ -49,9 +49,7 @@ def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWit
     listed = guild_hall("ls")
     assert f"guild answer {ask}" in listed.out
     result = guild_hall("wait", job, "--json")
-    assert result.code == 1
-    assert result.json["error"]["code"] == "not_finished"
-    assert (result.json["error"]["job"], result.json["error"]["status"]) == (job, "running")
+    assert (result.code, result.json["jobId"], result.json["status"]) == (4, job, "running"), "it needs an answer"
     refused = guild_hall("rm", job)
     assert refused.code == 1
     assert "is running" in refused.err
@@ -64,7 +62,7 @@ def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWit
     assert "the front door" in text
     assert "artifacts/plan.md" in text
     assert "submit_result" in guild_hall("log", job).out
-    assert "all as on record" in guild_hall("replay", job).out
+    assert "Replay matches the recording" in guild_hall("replay", job).out
     (row,) = guild_hall("ls", "jobs", "--filter", "Forge*", "--worker", "smith", "--json").json["jobs"]
     assert (row["jobId"], row["status"], row["worker"]) == (job, "completed", "smith")
     assert job in guild_hall("ls").out
@@ -184,7 +182,8 @@ def test_a_job_is_a_directory_of_plain_files(shop: Shop, guild: Guild, done: dic
     assert files["result.md"] == guild("wait", done["jobId"]).out.rstrip("\n") == "a key"
     assert files["artifacts/report.md"] == "# Report"
     result = guild("wait", done["jobId"], "--json").json
-    assert result == {"jobId": done["jobId"], "output": "a key", "artifacts": ["artifacts/report.md"]}
+    expected = {"jobId": done["jobId"], "output": "a key", "artifacts": ["artifacts/report.md"]}
+    assert expected.items() <= result.items()
 
 
 @pytest.mark.req("WD-23", "WD-24", "WD-25")
@@ -218,8 +217,8 @@ def test_a_job_that_is_deleted_is_gone_with_all_it_held(shop: Shop, guild: Guild
     assert guild("rm", done["jobId"]).code == 0
     assert list(shop.home.jobs.iterdir()) == []
     assert guild("ls", "--json").json["needs_you"]["asks"] == []
-    for command in ("show", "result", "cancel", "rm"):
-        gone = guild("job", command, done["jobId"], "--json")
+    for command in ("show", "wait", "stop", "rm"):
+        gone = guild(command, done["jobId"], "--json")
         assert (gone.code, gone.json["error"]["code"]) == (3, "unknown_job")
     shop.script([{"fail": 400}])
     again = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
@@ -284,7 +283,7 @@ def test_what_is_wrong_is_called_as_it_was_written(guild: Guild, shop: Shop) -> 
     assert "config.maxTurns: '2' is" in guild("dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "2"}').err
     near = guild("dispatch", "smith", "go", "--wait", "--config", '{"max_turns": 2, "metal": "iron"}')
     assert near.code == 0, near.err
-    assert "max_turns is for the worker to read. Did you mean maxTurns?" in near.err
+    assert "max_turns is passed to the worker. Did you mean maxTurns?" in near.err
     assert "metal" not in near.err
 
 

@@ -158,7 +158,7 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     assert f"guild retry {id}" in guild("show", id).err
     refused = guild("resume", id)
     assert refused.code != 0
-    assert "redispatch" in refused.err
+    assert "guild retry" in refused.err
     workshop.script([write("src/lock.py", "whole\n"), submit("Forged.")])  # and then its model has no answer left
     again = guild("retry", id, "--wait", "--json")
     assert (again.code, again.json["attempt"], again.json["status"]) == (0, 2, "completed")
@@ -195,7 +195,7 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     done = guild("dispatch", id, "--wait")
     assert done.code == 1
     assert done.out == f"{id} is failed\n"
-    assert "script.yaml: there is no such file. Make it" in done.err
+    assert "script.yaml: there is no such file. Create it" in done.err
     assert f"guild retry {id}" in done.err
     edited = guild("edit", id, "--title", "Later")
     assert edited.code == 0
@@ -279,7 +279,7 @@ def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     assert long.splitlines()[0] in shown, "all of it"
     assert "│ and the iron is cold" in shown
     assert guild("stop", "--abandon", id).out == f"{id} is abandoned\n"
-    assert guild("rm", id).out == f"{id} deleted\n"
+    assert guild("rm", id).out == f"Deleted {id}.\n"
     assert guild("rm", id).code == 3
     assert id not in guild("ls").out
     other = guild(*HELD).out.strip()

@@ -46,13 +46,13 @@ def until(so: Callable[[], bool]) -> None:
 def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("We could use Parquet."), LINK, say("Linked."), say("Bye then.")])
     terminal = Terminal(guild, "meet", "architect", whole=True)
-    terminal.until("What is it about?")
+    terminal.until("Your first message")
     terminal.types("/help\n")
     terminal.until("Ctrl-D or /leave")
-    terminal.until("What is it about?")
+    terminal.until("Your first message")
     terminal.types("/close\n")
     terminal.until("No meeting is open yet")
-    terminal.until("What is it about?")
+    terminal.until("Your first message")
     terminal.types("Which form for exports?\n")
     terminal.until("We could use Parquet.")
     terminal.until("> ")
@@ -91,7 +91,7 @@ def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) ->
 @pytest.mark.parametrize("typed", ["\x04", "/leave\n"])
 def test_who_leaves_at_once_has_opened_nothing(guild: Guild, parlour: Parlour, typed: str) -> None:
     terminal = Terminal(guild, "meet", "architect", whole=True)
-    terminal.until("What is it about?")
+    terminal.until("Your first message")
     terminal.types(typed)
     terminal.until("Nothing was opened.")
     assert terminal.ends()[0] == 0
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Par
     id = _until(lambda: next(iter(guild("ls", "meetings", "--json").json["meetings"]), {}).get("meeting"))
     _until(lambda: guild("log", id).out.count("model_asked") == 2)
     terminal.types("\x03")
-    terminal.until("The answer was cut off")
+    terminal.until("The answer was interrupted")
     terminal.until("> ")
     assert "answer is due" not in guild("show", id).out
     terminal.types("something else\n")
@@ -392,16 +392,16 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     id = only(guild)
     listed = guild("ls")
     assert f"guild meet {id}" in listed.out
-    assert "needs you" not in listed.out
+    assert "Needs you" not in listed.out
     assert guild("ls", "--json").json["meetings"][0]["meeting"] == id
     assert "Which form?" in guild("show", id).out
     assert "Which form?" in guild("log", id).out
     waited = guild("wait", id)
-    assert (waited.code, waited.err) == (4, f"Go on with: guild meet {id}\n")
+    assert (waited.code, waited.err) == (4, f"Continue: guild meet {id}\n")
     assert guild("rm", id).code == 1
     resumed = guild("resume", guild("show", id, "--json").json["run"])
-    assert (resumed.code, resumed.err) == (0, f'{id} owes no answer. Say something: guild meet {id} "..."\n')
-    assert "Nothing lives here" in guild("stop", "--all").err
+    assert (resumed.code, resumed.err) == (0, f'No answer is due in {id}. Send a message: guild meet {id} "..."\n')
+    assert "Nothing is running" in guild("stop", "--all").err
     assert guild("meet", id, "more").code == 1, "its script has one answer"
     failed = guild("ls").out
     assert "could not answer" in failed

@@ -47,7 +47,7 @@ def test_what_is_there_stays(guild: Guild, project: Path) -> None:
     assert str((project / "README.md").readlink()) == "nowhere"
     again = guild("init")
     assert again.code == 0
-    assert again.out.count("kept ") == 6
+    assert again.out.count("Kept ") == 6
     assert "keeps its own" in again.err
 
 

@@ -136,7 +136,7 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert guild("rm", slow).code == 1
     until(lambda: "ant, ready, jobs that go on: 1\n" in guild("hall", "status").out)  # it looks every few seconds
     assert guild("stop", slow).out == "ant/j-2 is cancelled\n"
-    assert guild("rm", slow).out == "ant/j-2 is deleted\n"
+    assert guild("rm", slow).out == "Deleted ant/j-2.\n"
     gone = guild("show", slow)
     assert (gone.code, "there is no job 'j-2'" in gone.err) == (1, True)
     member = guild("member", "show", "ant", "--json").json
@@ -174,7 +174,7 @@ def test_a_new_member_works_at_once(guild: Guild, project: Path) -> None:
     assert guild("trust", "--yes").code == 0
     assert guild("member", "call", "clock", "greet", '{"who": "Ada"}').out == "Good day, Ada!\n"
     wrong = guild("member", "call", "clock", "greet", '{"who": 5}')
-    assert (wrong.code, wrong.err.startswith("guild: the tool greet of the member clock says: ")) == (1, True)
+    assert (wrong.code, wrong.err.startswith("guild: greet of the member clock failed: ")) == (1, True)
 
 
 def test_a_copy_of_the_researcher_is_a_member_that_takes_work(guild: Guild, project: Path) -> None:
@@ -230,7 +230,7 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
         assert guild_hall(*words).code == code, words
     assert guild_hall("answer", "clerk/", "x").code == 3
     shown = guild_hall("show", job)
-    assert "running (waits for you)" in shown.out
+    assert "running (needs you)" in shown.out
     assert f"{project}/guild-members/{job.replace('/', '/jobs/')}" in shown.out
     assert f"guild answer {job} \"...\" --question 'Which?'" in shown.err
     elsewhere = home.path.parent
@@ -245,6 +245,6 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     lost = guild_hall("answer", job, "x", cwd=elsewhere)
     assert (lost.code, "found from that project's folder" in lost.err) == (3, True)
     answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
-    assert (answered.code, answered.err.strip()) == (0, f"{job} has your answer.")
+    assert (answered.code, answered.err.strip()) == (0, f"Answered {job}.")
     ended = guild_hall("wait", job)
     assert (ended.code, ended.out.strip()) == (0, "the second, then")

@@ -1,4 +1,4 @@
-"""`guild memory`: list, show, write, remove, blame and revert entries from the command line."""
+"""`guild memory`: list, show, write, remove, log and revert entries from the command line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_empty_memory(guild: Guild, project: Path) -> None:
 
 def test_command_without_verb_lists_the_verbs(guild: Guild) -> None:
     out = guild("memory").out
-    for verb in ("ls", "show", "write", "rm", "blame", "revert"):
+    for verb in ("ls", "show", "write", "rm", "log", "revert"):
         assert f"  memory {verb} " in out
 
 
@@ -83,7 +83,7 @@ def test_rm_prints_the_command_that_restores_the_entry(guild: Guild, scribe_proj
 
 
 @pytest.mark.req("X-9")
-def test_blame_names_the_run_and_revert_restores(guild: Guild, scribe_project: Path, home: Home) -> None:
+def test_log_names_the_run_and_revert_restores(guild: Guild, scribe_project: Path, home: Home) -> None:
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
     fact = ("fact", "--worker", "scribe")
     assert guild("memory", "log", *fact).out.startswith(f"worker/fact: written by scribe in {run}, 20")
@@ -134,7 +134,7 @@ def test_ls_names_skipped_files(guild: Guild, project: Path, home: Home) -> None
 
 
 @pytest.mark.req("WD-29")
-@pytest.mark.parametrize("verb", ["show", "write", "rm", "blame", "revert"])
+@pytest.mark.parametrize("verb", ["show", "write", "rm", "log", "revert"])
 @pytest.mark.parametrize(
     "key", ["../up", "/etc/passwd", "a/b", "", ".hidden", "a" * 65, "x.md", "a\nb", "\x1b[2J", "é"]
 )
@@ -157,7 +157,7 @@ def test_hostile_keys_are_rejected(guild: Guild, project: Path, home: Home, verb
         (["compacted", "x"], "", "reserved for compaction"),
         (["k", "x", "--scope", "worker"], "", "needs the name of a worker"),
         (["k", "x", "--scope", "everyone"], "", "invalid choice: 'everyone'"),
-        (["k", "x", "--worker", ""], "", "the worker's name is empty"),
+        (["k", "x", "--worker", ""], "", "the name of the worker is empty"),
     ],
 )
 def test_invalid_writes_are_rejected(

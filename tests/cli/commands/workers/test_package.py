@@ -98,7 +98,7 @@ def test_all_that_is_wrong_is_named_with_file_and_field(guild: Guild, project: P
     assert (toolbox.code, "is a toolbox and no worker" in toolbox.err) == (3, True)
     there = (home.packages / "mail").rename(project / "mail")
     asked = terminal("package", "add", "./mail")
-    asked.until("yes, no:")
+    asked.until("[y]es  [n]o:")
     asked.types("maybe\n")
     asked.until("Nothing was added.")
     assert asked.ends()[0] == 4

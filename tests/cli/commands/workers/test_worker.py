@@ -91,7 +91,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     ]
     assert told == expected
     assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])
-    assert checked.json[0]["doubts"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
+    assert checked.json[0]["warnings"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
     shown = guild("check", "wish", env=env)
     assert "\n\n" not in shown.err
     row, risk = shown.out.splitlines()
@@ -124,7 +124,7 @@ def test_files_that_a_worker_names_are_checked_too(guild: Guild, scribe: Path, f
 def test_nothing_to_check(guild: Guild, project: Path) -> None:
     ran = guild("check")
     assert (ran.code, ran.out) == (0, "")
-    assert "no workers" in ran.err
+    assert "Nothing to check" in ran.err
 
 
 @pytest.mark.req("DO-9")
@@ -136,7 +136,7 @@ def test_a_life(guild: Guild, scribe: Path) -> None:
     assert again.code != 0
     assert "--force" in again.err
     assert guild("worker", "new", "helper", "--force").out.strip() == made["path"]
-    assert guild("worker", "lock", "scribe").out == "scribe is locked: nothing overwrites its file\n"
+    assert guild("worker", "lock", "scribe").out == "scribe is locked: its file must not change\n"
     assert "active, locked" in guild("worker", "ls").out
     refused = guild("worker", "new", "scribe")
     assert refused.code == 4

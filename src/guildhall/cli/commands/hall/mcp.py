@@ -26,8 +26,8 @@ _MAX_FILE_BYTES = 64 * 1024**2
 def mcp(ctx: Context) -> Work:
     if sys.stdin.isatty():
         raise UsageError(
-            "mcp: this is for a program, which writes to its standard input",
-            hint="Name the command in that program's settings, such as: claude mcp add guild -- guild mcp",
+            "mcp: standard input is a terminal, not a program",
+            hint="Add the command to a program's settings, such as: claude mcp add guild -- guild mcp",
         )
     return _serve(ctx.screen)
 

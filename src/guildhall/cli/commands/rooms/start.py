@@ -61,7 +61,7 @@ async def _start_worker(ctx: Context) -> int | None:
     if ctx.args.background:
         _print_started(ctx, shown, target)
         return None
-    ctx.screen.note(f"{target} is there: guild send {target} ... speaks to it. Ctrl-C stops it for now.")
+    ctx.screen.note(f"Started {target}. Send it a message: guild send {target} ... Ctrl-C stops it.")
     return await _follow(ctx, shown.run, target)
 
 

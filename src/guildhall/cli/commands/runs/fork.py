@@ -18,7 +18,7 @@ from guildhall.cli.follow import Follower
         metavar="N",
         type=entry_number,
         required=True,
-        help="the last entry to keep, as `guild log` numbers them",
+        help="the number of the last entry to keep (see `guild log`)",
     ),
     argument("--model", metavar="M", help="another model from there on"),
     *LIMITS,

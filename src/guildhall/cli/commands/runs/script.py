@@ -23,8 +23,8 @@ _SUFFIXES = (".yaml", ".yml")
 
 @command(
     argument("run", metavar="RUN|TARGET", type=read_id, help="the id of the run, or of a job; @workflow:tag"),
-    argument("--out", metavar="FILE", default="-", help="where to write it; `-`: standard output"),
-    argument("--force", action="store_true", help="overwrite a file that is there"),
+    argument("--out", metavar="FILE", default="-", help="the file (default: standard output)"),
+    argument("--force", action="store_true", help="overwrite an existing file"),
     JSON,
 )
 async def script(ctx: Context) -> None:
@@ -48,7 +48,7 @@ async def write_script(ctx: Context, run: str, file: Path | None, *, force: bool
         if line.startswith("# Left out: "):
             screen.note(line.removeprefix("# "), "yellow")
     if file is not None:
-        screen.note(f"Run it with: guild test {file}")
+        screen.note(f"Run it: guild test {file}")
     await ctx.trust_own_files(untrusted)
 
 
@@ -64,7 +64,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise Conflict(f"{path} is there already", hint="Name another file, or overwrite it with --force.") from None
+        raise Conflict(f"{path} exists", hint="Name another file, or use --force.") from None
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        raise Conflict(f"{path} cannot be written: {said}", hint="Name another file.") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise Conflict(f"cannot write {path}: {reason}", hint="Name another file.") from None

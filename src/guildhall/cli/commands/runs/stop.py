@@ -30,17 +30,17 @@ from guildhall.runs.purpose import MeetingPurpose
     JSON,
 )
 async def stop(ctx: Context) -> int | None:
-    args = ctx.args
-    if (args.id is None) == (not args.all):
+    args, named = ctx.args, read_id(ctx.args.id or "")
+    if bool(named) == args.all:
         raise UsageError("stop: nothing to stop is named", hint="Name a run, a job or a target, or use --all.")
-    if args.id is not None and is_kind(args.id, ASK):
-        run_id(args.id)  # raises
-    if (args.reason is not None or args.abandon) and (args.all or not is_kind(args.id, COMMISSION)):
+    if is_kind(named, ASK):
+        run_id(named)  # raises
+    if (args.reason is not None or args.abandon) and not is_kind(named, COMMISSION):
         raise UsageError("stop: --reason and --abandon are for commissions", hint="Leave them out.")
     client = await ctx.connect()
     if args.all:
         return await _stop_all(ctx)
-    id: str = args.id
+    id: str = ctx.args.id
     if is_id(id, COMMISSION):
         return await _stop_commission(ctx, id)
     if is_id(id, MEETING):

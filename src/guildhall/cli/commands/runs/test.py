@@ -28,9 +28,9 @@ _HINT = "Name a script with a `test:`, or its folder."
 
 
 @command(
-    argument("paths", metavar="FILE|DIR", nargs="*", help="scripts with a test; default: tests/ of here"),
+    argument("paths", metavar="FILE|DIR", nargs="*", help="files with a test (default: tests/ of this project)"),
     argument("-k", "--keyword", metavar="WORD", default="", help="only files with this word in their path"),
-    argument("--update", action="store_true", help="where something differs, record what is so now"),
+    argument("--update", action="store_true", help="record the differences"),
     JSON,
 )
 async def test(ctx: Context) -> int:
@@ -80,10 +80,10 @@ def _files(named: list[str]) -> list[Path]:
         elif path.is_file() and path.suffix in (*SUFFIXES, ".json"):
             found[path] = None
         elif path.exists():
-            wrong = "this is no script: its name must end in .yaml" if path.is_file() else "this is not a regular file"
+            wrong = "not a script: its name must end in .yaml" if path.is_file() else "not a regular file"
             raise InvalidFile(wrong, where=str(path), hint=_HINT)
         elif named:
-            raise NotFound(f"there is no file or folder {name!r}", hint=_HINT)
+            raise NotFound(f"file or folder not found: {name!r}", hint=_HINT)
     here, paths = Path.cwd(), [path.absolute() for path in found]
     return [path.relative_to(here) if path.is_relative_to(here) else path for path in paths]
 
@@ -96,7 +96,7 @@ def _print(tested: Tested, screen: Screen) -> None:
     for one in tested.deviations:
         text = "\n".join(f"    {line}" for line in one.text.splitlines())
         run = f", run {one.run}" if one.run and one.run > 1 else ""
-        answer = f", before answer {one.answer}" if one.answer else ""
+        answer = f", model call {one.answer}" if one.answer else ""
         place = "" if one.worker is None else f"{one.worker}{run}{answer}: "
         screen.result(f"  {place}{text.lstrip(' ')}")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import Resolved, is_member_job, resolve, seconds
 from guildhall.cli.command import Context, argument, command, find_running
-from guildhall.cli.format.jobs import wait_for_member
+from guildhall.cli.format.jobs import print_result, wait_for_member
 from guildhall.cli.format.projects import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
@@ -100,9 +100,7 @@ async def wait_for_job(id: str, ctx: Context) -> int:
     elif result is None:
         print_outcome(shown, screen)
     else:
-        screen.result(result.output)
-        for path in result.artifacts:
-            screen.note(path, "dim")
+        print_result(result, screen)
     return code
 
 

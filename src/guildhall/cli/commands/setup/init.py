@@ -127,7 +127,7 @@ made of lines that needs no key: `guild run greeter "..." --override-model {scri
 
 
 @command(
-    argument("dir", metavar="DIR", nargs="?", default=".", help="the folder; made if it is not there"),
+    argument("dir", metavar="DIR", nargs="?", default=".", help="the folder, which is created if it does not exist"),
     argument("--example", choices=_EXAMPLES, metavar="NAME", help=f"a worked example instead: {', '.join(_EXAMPLES)}"),
     JSON,
 )
@@ -155,10 +155,10 @@ def init(ctx: Context) -> None:
         screen.json({"dir": str(folder.absolute()), "made": made, "kept": kept, "model": model, "next": steps})
         return
     for path in made:
-        screen.result(f"made   {folder / path}")
+        screen.result(f"Created {folder / path}")
     for path in kept:
-        screen.result(f"kept   {folder / path} (it was there)")
-    screen.note(f"{why} guildhall.yaml was there and keeps its own." if "guildhall.yaml" in kept else why)
+        screen.result(f"Kept    {folder / path} (it exists)")
+    screen.note(f"{why} The existing guildhall.yaml is not changed." if "guildhall.yaml" in kept else why)
     if found := [name for name in _CLIS if shutil.which(name)]:
         screen.note(f"Found on this machine: {', '.join(found)}.")
     screen.note("Next:\n" + "\n".join(f"  {step}" for step in steps))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.core.errors import GuildError
+from guildhall.core.errors import ErrorInfo, GuildError
 from guildhall.core.yaml import MAX_BYTES
 from guildhall.hall.testrun.files import TESTS, tests_in
 from guildhall.workflow.target import MAIN, SUFFIXES, is_workflow, workflows_in
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from guildhall.cli.screen import Screen
-    from guildhall.core.errors import ErrorInfo
 
 Kind = Literal["worker", "workflow", "script", "package", "project"]
 _PYPROJECT = "pyproject.toml"
@@ -46,7 +45,7 @@ class Report:
         """Add an error and the further errors of the same file."""
         self.errors.append(error.as_dict())
         for other in getattr(error, "others", ()):
-            self.errors.append({"code": error.code, "message": other})
+            self.errors.append(ErrorInfo(code=error.code, message=other))
         self.exit_code = self.exit_code or error.exit_code
 
 
@@ -102,7 +101,8 @@ class _Checker:
 
     async def _check_files(self, folder: Path) -> list[Report]:
         """Return reports about the workers, the workflows and the tests in a folder of a project."""
-        workers = [one.path for one in await self._client.workers.list(self._frame) if one.path is not None]
+        listed = await self._client.workers.list(self._frame)
+        workers = [one.path for one in listed if one.scope == "project"]
         files: Iterable[Path] = (*workers, *workflows_in(folder), *tests_in(folder / TESTS), *_scripts_in(folder))
         files = dict.fromkeys(file for file in files if file.is_relative_to(folder))
         return [await self._check_file(file, str(file)) for file in files]
@@ -125,8 +125,8 @@ class _Checker:
         report.warnings += checked.doubts
         for error in checked.problems:
             report.add(error)
-        if (plan := checked.plan) is not None and (risk := plan.risk_with_calls or plan.risk) is not None:
-            report.risk = risk.as_dict()["text"]
+        if (plan := checked.plan) is not None:
+            report.risk = (plan.risk_with_calls or plan.risk).as_dict()["text"]
         return report
 
     async def _check_workflow(self, name: str) -> Report:
@@ -146,7 +146,7 @@ class _Checker:
                 await self._client.packages.inspect(self._frame.cwd / name)
             else:
                 problems = (await self._client.packages.get(name, self._frame)).problems
-                report.errors += [{"code": "error", "message": problem} for problem in problems]
+                report.errors += [ErrorInfo(code="error", message=problem) for problem in problems]
         except GuildError as error:
             report.add(error)
         report.exit_code = exit_codes.FAILED if report.errors else exit_codes.DONE
@@ -156,7 +156,7 @@ class _Checker:
         report = Report(kind="project", name=name)
         for problem in await self._client.projects.check(name):
             if problem.blocks:
-                report.errors.append({"code": "error", "message": problem.message, "hint": problem.hint or ""})
+                report.errors.append(ErrorInfo(code="error", message=problem.message, hint=problem.hint or ""))
             else:
                 report.warnings.append(f"{problem.message} {problem.hint or ''}".rstrip())
         report.exit_code = exit_codes.FAILED if report.errors else exit_codes.DONE

@@ -30,8 +30,8 @@ async def ls(ctx: Context) -> None:
     for one in packages:
         kind = "invalid" if one.error else ", ".join(one.types)
         rows.append([one.name, kind, ctx.screen.one_line(one.error or one.description or "", 200)])
-    empty = "There are no packages. `guild package new NAME` makes one, `guild package add DIR` adds one."
-    ctx.print_table(rows, packages, head=["name", "type", "what it is for"], empty=empty)
+    empty = "No packages. `guild package new NAME` creates one, `guild package add DIR` installs one."
+    ctx.print_table(rows, packages, head=["name", "type", "description"], empty=empty)
 
 
 @command(_NAME, JSON)
@@ -46,7 +46,7 @@ def _print(shown: PackageShown, screen: Screen) -> None:
     rows = [
         ["package", package.name],
         ["type", ", ".join(package.types)],
-        ["what it is for", screen.one_line(package.description or "", 200)],
+        ["description", screen.one_line(package.description or "", 200)],
         ["version", package.version or ""],
         ["folder", str(package.path)],
         *([name, screen.one_line(_said(value), 400)] for name, value in rights.items()),
@@ -54,7 +54,7 @@ def _print(shown: PackageShown, screen: Screen) -> None:
     ]
     screen.facts(rows)
     if shown.tools:
-        screen.heading("\ntools for others")
+        screen.heading("\nexported tools")
         tools = [(tool.name, ", ".join(tool.capabilities), tool.description) for tool in shown.tools]
         screen.table([[screen.one_line(cell, 100) for cell in row] for row in tools])
     if shown.posture:
@@ -79,7 +79,7 @@ def _said(value: Any) -> str:
     argument("name", metavar="NAME", help="its name"),
     exclusive(
         argument("--type", dest="kind", choices=("worker", "toolbox", "both"), help="what it is"),
-        argument("--from", dest="template", metavar="PACKAGE", help="a copy of one that comes with Guildhall"),
+        argument("--from", dest="template", metavar="PACKAGE", help="copy a package that comes with Guildhall"),
     ),
     JSON,
 )
@@ -87,13 +87,13 @@ async def new(ctx: Context) -> None:
     client, name = await ctx.connect(), ctx.args.name
     path = await client.packages.create(name, kind=ctx.args.kind or "worker", template=ctx.args.template)
     ctx.print({"package": name, "path": str(path)}, str(path))
-    ctx.screen.note(f"Look at it: guild package show {name}")
+    ctx.screen.note(f"Show it: guild package show {name}")
 
 
 @command(
     argument("folder", metavar="DIR", help="the folder with its pyproject.toml"),
-    argument("--yes", action="store_true", help="add it without asking"),
-    argument("--force", action="store_true", help="in the place of one that is there, which is kept"),
+    argument("--yes", action="store_true", help="install it without asking"),
+    argument("--force", action="store_true", help="replace an installed package, which is archived"),
     JSON,
 )
 async def add(ctx: Context) -> int | None:

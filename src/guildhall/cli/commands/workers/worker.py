@@ -25,7 +25,7 @@ async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     listed = await client.workers.list(ctx.frame)
     empty = "No workers here. `guild worker new NAME` creates one, `guild init` a project with an example."
-    head = ["name", "status", "from", "what it is for"]
+    head = ["name", "status", "from", "description"]
     ctx.print_table([_row(one) for one in listed], listed, head=head, empty=empty)
 
 
@@ -58,7 +58,7 @@ def _print(worker: Worker, plan: Plan | None, screen: Screen) -> None:
     screen.table(
         [
             ["worker", worker.name],
-            ["what it is for", worker.description or ""],
+            ["description", worker.description or ""],
             ["file", f"{worker.place} ({worker.scope})"],
             ["status", _status(worker)],
             ["attachments", str(worker.definition.attachment_policy)],
