@@ -193,7 +193,6 @@ ODD = ["", "@", "a@", "@a:", "a:b", "a@b@c", "@a:b:c", "@" + "x" * 300, "a b", "
         ["start", "nope.yaml"],
         ["start", "a@nope"],
         ["start", "nope", "--tag", "x"],
-        ["start", "nope", "--json"],
         ["start", "nope", "--background"],
         ["stop"],
         ["stop", "x", "--all"],

@@ -148,7 +148,7 @@ def test_ls_lists_a_job_of_a_member_once_and_says_since_when() -> None:
         "ant/j-1 question Red?\\x1b[1m cd '/a b' && guild answer ant/j-1 \"...\" --question 'Red?'",
         "ant/j-1 question Blue? cd '/a b' && guild answer ant/j-1 \"...\" --question 'Blue?'",
         "ant/j-2 question When? cd '/a b' && guild answer ant/j-2 \"...\"",
-        "working",
+        "Working",
         "ant/j-2 ant d (in /a b) 3 h ago",
         "ant/j-3 ant d (in /a b) at dawn",
     ]
@@ -158,7 +158,7 @@ def test_a_run_at_work_is_shown_while_it_works(guild: Guild, project: Path) -> N
     make_project(project, script=SCRIPT.replace("{say: written,", "{sleep: 60, say: written,"))
     process = guild.start("run", "scribe", "go")
     assert process.stderr
-    run = process.stderr.readline().split()[0]
+    run = process.stderr.readline().split()[1].rstrip(":")
     assert guild("ls").out.splitlines()[0] == "Working"
     assert guild("show", run, "--json").json["status"] == "running"
     refused = guild("run", "scribe", "go")

@@ -344,7 +344,7 @@ def test_of_a_star_those_that_are_not_trusted_are_named_and_the_run_begins(guild
     put_worker(office, "middle", sandboxes=None, tool_rules=None)
     ran = guild("run", "boss", "go")
     assert (ran.code, ran.out) == (0, "done\n")
-    assert "Not trusted, and so not to be called: scribe." in ran.err
+    assert "Not trusted, so it cannot call them: scribe." in ran.err
     guild("trust", "--yes")
     assert "Not trusted" not in guild("run", "boss", "go").err
 
