@@ -505,7 +505,7 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     put_answers(project, boss=[[call("hand"), DONE]], hand=[[{"say": "late", "sleep": 60}]])
     process = guild.start("run", "boss", "go")
     assert process.stderr
-    root = process.stderr.readline().split()[0]
+    root = process.stderr.readline().split()[1].rstrip(":")
     until(lambda: bool(guild("show", root, "--json").json["below"]))
     assert guild("ls", "--json").json["working"][0]["run"] == root
     refused = guild("stop", root)
