@@ -82,7 +82,7 @@ async def _follow(ctx: Context, run: str, target: Target) -> int:
         clear_cancellation()
     with suppress(GuildError):  # it was stopped from elsewhere
         await client.workflows.stop_agent(target)
-    screen.note(f"{target} is stopped. To go on with what it has not read: guild start {target}")
+    screen.note(f"Stopped {target}. Start it again: guild start {target}")
     return code
 
 
@@ -115,4 +115,4 @@ class _Own:
 def _print_started(ctx: Context, shown: WorkflowShown, target: Target) -> None:
     ctx.print({**shown.as_dict(), "target": str(target)}, shown.run)
     if not ctx.as_json:
-        ctx.screen.note(f"{target} is there: guild send {target} ..., guild log -f {target}, guild stop {target}")
+        ctx.screen.note(f"Started {target} in the background. Follow: guild log -f {target}")

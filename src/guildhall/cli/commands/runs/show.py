@@ -118,7 +118,7 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
     if ask.question.body:
         screen.result(screen.barred(ask.question.body))
     if ask.status == "open":
-        screen.note(f"Answer with: {how_to_answer(ask, here=True)}")
+        screen.note(f"Answer: {how_to_answer(ask, here=True)}")
 
 
 def _print_run(shown: Shown, screen: Screen) -> None:
