@@ -136,7 +136,7 @@ def test_a_worker_stands_alone_and_ctrl_c_takes_only_it_along(
         (project / "workers" / f"{name}.yaml").write_text(json.dumps(worker))
     assert guild_hall("start", "bob", "--background").code == 0
     process = guild_hall.start("start", "ann")
-    _until(process, "ann is there")
+    _until(process, "Started ann")
     assert guild_hall("send", "ann", "hello").code == 0
     seen = _until(process, "ann to bob: @bob your turn")
     assert guild_hall("wait", "bob", "--timeout", "20s").code == 0
