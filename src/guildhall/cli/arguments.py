@@ -220,7 +220,7 @@ class Resolved:
         return next(agent for agent in self.workflow.agents if agent.name == self.target.agent)
 
     def select(self, runs: Iterable[Run]) -> list[Run]:
-        """Return all runs or, if the target names an agent, its runs and those that they called."""
+        """Return all runs or, if the target names an agent, its runs and their sub-runs."""
         if (agent := self.agent) is None:
             return list(runs)
         selected: dict[str, Run] = {}

@@ -1,7 +1,7 @@
 """Command: turns a function with declared arguments into a command of `guild`, and connects it to the hall.
 
 The function validates its arguments, connects with `await ctx.connect()`, calls the hall and prints with `ctx.print()`.
-It returns an exit code, or None for success. The first signal cancels the command and parks its run, the second ends
+It returns an exit code, or None for success. The first signal cancels the command and pauses its run, the second ends
 the process. Does not find the command, because `commands.tsv` names its function (see `cli.command_table`).
 """
 
@@ -97,7 +97,7 @@ class Context:
         return self.client
 
     async def disconnect(self, code: int | None = None) -> None:
-        """Close the connection. Unless the command was interrupted, print first what the hall did after the run."""
+        """Close the connection. Unless the command was interrupted, first print late events, such as compactions."""
         if not self._is_connected:
             return
         self._is_connected = False
@@ -109,7 +109,7 @@ class Context:
             await self.client.close()
 
     def print(self, value: T, text: str | Callable[[T, Screen], object], *, data: Any = None) -> None:
-        """Print the result: with --json `data`, or else the value, as JSON; without it `text`, or what it prints."""
+        """Print the result. As JSON: `data`, by default the value. As text: `text`, or call it with the value."""
         if self.as_json:
             self.screen.json(_as_data(value) if data is None else data)
         elif isinstance(text, str):
@@ -305,7 +305,7 @@ async def _connect_to_process(
 
 def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
     keys = travelling()
-    return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.interactive, model=model, keys=keys)
+    return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.is_interactive, model=model, keys=keys)
 
 
 def _cwd() -> Path:

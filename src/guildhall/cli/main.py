@@ -78,7 +78,7 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
     try:
         return _command(words, screen)
     except ReaderGone as gone:
-        if gone.satisfied:
+        if gone.is_satisfied:
             return exit_codes.DONE
         screen.note(f"guild: {gone}", "red")
         return exit_codes.FAILED
@@ -89,7 +89,7 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
             import traceback
 
             screen.note(traceback.format_exc().rstrip())
-        known = error if isinstance(error, GuildError) else _unexpected(error)
+        known = error if isinstance(error, GuildError) else _internal_error(error)
     with suppress(ReaderGone):
         screen.error(known)
     return known.exit_code
@@ -104,7 +104,7 @@ def _command(words: list[str], screen: Screen) -> int:
     words = [*words[1:], "--help"] if words[0] == "help" else words
     row, length = command_table.find(words)
     if row is None or not row.function:
-        raise _unknown(words)
+        raise _unknown_command(words)
     command: Command = getattr(import_module(row.module), row.function)
     screen.is_run_result = OUTPUT in command.arguments
     parser = parser_of(row, command)
@@ -116,7 +116,7 @@ def _command(words: list[str], screen: Screen) -> int:
     return command.run(parser.read(rest), screen)
 
 
-def _unknown(words: list[str]) -> GuildError:
+def _unknown_command(words: list[str]) -> GuildError:
     from guildhall.core.errors import UsageError
     from guildhall.core.text import nearest
 
@@ -131,7 +131,7 @@ def _unknown(words: list[str]) -> GuildError:
     return UsageError(f"unknown command {tried!r}", hint=hint)
 
 
-def _unexpected(error: Exception) -> GuildError:
+def _internal_error(error: Exception) -> GuildError:
     from guildhall.core.errors import GuildError
 
     if isinstance(error, OSError) and error.filename:

@@ -49,11 +49,11 @@ class NoAnswer(Exception):
     """The user closed the input instead of answering."""
 
 
-async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
+async def ask_user(ask: Mapping[str, Any], screen: Screen) -> Answer:
     """Print an ask in full and read an answer. Raise NoAnswer at the end of input, TimeoutError when it expires."""
-    screen.note(f"{ask['ask']}: {screen.exactly(ask['title']).replace(chr(10), ' ')}", "yellow")
+    screen.note(f"{ask['ask']}: {screen.exact(ask['title']).replace(chr(10), ' ')}", "yellow")
     if ask["body"]:
-        screen.note(screen.barred(ask["body"], wrapped=True))
+        screen.note(screen.quote_block(ask["body"], wrapped=True))
     expires_at = ask.get("expires_at")
     left = max((moment(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
     async with asyncio.timeout(left):
@@ -75,7 +75,7 @@ def _question(ask: Mapping[str, Any]) -> str:
     return question.format(choices="  ".join(f"[{choice[0]}]{choice[1:]}" for choice in ask["choices"]))
 
 
-async def agrees(question: str, screen: Screen) -> bool:
+async def ask_yes_no(question: str, screen: Screen) -> bool:
     """Return True if the user types yes. Everything else, and the end of input, is a no."""
     try:
         return (await _ask_line(screen, question)).strip().lower() in ("y", "yes")
@@ -84,7 +84,7 @@ async def agrees(question: str, screen: Screen) -> bool:
 
 
 def read_choice(ask: Mapping[str, Any], typed: str) -> str:
-    """Return the choice that the user means. Raise UsageError if it is none of the choices."""
+    """Return the choice that the user means. Raise UsageError if the text is not one of the choices."""
     if (choice := choice_of(ask["choices"], typed)) is not None:
         return choice
     named = choices_in_words(ask["choices"])
@@ -107,7 +107,7 @@ async def run_trusted(
     try:
         return await work()
     except NotTrusted as error:
-        if not screen.interactive:
+        if not screen.is_interactive:
             raise
         where = f"{error.where}: " if error.where else ""
         screen.note(f"guild: {where}{error.message}", "yellow")
@@ -123,7 +123,7 @@ async def run_trusted(
 
 async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bool:
     """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
-    if not looking.open or not await agrees(
+    if not looking.open or not await ask_yes_no(
         f"Trust {name_files(looking)}? It can run commands as you. [y]es  [n]o:", screen
     ):
         return False
@@ -138,7 +138,7 @@ def name_files(looking: Trusting) -> str:
 
 
 def describe_code(looking: Trusting) -> str:
-    """Describe what would be executed and what it could do, with every character visible."""
+    """Describe the code and its possible effects, with every character visible."""
     parts = [exact(plan.text()) for plan in looking.plans]
     for code in looking.code:
         lines = [f"{_KINDS.get(code.kind, 'output schema')} {escape(code.name)}"]
@@ -152,7 +152,7 @@ def describe_code(looking: Trusting) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text of others on one line, with every character visible."""
+    """Return foreign text on one line, with every character visible."""
     return exact(text).replace("\n", "\\n")
 
 
@@ -171,7 +171,7 @@ async def _ask_line(screen: Screen, question: str) -> str:
         loop.remove_reader(descriptor)
     if not line:
         raise NoAnswer
-    screen.entered()
+    screen.end_input()
     return line.decode(errors="replace").rstrip("\n")
 
 

@@ -61,7 +61,7 @@ async def expand(short: ShortId, client: HallClient) -> str:
 
 
 async def _ids(kind: str, client: HallClient) -> list[str]:
-    """Return all ids of a kind; of asks, those that are open."""
+    """Return all ids of a kind. Of asks, only open ones are known."""
     if kind == RUN:
         return [run.id for run in await client.runs.list(everything=True, called=True)]
     if kind == JOB:

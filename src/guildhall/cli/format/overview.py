@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
     from guildhall.workflow.target import WorkflowShown
 
-MAX_DONE = 10  # finished runs without --all
-_OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
+MAX_RECENT = 10  # finished runs without --all
+_ENDED = ("completed", "failed", "cancelled", "abandoned")  # commissions
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Runs, asks, workflows, jobs, meetings and commissions, grouped by what they mean for the user."""
+    """Runs, asks, workflows, jobs, meetings and commissions, grouped by state."""
 
     runs: Sequence[Run]
     asks: Sequence[Ask]
@@ -43,33 +43,33 @@ class Groups:
     commissions: Sequence[Commission] = ()
 
     def _runs(self, *statuses: str) -> list[Run]:
-        """Return the runs with these statuses, except those of meetings. A meeting is listed once, not by its runs."""
+        """Return the runs with these statuses, without runs of meetings. A meeting is listed once, not by its runs."""
         return [run for run in self.runs if run.status in statuses and run.kind != "meeting"]
 
     @property
-    def stopped(self) -> list[Run]:
-        """The runs that wait for the user to resume them."""
+    def stopped_runs(self) -> list[Run]:
+        """Runs that the user must resume."""
         asked = {ask.root for ask in self.asks}
         return [run for run in self._runs("lost", "waiting", "parked") if run.status == "lost" or run.id not in asked]
 
     @property
-    def working(self) -> list[Run]:
+    def running_runs(self) -> list[Run]:
         return self._runs("running")
 
     @property
-    def done(self) -> list[Run]:
+    def ended_runs(self) -> list[Run]:
         return self._runs("completed", "failed", "cancelled")
 
     def as_dict(self) -> dict[str, Any]:
         lists = {
-            "working": self.working,
-            "done": self.done,
+            "working": self.running_runs,
+            "done": self.ended_runs,
             "workflows": self.workflows,
             "members": self.members,
             "meetings": [one for one in self.meetings if one.status in ("open", "closed")],
             "commissions": self.commissions,
         }
-        needs_you = {"asks": self.asks, "runs": self.stopped}
+        needs_you = {"asks": self.asks, "runs": self.stopped_runs}
         return {
             "needs_you": {name: [one.as_dict() for one in ones] for name, ones in needs_you.items()},
             **{name: [one.as_dict() for one in ones] for name, ones in lists.items()},
@@ -80,12 +80,12 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
     """Print the groups. Runs in the project `here` are printed without its path."""
     rows = _Rows(groups, screen, here)
     ended = rows.done()
-    done = ended if everything else ended[:MAX_DONE]
+    done = ended if everything else ended[:MAX_RECENT]
     parts = {
         "Needs you": rows.needs_you(),
         "Working": rows.working(),
-        "Meetings": [rows.open_meeting(one) for one in groups.meetings if one.status == "open"],
-        "Commissions": [rows.to_begin(one) for one in groups.commissions if one.status in ("pending", "blocked")],
+        "Meetings": [rows.meeting_row(one) for one in groups.meetings if one.status == "open"],
+        "Commissions": [rows.pending_row(one) for one in groups.commissions if one.status in ("pending", "blocked")],
         "Recent": done,
     }
     for name, part in parts.items():
@@ -127,17 +127,17 @@ class _Rows:
         for ask in self._groups.asks:
             rows.append(ask_row(ask, self._screen, self._now))
         for theirs in self._groups.members:
-            asked, elsewhere = theirs.shown.questions, self._elsewhere(theirs)
+            asked, elsewhere = theirs.shown.questions, self._other_project(theirs)
             cd = f"cd {shlex.quote(theirs.project or '')} && " if elsewhere else ""
             rows += [
                 [theirs.id, "question", self._line(one, 80), "", f"{cd}{how_to_answer(theirs.id, one, asked)}"]
                 for one in asked
             ]
         held = {one.run: self._line(one.explanation, 60) for one in self._groups.commissions if one.hold}
-        for run in self._groups.stopped:
+        for run in self._groups.stopped_runs:
             what = f"{workflows.name_of(run)}: {self._task(run)}"
             rows.append([id_of(run), run.status, what, held.get(run.id, ""), f"guild resume {id_of(run)}"])
-        for run in self._groups.working:
+        for run in self._groups.running_runs:
             if (workflow := self._workflows.get(run.id)) is not None:
                 why = f"failed; see guild log {workflow.run}"
                 for agent in workflows.failed_agents(workflow):
@@ -147,7 +147,7 @@ class _Rows:
     def working(self) -> list[list[str]]:
         """Return rows for running runs, workflows and jobs of members, and for queued commissions."""
         rows: list[list[str]] = []
-        for run in self._groups.working:
+        for run in self._groups.running_runs:
             since = age(run.created_at, self._now)
             if (workflow := self._workflows.get(run.id)) is not None:
                 rows += workflows.working_rows(run, workflow, since)
@@ -161,28 +161,30 @@ class _Rows:
                 since = age(job.started_at, self._now)
             except (ValueError, TypeError):  # the member may use any format
                 since = self._line(job.started_at, 30)
-            rows.append([theirs.id, theirs.member, self._line(job.description, 50) + self._elsewhere(theirs), since])
+            rows.append(
+                [theirs.id, theirs.member, self._line(job.description, 50) + self._other_project(theirs), since]
+            )
         queued = [one for one in self._groups.commissions if one.status == "dispatched"]
         return rows + [[one.id, one.worker, self._line(one.title, 50), "queued"] for one in queued]
 
-    def _elsewhere(self, theirs: AtWork) -> str:
+    def _other_project(self, theirs: AtWork) -> str:
         """Return the project of a job's member if it is another one."""
         return "" if theirs.project in (None, str(self._here)) else f" (in {theirs.project})"
 
-    def open_meeting(self, one: Meeting) -> list[str]:
+    def meeting_row(self, one: Meeting) -> list[str]:
         """Return a row for an open meeting, with the state of its run."""
         states = {"running": "answering", "failed": "no answer", "lost": "interrupted"}
         state = next((states.get(run.status, "") for run in self._groups.runs if run.id == one.run), "")
         since = age(one.changed_at, self._now)
         return [one.id, one.worker, self._line(one.topic, 50), state, since, f"guild meet {one.id}"]
 
-    def to_begin(self, one: Commission) -> list[str]:
+    def pending_row(self, one: Commission) -> list[str]:
         next = f"guild dispatch {one.id}" if one.status == "pending" else self._line(one.reason or "", 60)
         return [one.id, one.status, one.worker, self._line(one.title, 50), next]
 
     def done(self) -> list[list[str]]:
         """Return rows for ended runs, closed meetings and ended commissions, newest first."""
-        known, runs = {one.id for one in self._groups.commissions}, self._groups.done
+        known, runs = {one.id for one in self._groups.commissions}, self._groups.ended_runs
         found: list[tuple[str, list[str]]] = []
         for run in runs:
             if id_of(run) in known:
@@ -193,13 +195,13 @@ class _Rows:
             found.append((run.created_at, row))
         for one in self._groups.meetings:
             if one.status == "closed":
-                found.append((one.created_at, self._ended(one, one.topic, self._groups.runs, one.sittings)))
+                found.append((one.created_at, self._ended_row(one, one.topic, self._groups.runs, one.sittings)))
         for one in self._groups.commissions:
-            if one.status in _OVER:
-                found.append((one.changed_at, self._ended(one, one.title, runs, one.attempt)))
+            if one.status in _ENDED:
+                found.append((one.changed_at, self._ended_row(one, one.title, runs, one.attempt)))
         return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
 
-    def _ended(self, one: Meeting | Commission, title: str, runs: Sequence[Run], count: int) -> list[str]:
+    def _ended_row(self, one: Meeting | Commission, title: str, runs: Sequence[Run], count: int) -> list[str]:
         """Return a row with the sum of the costs of its `count` runs, or nothing if a run or its price is missing."""
         costs = [run.cost_usd for run in runs if id_of(run) == one.id]
         prices = [cost for cost in costs if cost is not None]

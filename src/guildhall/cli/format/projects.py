@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.1  # while an ask is open
 _WAIT_S = 2.0  # of one request for a change
 _MAX_EXCHANGES = 3  # that are printed; --json has all
-_MAX_LINE = 200  # characters of a reason that is printed on the line of its timeline entry
+_MAX_LINE_CHARS = 200  # characters of a reason that is printed on the line of its timeline entry
 
 
 async def wait_idle(id: str, client: HallClient, *, hall: bool = True) -> tuple[int, CommissionDetails]:
@@ -81,22 +81,22 @@ def print_commission(shown: CommissionDetails, screen: Screen) -> None:
     one, around = shown.commission, shown.neighbours
     rows = [
         ["commission", one.id],
-        ["title", screen.exactly(one.title)],
+        ["title", screen.exact(one.title)],
         ["project", one.project],
         ["worker", one.worker],
         ["status", one.status + (" (needs you)" if shown.waiting else "")],
-        ["reason", screen.exactly(one.explanation)],
+        ["reason", screen.exact(one.explanation)],
         ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
         ["created", one.created_at],
         ["attempt", str(one.attempt or "")],
         ["run", one.run or ""],
         ["branch", _branch(one)],
-        ["checkout", screen.exactly(shown.worktree or "")],
+        ["checkout", screen.exact(shown.worktree or "")],
         ["cost", money(shown.cost_usd) if one.run else ""],
         *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in one.draft.dependencies),
         *(["required file", path] for path in one.draft.artifacts),
         *(["linked", path] for path in one.draft.linked),
-        *(["check", screen.exactly(command)] for command in one.draft.checks),
+        *(["check", screen.exact(command)] for command in one.draft.checks),
         ["reviewer", one.draft.reviewer or ""],
         ["after", ", ".join(around.after)],
         ["before", ", ".join(around.before)],
@@ -150,14 +150,14 @@ async def print_new_state(
 
 
 def print_next_command(one: Commission, screen: Screen, *, is_edit: bool = False) -> None:
-    """Print what the user can do next with a commission."""
+    """Print the command that continues a commission."""
     again = f"Retry: guild retry {one.id}"
     hints = {
         "pending": f"Start it: guild dispatch {one.id}",
         "blocked": f"It is {one.reason}. Then: guild dispatch {one.id}",
         "dispatched": f"It is queued: guild wait {one.id}",
         "in_progress": f"It runs in the background: guild show {one.id}, guild wait {one.id}",
-        "failed": again if is_edit else f"It failed: {screen.exactly(one.reason or '')}\n{again}",
+        "failed": again if is_edit else f"It failed: {screen.exact(one.reason or '')}\n{again}",
         "cancelled": again,
     }
     if one.status in hints:
@@ -175,11 +175,11 @@ def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:
     """Print the timeline. Long reasons, such as a reviewer's comments, are printed in full below their line."""
     wide = max((len(line.after or "") for line in shown.timeline), default=0)
     for line in shown.timeline:
-        is_long = len(line.reason) > _MAX_LINE or len(line.reason.splitlines()) > 1
-        reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE)
+        is_long = len(line.reason) > _MAX_LINE_CHARS or len(line.reason.splitlines()) > 1
+        reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE_CHARS)
         screen.result(f"  {line.at}  {line.after or '':<{wide}}  {reason}".rstrip())
         if is_long:
-            screen.result(screen.barred(line.reason))
+            screen.result(screen.quote_block(line.reason))
 
 
 def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
@@ -189,8 +189,8 @@ def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
         return
     for check in looked[-1]:
         if not check["passed"]:
-            screen.heading(f"\n{screen.exactly(check['command'])}")
-            screen.result(screen.barred(check["output"]))
+            screen.heading(f"\n{screen.exact(check['command'])}")
+            screen.result(screen.quote_block(check["output"]))
 
 
 def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
@@ -200,16 +200,16 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         ["meeting", meeting.id],
         ["worker", meeting.worker],
         ["project", meeting.project],
-        ["topic", screen.exactly(meeting.topic)],
-        ["status", _standing(shown)],
+        ["topic", screen.exact(meeting.topic)],
+        ["status", _describe_status(shown)],
         ["by", meeting.by + (f" ({meeting.made_by})" if meeting.made_by else "")],
         ["opened", meeting.created_at],
         ["sessions", str(meeting.sittings) if meeting.sittings > 1 else ""],
         ["run", meeting.run or ""],
         ["branch", meeting.branch or ""],
-        ["checkout", screen.exactly(shown.worktree or "")],
+        ["checkout", screen.exact(shown.worktree or "")],
         ["cost", money(shown.cost_usd) if meeting.run else ""],
-        *(["linked", screen.exactly(path)] for path in meeting.linked),
+        *(["linked", screen.exact(path)] for path in meeting.linked),
         ["notes", meeting.notes or ""],
     ]
     screen.facts(rows)
@@ -219,7 +219,7 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         screen.heading("\nfollow-ups")
         for one in shown.followups:
             whom = f" ({one.worker})" if one.worker else ""
-            screen.result(f"{one.title}{whom}\n{screen.barred(one.prompt)}")
+            screen.result(f"{one.title}{whom}\n{screen.quote_block(one.prompt)}")
     if last := shown.exchanges[-_MAX_EXCHANGES:]:
         screen.heading(f"\nlast messages ({len(last)} of {len(shown.exchanges)})")
         for exchange in last:
@@ -235,12 +235,12 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
 def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None:
     """Print the words of the user and the answer."""
     if exchange.words:
-        screen.result(f"you:\n{screen.barred(exchange.words)}")
+        screen.result(f"you:\n{screen.quote_block(exchange.words)}")
     if exchange.answer:
-        screen.result(f"{meeting.worker}:\n{screen.barred(exchange.answer)}")
+        screen.result(f"{meeting.worker}:\n{screen.quote_block(exchange.answer)}")
 
 
-def _standing(shown: MeetingDetails) -> str:
+def _describe_status(shown: MeetingDetails) -> str:
     meeting = shown.meeting
     if meeting.status == "open":
         return "open (an answer is due)" if shown.answering else "open"
@@ -250,7 +250,7 @@ def _standing(shown: MeetingDetails) -> str:
 
 
 def print_change(meeting: Meeting, screen: Screen) -> None:
-    """Print the new state of a meeting and what to do next."""
+    """Print the new state of a meeting and the command that continues it."""
     match meeting.status:
         case "open":
             screen.result(f"{meeting.id} is open")

@@ -91,9 +91,9 @@ def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
 def test_ls_groups_by_what_it_means_for_you() -> None:
     every: list[RunStatus] = ["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
     groups = ls.Groups([recorded(status, status=status) for status in every], [])
-    assert [run.id for run in groups.stopped] == ["waiting", "parked", "lost"]
-    assert [run.id for run in groups.working] == ["running"]
-    assert [run.id for run in groups.done] == ["completed", "failed", "cancelled"]
+    assert [run.id for run in groups.stopped_runs] == ["waiting", "parked", "lost"]
+    assert [run.id for run in groups.running_runs] == ["running"]
+    assert [run.id for run in groups.ended_runs] == ["completed", "failed", "cancelled"]
 
 
 def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:

@@ -30,7 +30,7 @@ def status(ctx: Context) -> None:
 
 
 async def _status(address: Address) -> dict[str, Any]:
-    """Return the status that the hall reports, or what its address file says if it does not answer."""
+    """Return the status from the hall, or from its address file if the hall does not answer."""
     from guildhall.hall.client.remote import RemoteHall
 
     client = RemoteHall(address, BlockingTransport(address))

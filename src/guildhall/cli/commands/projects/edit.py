@@ -37,7 +37,7 @@ def draft_arguments(*, is_new: bool) -> tuple[Argument, ...]:
         argument("--title", metavar="T", help="a line for listings (default: the first line of the task)"),
         argument("--depends-on", **several, help="a file that must be on claude/main before the work starts"),
         argument("--artifact", **several, help="a file that the work must create"),
-        argument("--link", **several, help="a file that the worker is told to read"),
+        argument("--link", **several, help="a file for the worker to read"),
         argument("--check", metavar="CMD", action="append", help="a command that must succeed after the work"),
         argument("--reviewer", metavar="NAME", help="a worker that must approve the result"),
         argument("--max-turns", metavar="N", type=of_type(positive_int), help="maximum number of model calls"),

@@ -81,27 +81,27 @@ def meet(ctx: Context) -> int:
         raise UsageError("--no-summary and --leave-work go with --close", hint="Add --close.")
     if back and args.close and args.words is None and not args.say:
         return conversation.run_turn(lambda: conversation.close(who))
-    at_terminal = screen.interactive and screen.form == "text"
+    at_terminal = screen.is_interactive and screen.form == "text"
     words = _first_words(args.words, args.say, at_terminal=at_terminal, back=back)
     if at_terminal and not args.say and not args.close:
         if back:
-            return conversation.come_back(who, words, renew=args.renew)
-        return conversation.begin(who, words, project=args.project)
+            return conversation.continue_at_terminal(who, words, renew=args.renew)
+        return conversation.start(who, words, project=args.project)
     said = [*([words] if words is not None else []), *args.say]
     if not back and not said:
         raise UsageError("no message given", hint='Add one: guild meet WORKER "...", or --say "..."')
     return conversation.run_turn(
-        lambda: conversation.script(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
+        lambda: conversation.send_all(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
     )
 
 
-def go_back(id: str, screen: Screen, **more: Any) -> int:
+def resume_meeting(id: str, screen: Screen, **more: Any) -> int:
     """Resume a meeting: wait for the answer that is due; at a terminal, continue the conversation."""
     conversation = Conversation(screen, more=more)
     id = conversation.expand(id)
-    if not screen.interactive or screen.form != "text":
-        return conversation.run_turn(lambda: conversation.script(id, (), back=True))
-    return conversation.come_back(id, None, renew=False)
+    if not screen.is_interactive or screen.form != "text":
+        return conversation.run_turn(lambda: conversation.send_all(id, (), back=True))
+    return conversation.continue_at_terminal(id, None, renew=False)
 
 
 def _first_words(given: str | None, more: list[str], *, at_terminal: bool, back: bool) -> str | None:
@@ -137,7 +137,7 @@ class Conversation:
 
     # at a terminal
 
-    def begin(self, worker: str, words: str | None, *, project: str | None) -> int:
+    def start(self, worker: str, words: str | None, *, project: str | None) -> int:
         """Open a new meeting and continue it."""
         while words is None:
             words = self._read_line(f"Your first message to {worker} > ")
@@ -150,16 +150,16 @@ class Conversation:
             if meant in ("show", "close"):
                 self._screen.note("No meeting is open yet. Your first message opens it.", "yellow")
         code = self.run_turn(partial(self._open, worker, words, project))
-        return self._go_on() if code == exit_codes.DONE else code
+        return self._converse() if code == exit_codes.DONE else code
 
-    def come_back(self, id: str, words: str | None, *, renew: bool) -> int:
+    def continue_at_terminal(self, id: str, words: str | None, *, renew: bool) -> int:
         """Return to a meeting: print its last exchange, wait for the answer that is due, and continue it."""
-        code = self.run_turn(partial(self._come_back, id, renew=renew))
+        code = self.run_turn(partial(self._rejoin, id, renew=renew))
         if words and code == exit_codes.DONE:
             code = self.run_turn(partial(self._say, words))
-        return self._go_on() if code == exit_codes.DONE else code
+        return self._converse() if code == exit_codes.DONE else code
 
-    async def _come_back(self, id: str, *, renew: bool) -> int:
+    async def _rejoin(self, id: str, *, renew: bool) -> int:
         self._id = id
         shown = await self._client.meetings.get(id)
         meeting, screen = shown.meeting, self._screen
@@ -172,7 +172,7 @@ class Conversation:
         await self._follow_turn(self._client.meetings.join(id, self._frame, renew=renew, **self._more))
         return exit_codes.DONE
 
-    def _go_on(self) -> int:
+    def _converse(self) -> int:
         """Read and answer words until the user leaves or closes the meeting."""
         self._screen.note(f"{self._id} is open. /help explains the commands; Ctrl-D leaves.", "dim")
         while (words := self._read_line("> ")) is not None:
@@ -192,7 +192,7 @@ class Conversation:
         return exit_codes.DONE
 
     def _meaning_of(self, words: str) -> str:
-        """Return what the input means: leave, show, close or say; empty if it is dealt with already."""
+        """Return the meaning of the input: leave, show, close or say; empty if nothing is left to do."""
         typed = words.rstrip()
         word, _, rest = typed.partition(" ")
         if not typed.startswith("/") or "\n" in typed or not (word[1:].isalpha() or word in _COMMANDS):
@@ -209,7 +209,7 @@ class Conversation:
         return ""
 
     def _read_line(self, prompt: str) -> str | None:
-        """Return what the user types or pastes, or None if the user leaves. Ctrl-C discards unfinished input."""
+        """Return the typed or pasted input, or None if the user leaves. Ctrl-C discards unfinished input."""
         with suppress(ImportError):
             import_module("readline")  # it is what makes a line editable
         self._screen.end_line()
@@ -218,7 +218,7 @@ class Conversation:
             try:
                 if not lines and not self._screen.out.isatty():  # otherwise `input` prints it
                     self._screen.prompt(prompt.rstrip())
-                    self._screen.entered()
+                    self._screen.end_input()
                 line = input(prompt if not lines and self._screen.out.isatty() else "")
             except EOFError:
                 self._screen.note("")
@@ -233,7 +233,7 @@ class Conversation:
 
     # by a program
 
-    async def script(
+    async def send_all(
         self,
         who: str,
         said: Sequence[str],
@@ -283,7 +283,7 @@ class Conversation:
         await self._print_result(before)
         return self._code
 
-    async def once(self, id: str, client: HallClient, frame: Frame) -> int:
+    async def follow_answer(self, id: str, client: HallClient, frame: Frame) -> int:
         """Wait for the answer that is due, for commands that resume the run of a meeting."""
         self._id, self._client, self._frame = id, client, frame
         before = sum(bool(one.answer) for one in (await client.meetings.get(id)).exchanges)
@@ -300,7 +300,7 @@ class Conversation:
         of_run = (await self._client.runs.get(shown.meeting.run)).asks if shown.meeting.run else ()
         asks = [ask.as_dict() for ask in of_run if ask.status == "open"]
         data: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
-        self._screen.last(data)
+        self._screen.print_final(data)
 
     # turns
 
@@ -346,7 +346,7 @@ class Conversation:
         if not seen:
             return False
         shown = await self._client.meetings.get(self._id)
-        if self._screen.form == "text" and not self._screen.one_terminal:
+        if self._screen.form == "text" and not self._screen.is_one_terminal:
             answer = _answer(shown.exchanges, said, over=bool(ended))
             (print_answer or self._screen.result)(answer) if answer else None
         # It listens again: whatever is due now was said by others meanwhile.
@@ -354,7 +354,7 @@ class Conversation:
         return True
 
     async def _exit_code(self, shown: MeetingDetails, ended: str) -> int:
-        """Return the exit code after a turn, and print what prevents an answer."""
+        """Return the exit code after a turn, and print the reason for a missing answer."""
         if not shown.answering or not shown.meeting.run:
             return exit_codes.DONE
         run = await self._client.runs.get(ended)
@@ -363,7 +363,7 @@ class Conversation:
             if hint := error.get("hint"):
                 self._screen.note(rename_run(hint, run.run))
         print_next_steps(run, self._screen)
-        return exit_codes.of_run(run.run.status, run.run.error_code)
+        return exit_codes.run_exit_code(run.run.status, run.run.error_code)
 
     async def _close(self) -> int:
         self._screen.note("Closing the meeting and writing its notes.", "dim")
@@ -380,7 +380,7 @@ class Conversation:
 
     def run_turn(self, work: Callable[[], Awaitable[int]]) -> int:
         """Do something with the hall. At a terminal, an error ends the turn but not the conversation."""
-        conversing = bool(self._id) and self._screen.interactive and self._screen.form == "text"
+        conversing = bool(self._id) and self._screen.is_interactive and self._screen.form == "text"
         try:
             return run_interruptible(self._with_hall(work), self._screen)
         except GuildError as error:
@@ -407,7 +407,7 @@ class Conversation:
 
 
 def _answer(exchanges: Sequence[Exchange], said: tuple[str, int] | None, *, over: bool) -> str:
-    """Return the answer to what was said, or the last one. `over`: no other answer will come."""
+    """Return the answer to a message, or the last answer. `over`: no other answer will come."""
     if said is None:
         return next((one.answer for one in reversed(exchanges) if one.answer or over), "")
     words, known = said

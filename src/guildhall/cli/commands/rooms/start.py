@@ -67,15 +67,17 @@ async def _start_worker(ctx: Context) -> int | None:
 
 async def _follow(ctx: Context, run: str, target: Target) -> int:
     client, screen = ctx.client, ctx.screen
-    follower, own = Follower(client, screen), _Own(run, target.agent or "")
+    follower, selection = Follower(client, screen), _AgentEvents(run, target.agent or "")
     code = exit_codes.DONE
     try:
         async with aclosing(client.runs.follow(run, ctx.frame)) as events:
             async for event in events:
-                if event.run != run and own.unknown(event):
+                if event.run != run and selection.is_unknown(event):
                     shown = await client.workflows.get(target)
-                    own.runs.update(agent.run for agent in shown.agents if agent.run and agent.name == target.agent)
-                if own.concerns(event):
+                    selection.runs.update(
+                        agent.run for agent in shown.agents if agent.run and agent.name == target.agent
+                    )
+                if selection.contains(event):
                     await follower.handle(event)
     except (asyncio.CancelledError, ReaderGone):
         code = exit_codes.INTERRUPTED
@@ -86,8 +88,8 @@ async def _follow(ctx: Context, run: str, target: Target) -> int:
     return code
 
 
-class _Own:
-    """Selects the events of one agent among those of global:main, and its runs."""
+class _AgentEvents:
+    """Selects the events of one agent of global:main and of its runs."""
 
     def __init__(self, root: str, name: str) -> None:
         self._root = root
@@ -95,11 +97,11 @@ class _Own:
         self._others: set[str] = set()
         self.runs: set[str] = set()
 
-    def unknown(self, event: Event) -> bool:
+    def is_unknown(self, event: Event) -> bool:
         """Return True for events of a run that started before this command subscribed."""
         return event.type != "run_started" and event.run not in self.runs | self._others
 
-    def concerns(self, event: Event) -> bool:
+    def contains(self, event: Event) -> bool:
         if event.run == self._root:
             names = (event.data.get("actor"), *(event.data.get("reached") or ()))
             return event.type in ("run_started", "run_ended") or self._name in names

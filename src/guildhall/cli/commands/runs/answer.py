@@ -13,10 +13,10 @@ from guildhall.cli import exit_codes
 from guildhall.cli.arguments import ask_id, is_member_job
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
-from guildhall.cli.format.jobs import how_to_answer, question_meant
+from guildhall.cli.format.jobs import find_question, how_to_answer
 from guildhall.cli.format.projects import print_change
 from guildhall.cli.format.runs import print_next_steps, result_data
-from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
+from guildhall.cli.prompt import NoAnswer, ask_user, read_choice
 from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import Conflict, MemberRefused, NotFound, UsageError
 from guildhall.core.ids import MEETING
@@ -103,13 +103,13 @@ async def _answer_meeting(ctx: Context) -> int:
 
 def _print_meeting(ctx: Context, meeting: Meeting) -> None:
     if ctx.as_json:
-        ctx.screen.last(meeting.as_dict())
+        ctx.screen.print_final(meeting.as_dict())
     else:
         print_change(meeting, ctx.screen)
 
 
 async def _only_ask(ctx: Context) -> str:
-    """Return the id of the only open ask. Raise an error if there is none, or several."""
+    """Return the id of the only open ask. Raise NotFound or UsageError unless exactly one is open."""
     asks = await ctx.client.asks.list()
     if not asks:
         raise NotFound("no ask is open", hint="`guild ls` lists what is running.")
@@ -145,10 +145,10 @@ async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
         raise Conflict(f"{ask.id} is closed: {ask.closed_words}", hint=f"See guild show {ask.id}.")
     if choice is not None:
         return Answer(choice=read_choice(ask.as_dict(), choice), note=ctx.args.note)
-    if not ctx.screen.interactive:
+    if not ctx.screen.is_interactive:
         raise UsageError(f"no answer given to {ask.id}", hint=f"Add one of: {choices_in_words(ask.question.choices)}.")
     try:
-        typed = await ask_person(ask.as_dict(), ctx.screen)
+        typed = await ask_user(ask.as_dict(), ctx.screen)
     except (NoAnswer, TimeoutError):
         raise UsageError(f"no answer given to {ask.id}", hint="The ask stays open.") from None
     return Answer(choice=typed.choice, note=ctx.args.note or typed.note)
@@ -158,7 +158,7 @@ async def _print_commission(ctx: Context, id: str) -> None:
     """Print the state of a commission after the user has decided about its merge conflict."""
     one = (await ctx.client.commissions.get(id)).commission
     if ctx.screen.form != "text":
-        ctx.screen.last(one.as_dict())
+        ctx.screen.print_final(one.as_dict())
         return
     ctx.screen.result(f"{id} is {one.status}")
     if one.status in ("dispatched", "in_progress"):
@@ -168,7 +168,7 @@ async def _print_commission(ctx: Context, id: str) -> None:
 
 
 async def _continue(ctx: Context, run: str) -> int:
-    """Follow the run if nothing else blocks it; otherwise print what does.
+    """Follow the run if no other ask blocks it; otherwise print the open asks.
 
     An agent of a workflow resumes by itself, and the asks of other agents do not block it.
     """
@@ -178,12 +178,12 @@ async def _continue(ctx: Context, run: str) -> int:
     if is_unblocked and (meeting := shown.run.purpose_as(MeetingPurpose)):
         from guildhall.cli.commands.projects.meet import Conversation
 
-        return await Conversation(screen).once(meeting.id, client, ctx.frame)
+        return await Conversation(screen).follow_answer(meeting.id, client, ctx.frame)
     if shown.run.status == "waiting" and (is_unblocked or shown.run.kind == "workflow"):
         return await resume_run(ctx, run)
     print_next_steps(shown, screen)
     if screen.form != "text":
-        screen.last(await result_data(shown, client))
+        screen.print_final(await result_data(shown, client))
     return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE
 
 
@@ -195,7 +195,7 @@ async def _answer_member(ctx: Context, id: str) -> int:
     words = f"{choice}\n{ctx.args.note}" if ctx.args.note else choice
     client = await ctx.connect()
     if question is not None:
-        question = question_meant(question, (await client.jobs.get(id, ctx.frame)).questions)
+        question = find_question(question, (await client.jobs.get(id, ctx.frame)).questions)
     try:
         await client.jobs.answer(id, words, ctx.frame, question=question)
     except MemberRefused as error:

@@ -75,7 +75,7 @@ class _Printer:
         self._ended_at: dict[str, str | None] = {}  # of each run when it was last read
 
     async def print_new(self) -> Shown:
-        """Print what was not printed yet, and return the state of the run."""
+        """Print new entries and messages, and return the state of the run."""
         shown = await self.client.runs.get(self.run)
         runs = self._found.select([shown.run, *shown.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
@@ -88,7 +88,7 @@ class _Printer:
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
             if isinstance(item, Entry):
                 self._last[item.run] = item.seq
-                record = {name: self._screen.scrubbed(value) for name, value in item.data.to_record().items()}
+                record = {name: self._screen.redact_value(value) for name, value in item.data.to_record().items()}
                 redacted = replace(item, data=item.data.from_record(record))  # before any of it is cut
                 data, line = redacted.as_dict(), labels[item.run] + entry_line(redacted)
             else:
@@ -98,7 +98,7 @@ class _Printer:
         return shown
 
     async def _messages(self, shown: Shown) -> list[Message]:
-        """Return new messages of the room; of one agent, those that it sent or was mentioned in."""
+        """Return new messages of the room. For an agent: only messages that it sent or that mention it."""
         if shown.run.kind != "workflow":
             return []
         found = await self.client.rooms.messages(self.run, since=self._last_message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli.arguments import parse_target, positive_int
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.format import workflows
-from guildhall.cli.format.overview import MAX_DONE, Groups, ask_row, print_groups
+from guildhall.cli.format.overview import MAX_RECENT, Groups, ask_row, print_groups
 from guildhall.cli.format.projects import commission_row
 from guildhall.cli.format.runs import age
 from guildhall.cli.short_ids import read_id
@@ -37,7 +37,7 @@ _PROJECT = argument("--project", metavar="NAME", help="only of this project")
         nargs="?",
         help="only this: @workflow:tag, agent@workflow:tag, or a commission",
     ),
-    argument("--all", action="store_true", help=f"all results, not only the newest {MAX_DONE}"),
+    argument("--all", action="store_true", help=f"all results, not only the newest {MAX_RECENT}"),
     argument("--json", action="store_true", help="print an object with needs_you, working and done"),
     event_loop=False,
 )

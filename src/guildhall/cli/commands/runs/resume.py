@@ -31,9 +31,9 @@ from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 )
 def resume(ctx: Context) -> int | Work:
     if is_kind(ctx.args.run, MEETING):
-        from guildhall.cli.commands.projects.meet import go_back
+        from guildhall.cli.commands.projects.meet import resume_meeting
 
-        return go_back(ctx.args.run, ctx.screen, **limits_of(ctx.args))
+        return resume_meeting(ctx.args.run, ctx.screen, **limits_of(ctx.args))
     return _resume(ctx)
 
 
@@ -43,7 +43,7 @@ async def _resume(ctx: Context) -> int:
     if meeting := (await client.runs.get(run)).run.purpose_as(MeetingPurpose):
         from guildhall.cli.commands.projects.meet import Conversation
 
-        return await Conversation(ctx.screen, more=limits).once(meeting.id, client, ctx.frame)
+        return await Conversation(ctx.screen, more=limits).follow_answer(meeting.id, client, ctx.frame)
     return await resume_run(ctx, run, **limits)
 
 

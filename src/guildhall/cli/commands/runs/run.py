@@ -137,7 +137,7 @@ async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, backgroun
             lambda: Follower(client, ctx.screen).follow(client.workflows.run(start, request, frame)), at=at
         )
     except Conflict as error:
-        living = await _find_living(start, client, frame.cwd) if ctx.screen.interactive else None
+        living = await _find_living(start, client, frame.cwd) if ctx.screen.is_interactive else None
         if living is None:
             raise
         ctx.screen.note(f"{error.message}. Following it. Ctrl-C does not stop it.", "yellow")

@@ -12,7 +12,7 @@ from guildhall.cli.arguments import Resolved, is_member_job, resolve
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.projects import print_commission, print_meeting, warn_if_stopped
-from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, used
+from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, usage_line
 from guildhall.cli.format.workflows import print_workflow
 from guildhall.cli.short_ids import read_id
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
@@ -114,9 +114,9 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
         ["answer", f"{ask.answer.choice}{note}, by {ask.answer.by}" if ask.answer else ""],
     ]
     screen.facts(rows)
-    screen.result(screen.exactly(ask.question.title))
+    screen.result(screen.exact(ask.question.title))
     if ask.question.body:
-        screen.result(screen.barred(ask.question.body))
+        screen.result(screen.quote_block(ask.question.body))
     if ask.status == "open":
         screen.note(f"Answer: {how_to_answer(ask, here=True)}")
 
@@ -134,7 +134,7 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         ["forked from", f"{origin.run} after entry {origin.at}" if origin else ""],
         ["ended", run.ended_at or ""],
         *(["attached", labelled(file)] for file in shown.attachments),
-        ["used", used(shown)],
+        ["used", usage_line(shown)],
         *(["error" if name == "code" else name, str(error.get(name) or "")] for name in _ERROR_FIELDS if error),
         *(["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below),
         *(["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks),

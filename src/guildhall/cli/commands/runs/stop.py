@@ -79,7 +79,7 @@ async def _stop_run(ctx: Context, id: str) -> None:
 
 
 async def _stop_all(ctx: Context) -> int:
-    """Stop everything. A run that cannot be stopped is reported and does not prevent stopping the others."""
+    """Stop all live runs and workflows. Report a run that cannot be stopped, and continue."""
     client, screen = ctx.client, ctx.screen
     living = {one.run: str(one.target) for one in await client.workflows.list(over=False)}
     running = [run for run in await client.runs.list(everything=True) if run.status == "running"]

@@ -71,7 +71,7 @@ async def add(ctx: Context) -> None:
 
 
 def _files(named: list[str]) -> list[Path]:
-    """Return the files that are named, and of a folder those that have a test in them."""
+    """Return the named files, and the test files in named folders."""
     found: dict[Path, None] = {}
     for name in named or [str(project_root(Path.cwd()) / TESTS)]:
         path = Path(name).expanduser()

@@ -122,11 +122,11 @@ async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tup
 
 async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int | None:
     """Return the exit code, or None while there is something to wait for."""
-    if any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks):  # it goes on without those answers
+    if any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks):  # other asks do not block the run
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
         lost = shown.run.status in ("lost", "parked")
-        return exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, shown.run.error_code)
+        return exit_codes.NEEDS_YOU if lost else exit_codes.run_exit_code(shown.run.status, shown.run.error_code)
     if shown.run.kind != "workflow":
         return None
     workflow = await client.workflows.find_by_run(shown.run.id)

@@ -61,14 +61,14 @@ def _fish() -> str:
     for row in COMMANDS:
         first, _, verb = row.name.partition(" ")
         condition = f"__fish_seen_subcommand_from {first}"
-        only = _quoted(condition) if verb else "__fish_use_subcommand"
-        lines.append(f"complete -c guild -n {only} -f -a {verb or first} -d {_quoted(row.summary)}")
+        only = _quote(condition) if verb else "__fish_use_subcommand"
+        lines.append(f"complete -c guild -n {only} -f -a {verb or first} -d {_quote(row.summary)}")
         if row.function:
             condition += f"; and __fish_seen_subcommand_from {verb}" if verb else ""
-            lines += [f"complete -c guild -n {_quoted(condition)} -l {option[2:]}" for option in _options_of(row)]
+            lines += [f"complete -c guild -n {_quote(condition)} -l {option[2:]}" for option in _options_of(row)]
     return "\n".join(lines)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

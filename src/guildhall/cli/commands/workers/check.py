@@ -31,7 +31,7 @@ _SCRIPT_FIELD = re.compile(rb"^[\"']?(workers|test)[\"']? *:", re.MULTILINE)
 
 @dataclass(kw_only=True)
 class Report:
-    """What was found in one worker, workflow, script, package or project."""
+    """The result of checking one worker, workflow, script, package or project."""
 
     kind: Kind
     name: str
@@ -69,7 +69,7 @@ async def check(ctx: Context) -> int:
 
 
 class _Checker:
-    """Finds what the names mean, and asks the hall about it."""
+    """Finds the things that names stand for and checks them."""
 
     def __init__(self, ctx: Context) -> None:
         self._client = ctx.client
@@ -196,11 +196,11 @@ def _print(reports: list[Report], screen: Screen) -> None:
         for error in one.errors:
             where = error.get("where") or one.file or one.name
             message = error["message"] if error["message"].startswith(where) else f"{where}: {error['message']}"
-            screen.note(f"guild: {screen.exactly(message)}", "red")
+            screen.note(f"guild: {screen.exact(message)}", "red")
             if hint := error.get("hint"):
                 screen.note(hint)
         for warning in one.warnings:
-            screen.note(f"{one.file or one.name}: {screen.exactly(warning)}", "yellow")
+            screen.note(f"{one.file or one.name}: {screen.exact(warning)}", "yellow")
         screen.result(f"{'ok' if not one.errors else 'invalid':<7}  {one.kind} {one.name}  {one.file or ''}".rstrip())
         if one.risk:
             screen.result(f"         exfiltration risk: {one.risk}")

@@ -91,7 +91,7 @@ async def tools(ctx: Context) -> None:
 
 
 def _arguments(tool: Mapping[str, Any]) -> str:
-    """Return the arguments of a tool, optional ones in brackets. Invalid parts of a member's schema are skipped."""
+    """Return the arguments of a tool, with optional arguments in brackets. Skip invalid parts of its schema."""
     schema: Any = tool["input_schema"]
     fields, required = schema.get("properties"), schema.get("required")
     if not isinstance(fields, dict):

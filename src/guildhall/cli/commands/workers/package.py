@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
-from guildhall.cli.prompt import agrees
+from guildhall.cli.prompt import ask_yes_no
 from guildhall.core.errors import Conflict, Refused
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.workers.model import PackageShown
 
-_LONGEST = 2_000  # characters of a posture that are shown before it is added
+_MAX_POSTURE_CHARS = 2_000  # characters of a posture that are shown before it is added
 
 _NAME = argument("name", metavar="NAME", help="the package")
 
@@ -49,7 +49,7 @@ def _print(shown: PackageShown, screen: Screen) -> None:
         ["description", screen.one_line(package.description or "", 200)],
         ["version", package.version or ""],
         ["folder", str(package.path)],
-        *([name, screen.one_line(_said(value), 400)] for name, value in rights.items()),
+        *([name, screen.one_line(_format_value(value), 400)] for name, value in rights.items()),
         ["runs code", ", ".join(one for one in (shown.activate, shown.export) if one)],
     ]
     screen.facts(rows)
@@ -59,17 +59,17 @@ def _print(shown: PackageShown, screen: Screen) -> None:
         screen.table([[screen.one_line(cell, 100) for cell in row] for row in tools])
     if shown.posture:
         screen.heading("\nposture")
-        more = len(shown.posture) - _LONGEST
-        screen.result(screen.barred(shown.posture[:_LONGEST]))
+        more = len(shown.posture) - _MAX_POSTURE_CHARS
+        screen.result(screen.quote_block(shown.posture[:_MAX_POSTURE_CHARS]))
         screen.note(f"... and {more:,} more characters") if more > 0 else None
     screen.heading("\nfiles")
-    files = [[screen.exactly(file.path), f"{file.size:,} bytes", "runs" if file.runs else ""] for file in shown.files]
+    files = [[screen.exact(file.path), f"{file.size:,} bytes", "runs" if file.runs else ""] for file in shown.files]
     screen.table(files)
     for problem in shown.problems:
         screen.note(f"guild: {problem}", "yellow")
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -107,9 +107,9 @@ async def add(ctx: Context) -> int | None:
         hint = "Use --force to put it in its place; the old one is kept aside."
         raise Conflict(f"there is already a package {name!r}", hint=hint)
     if not ctx.args.yes:
-        if not screen.interactive:
+        if not screen.is_interactive:
             raise Refused(f"the package {name} is not added without a person's word", hint="Look at it, then: --yes")
-        if not await agrees(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
+        if not await ask_yes_no(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
             screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
     added = await client.packages.add(folder, seen=looked.digest, force=ctx.args.force)

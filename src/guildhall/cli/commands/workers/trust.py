@@ -42,7 +42,7 @@ def _path(text: str) -> Path:
 )
 async def trust(ctx: Context) -> int | None:
     args, at = ctx.args, ctx.args.at
-    may_change = args.yes or args.forget or (ctx.screen.interactive and not ctx.as_json)
+    may_change = args.yes or args.forget or (ctx.screen.is_interactive and not ctx.as_json)
     client = await ctx.connect("start" if may_change else "read")
     if args.forget:
         await _forget(ctx, ctx.frame.root if at is None else ctx.frame.cwd / at)
@@ -71,7 +71,7 @@ async def _decide(ctx: Context, looking: Trusting) -> int | None:
         return None
     if ctx.args.yes:
         await ctx.client.trust.grant(looking.open)
-    elif not screen.interactive or not await ask_trust(looking, ctx.client, screen):
+    elif not screen.is_interactive or not await ask_trust(looking, ctx.client, screen):
         again = "guild trust --yes" if at is None else f"guild trust {shlex.quote(str(at))} --yes"
         screen.note(f"Nothing was trusted. To trust {name_files(looking)}: {escape(again)}", "yellow")
         return exit_codes.NEEDS_YOU
