@@ -56,7 +56,7 @@ def test_files_are_checked(guild: Guild, scribe: Path) -> None:
     fine = guild("check")
     assert fine.code == 0
     assert fine.out.startswith("ok       worker scribe  ")
-    assert "exfiltration risk: " in fine.out
+    assert "exfiltration risk: none (no network access)" in fine.out
     (scribe / "workers" / "broken.yaml").write_text("name: broken\ninstructions: x\nsandboxs: {}\n")
     wrong = guild("check")
     assert wrong.code == 2
@@ -95,7 +95,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     shown = guild("check", "wish", env=env)
     assert "\n\n" not in shown.err
     row, risk = shown.out.splitlines()
-    assert (row.split()[:2], risk.strip().startswith("the three together:")) == (["wrong", "wish"], True)
+    assert (row.split()[:2], risk.strip().startswith("exfiltration risk:")) == (["wrong", "wish"], True)
     assert "Edit can write nothing" in shown.err
     refused = guild("run", "wish", "go", env=env)
     assert refused.code == 1

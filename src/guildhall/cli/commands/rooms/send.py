@@ -38,7 +38,9 @@ def _print(sent: Sent, screen: Screen) -> None:
     if posted.missed:
         screen.note(f"Unknown agents: {', '.join('@' + name for name in posted.missed)}", "yellow")
     if posted.overlooked:
-        screen.note(f"Not notified, because the mention is in code or a quote: {', '.join(posted.overlooked)}", "yellow")
+        screen.note(
+            f"Not notified, because the mention is in code or a quote: {', '.join(posted.overlooked)}", "yellow"
+        )
     if sent.stopped:
         agents = [f"{name}{sent.target.team!s}" for name in sent.stopped]
         screen.note(f"The agent is stopped and does not read it. Start it: guild start {agents[0]}", "yellow")

@@ -26,7 +26,7 @@ async def replay(ctx: Context) -> int:
     else:
         text = f"{replayed.run} differs at step {difference.step}.\n{difference.text}"
         found = {"step": difference.step, "difference": difference.text}
-    ctx.print({**asdict(replayed), **found, "same": replayed.same}, text)
+    ctx.print({**asdict(replayed), **found, "same": replayed.matches}, text)
     if replayed.worker_gone:
         ctx.screen.note("The worker no longer exists. Its recorded definition was used.", "yellow")
-    return exit_codes.DONE if replayed.same else exit_codes.FAILED
+    return exit_codes.DONE if replayed.matches else exit_codes.FAILED
