@@ -194,9 +194,8 @@ def _as_dict(report: Report) -> dict[str, Any]:
 def _print(reports: list[Report], screen: Screen) -> None:
     for one in reports:
         for error in one.errors:
-            where = error.get("where") or one.file or one.name
-            message = error["message"] if error["message"].startswith(where) else f"{where}: {error['message']}"
-            screen.note(f"guild: {screen.exact(message)}", "red")
+            where = error.get("where") or (one.name if one.kind == "project" else "")
+            screen.note(f"guild: {screen.exact(f'{where}: ' if where else '')}{screen.exact(error['message'])}", "red")
             if hint := error.get("hint"):
                 screen.note(hint)
         for warning in one.warnings:
