@@ -57,7 +57,7 @@ def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWit
     waited = guild_hall("wait", job)
     assert (waited.code, waited.out.strip()) == (0, "a key")
     result = guild_hall("wait", job, "--json").json
-    assert result == {"jobId": job, "output": "a key", "artifacts": ["artifacts/plan.md"]}
+    assert {"jobId": job, "output": "a key", "artifacts": ["artifacts/plan.md"]}.items() <= result.items()
     text = guild_hall("show", job).out
     assert "the front door" in text
     assert "artifacts/plan.md" in text
@@ -225,7 +225,7 @@ def test_a_job_that_is_deleted_is_gone_with_all_it_held(shop: Shop, guild: Guild
     assert again["status"] == "failed"
     assert again["jobId"] != done["jobId"]
     none = guild("wait", again["jobId"], "--json")
-    assert (none.code, none.json["error"]["code"], none.json["error"]["status"]) == (1, "not_finished", "failed")
+    assert (none.code, none.json["status"], "output" in none.json) == (1, "failed", False)
 
 
 @pytest.mark.req("WD-31", "WD-34", "WD-6")

@@ -346,7 +346,7 @@ workers:
     at.types("again\n")
     at.until("→ Bash")
     at.types("\x03")
-    at.until("Bash was cut off before its end")
+    at.until("Bash was interrupted.")
     assert at.ends()[0] == 130
 
 

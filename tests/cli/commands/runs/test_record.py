@@ -85,7 +85,7 @@ def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
         heading, *lines = screen.out.getvalue().splitlines()
         assert heading == "Recent"
         assert [line.split()[0] for line in lines] == [f"r-{number}" for number in range(shown)]
-        assert screen.err.getvalue() == ("" if everything else "1 more are done: guild ls --all\n")
+        assert screen.err.getvalue() == ("" if everything else "1 more: guild ls --all\n")
 
 
 def test_ls_groups_by_what_it_means_for_you() -> None:

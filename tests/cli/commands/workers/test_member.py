@@ -121,7 +121,7 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert "Which one?" in shown
     assert ["artifact", "artifacts/report.md"] in [line.split() for line in shown.splitlines()]
     assert "artifacts/report.md" in guild("wait", "ant/j-1").err
-    for verb in ("show", "log"):
+    for verb in ("log", "resume"):
         other = guild(verb, "ant/j-1")
         assert (other.code, "guild show ant/j-1" in other.err) == (3, True)
     slow = guild("dispatch", "ant", "think").out.strip()

@@ -95,7 +95,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     shown = guild("check", "wish", env=env)
     assert "\n\n" not in shown.err
     row, risk = shown.out.splitlines()
-    assert (row.split()[:2], risk.strip().startswith("exfiltration risk:")) == (["wrong", "wish"], True)
+    assert (row.split()[:3], risk.strip().startswith("exfiltration risk:")) == (["invalid", "worker", "wish"], True)
     assert "Edit can write nothing" in shown.err
     refused = guild("run", "wish", "go", env=env)
     assert refused.code == 1
@@ -143,7 +143,7 @@ def test_a_life(guild: Guild, scribe: Path) -> None:
     assert "locked" in refused.err
     assert guild("worker", "set", "scribe", "retired").code == 4
     (scribe / "workers" / "scribe.yaml").write_text(WORKER + "# changed\n")
-    assert "not what was locked" in guild("worker", "show", "scribe").out
+    assert "the file has changed since" in guild("worker", "show", "scribe").out
     assert guild("run", "scribe", "go").code == 4
     assert guild("worker", "unlock", "scribe", "--json").json["locked"] is False
     assert guild("worker", "set", "scribe", "retired").code == 0
