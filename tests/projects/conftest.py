@@ -117,7 +117,7 @@ def branches(shop: Project, git: Git) -> Branches:
 def follow(branches: Branches) -> str:
     """Follow the user's branch, and return what that did: made, nothing, forwarded or merged."""
     before = branches.git.resolve("claude/main")
-    after = branches.follow()
+    after = branches.update()
     if before is None or before == after:
         return "made" if before is None else "nothing"
     return "forwarded" if after == branches.git.resolve(branches.project.ref) else "merged"

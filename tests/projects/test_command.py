@@ -135,7 +135,7 @@ def test_a_project_with_a_worktree_is_not_taken_out(
     guild: Guild, repo: Repository, worktrees: Worktrees, shop: Project
 ) -> None:
     guild("project", "add", repo.path)
-    worktrees.make(shop, "c-one", "claude/commission/c-one-1", "full")
+    worktrees.check_out(shop, "c-one", "claude/commission/c-one-1", "full")
     refused = guild("project", "rm", "shop")
     assert refused.code == 1
     assert "c-one" in refused.err

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
 from guildhall.core.text import nearest_or
-from guildhall.projects.model import LORE, Artifact, is_of_the_hall
+from guildhall.projects.model import LORE, Artifact, is_hall_path
 from guildhall.sandbox.files import Rooted
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.definition import bind_tools
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from guildhall.projects.git.integration import Branches
 
 
-LARGEST = 1_000_000  # bytes
+MAX_ARTIFACT_BYTES = 1_000_000  # bytes
 _LONGEST_PATH, _LONGEST_NAME = 240, 100  # bytes
 _DEEPEST = 10
 
 
-class Shelf(Protocol):
+class ArtifactStore(Protocol):
     """Where artifacts lie. Paths are those of the project, `.lore/` at their head."""
 
     def read(self, path: str) -> bytes | None: ...
@@ -42,7 +42,7 @@ class Shelf(Protocol):
     def write(self, path: str, data: bytes) -> None: ...
 
 
-class InWorktree:
+class CheckoutStore:
     """The artifacts of a checkout, reached as a run's own files are: no link leads out."""
 
     def __init__(self, worktree: Path) -> None:
@@ -67,7 +67,7 @@ class InWorktree:
         self._rooted.write(self._rooted.spot(path), data)
 
 
-class OnBranch:
+class BranchStore:
     """The artifacts of the integration branch, which follows the user's first, as far as that can be done."""
 
     def __init__(self, branches: Branches, author: str) -> None:
@@ -75,10 +75,10 @@ class OnBranch:
         self._author = author
 
     def read(self, path: str) -> bytes | None:
-        return self._branches.read(path, at=self._now())
+        return self._branches.read(path, ref=self._now())
 
     def files(self, under: str) -> dict[str, bytes]:
-        return self._branches.files(under, at=self._now())
+        return self._branches.read_files(under, ref=self._now())
 
     def write(self, path: str, data: bytes) -> None:
         self._now()
@@ -86,7 +86,7 @@ class OnBranch:
 
     def _now(self) -> str:
         try:
-            return self._branches.follow()
+            return self._branches.update()
         except GuildError:  # what the two have both changed is no matter of this artifact
             return self._branches.tip()
 
@@ -94,18 +94,18 @@ class OnBranch:
 class Artifacts:
     """Reads, writes and lists the artifacts of a checkout or of the integration branch."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: ArtifactStore) -> None:
         self._shelf = shelf
 
     def read(self, path: str) -> str:
         """Return the whole text of an artifact."""
-        place = placed(path)
+        place = artifact_path(path)
         data = self._shelf.read(place)
         if data is None:
             hint = nearest_or(place, self._shelf.files(LORE), "artifact_list shows which there are.")
             raise NotFound(f"there is no artifact {place}", hint=hint)
-        if len(data) > LARGEST:
-            raise Refused(f"{place} is larger than {LARGEST:,} bytes")
+        if len(data) > MAX_ARTIFACT_BYTES:
+            raise Refused(f"{place} is larger than {MAX_ARTIFACT_BYTES:,} bytes")
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -125,7 +125,7 @@ class Artifacts:
 
         `date`: of one that is new.
         """
-        place = placed(path)
+        place = artifact_path(path)
         _demand_writable(place)
         given = Artifact.parse(content, place)
         try:
@@ -146,24 +146,24 @@ class Artifacts:
             data = new.render().encode()
         except UnicodeEncodeError:
             raise UsageError("the text has half a character (a lone surrogate) in it") from None
-        if len(data) > LARGEST:
-            raise Refused(f"{place}: {len(data):,} bytes are more than the {LARGEST:,} that an artifact may have")
+        if len(data) > MAX_ARTIFACT_BYTES:
+            raise Refused(f"{place}: {len(data):,} bytes are more than the {MAX_ARTIFACT_BYTES:,} that an artifact may have")
         self._shelf.write(place, data)
         return new
 
     def list(self, under: str | None = None) -> dict[str, Artifact]:
         """Return the artifacts below a folder by their paths. One that cannot be read is empty."""
         found: dict[str, Artifact] = {}
-        for path, data in self._shelf.files(placed(under, folder=True) if under else LORE).items():
+        for path, data in self._shelf.files(artifact_path(under, folder=True) if under else LORE).items():
             if path.endswith(".md"):
                 try:
-                    found[path] = Artifact.parse(data[:LARGEST].decode("utf-8-sig"), path)
+                    found[path] = Artifact.parse(data[:MAX_ARTIFACT_BYTES].decode("utf-8-sig"), path)
                 except (GuildError, UnicodeDecodeError):
                     found[path] = Artifact()
         return found
 
 
-def placed(path: str, *, folder: bool = False) -> str:
+def artifact_path(path: str, *, folder: bool = False) -> str:
     """Return the path of an artifact in the project. `path` may start with `.lore/` or below it."""
     told = path.removesuffix("/") if folder else path
     if folder and told in ("", ".", LORE):
@@ -182,7 +182,7 @@ def placed(path: str, *, folder: bool = False) -> str:
 def _demand_writable(place: str) -> None:
     if not place.endswith(".md"):
         raise UsageError(f"{place} does not end in .md", hint="An artifact is a markdown file.")
-    if is_of_the_hall(place):
+    if is_hall_path(place):
         hint = "Write elsewhere in `.lore/`, and refer to it by its path."
         raise Refused(f"{place} is written by the hall, from what is on record", hint=hint)
 

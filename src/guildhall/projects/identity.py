@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import GuildError
 from guildhall.projects.git import repository as program
-from guildhall.projects.records import aside, put_aside, take_back
+from guildhall.projects.records import archive_key, archive, restore
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
@@ -74,7 +74,7 @@ class Identities:
             known = self._known(name)
             self._put_aside(name, known.id if known else secrets.token_hex(8))
 
-    def is_at(self, name: str, path: Path) -> bool:
+    def is_bound(self, name: str, path: Path) -> bool:
         """Return True if the repository in a folder is bound to a name."""
         known = self._known(name)
         return known is not None and known.id == _own(program.common_directory(path))
@@ -102,16 +102,16 @@ class Identities:
         return common not in there and own in map(_own, there)
 
     def _put_aside(self, name: str, id: str) -> None:
-        self._store.submit(lambda connection: put_aside(connection, name, id)).result()
+        self._store.submit(lambda connection: archive(connection, name, id)).result()
         shutil.rmtree(self._home.desks / name, ignore_errors=True)
         for folder in (self._home.worktrees, self._records):  # the mark is in the last: what is cut off is done again
             if (folder / name).is_dir():
-                _rename(folder / name, folder / aside(name, id))
+                _rename(folder / name, folder / archive_key(name, id))
 
     def _take_back(self, name: str, id: str) -> None:
-        self._store.submit(lambda connection: take_back(connection, name, id)).result()
+        self._store.submit(lambda connection: restore(connection, name, id)).result()
         for folder in (self._home.worktrees, self._records):
-            for there in sorted(folder.glob(aside("*", id))):
+            for there in sorted(folder.glob(archive_key("*", id))):
                 if not (folder / name).exists():
                     _rename(there, folder / name)
 
@@ -128,7 +128,7 @@ class Identities:
         return known if _ID.fullmatch(known.id) else None
 
     def _remember(self, project: Project, id: str) -> None:
-        commit = program.ask(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128)).line
+        commit = program.run_git(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128)).text
         known = _Known(id=id, path=str(project.path), commit=commit)
         folder = self._records / project.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def _is_same(project: Project, known: _Known) -> bool:
     """Return True if the repository is a new clone, in the same place, of the one before."""
     if not known.commit or known.path != str(project.path):
         return False
-    return program.ask(project.path, "cat-file", "-e", f"{known.commit}^{{commit}}", ok=(0, 1, 128)).code == 0
+    return program.run_git(project.path, "cat-file", "-e", f"{known.commit}^{{commit}}", ok=(0, 1, 128)).code == 0
 
 
 def _rename(there: Path, to: Path) -> None:

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 INTEGRATION = "claude/main"  # the branch that all work is gathered on
-OURS = "claude/"  # below it are the branches of the hall; everything else is the user's
-KEPT = "refs/guildhall/kept/"  # where branches go that are done with: nothing is ever thrown away
+BRANCH_PREFIX = "claude/"  # below it are the branches of the hall; everything else is the user's
+ARCHIVE_REFS = "refs/guildhall/kept/"  # where branches go that are done with: nothing is ever thrown away
 LORE = ".lore"  # the folder of a project's artifacts
-OF_THE_HALL = ("commissions", "meetings", "reviews")  # what it writes there itself, so that nobody else does
+HALL_FOLDERS = ("commissions", "meetings", "reviews")  # what it writes there itself, so that nobody else does
 
 
-def is_of_the_hall(path: str) -> bool:
+def is_hall_path(path: str) -> bool:
     """Return True if only the hall writes there."""
-    return any(path == place or path.startswith(f"{place}/") for place in (f"{LORE}/{name}" for name in OF_THE_HALL))
+    return any(path == place or path.startswith(f"{place}/") for place in (f"{LORE}/{name}" for name in HALL_FOLDERS))
 
 
-def join_names(names: Sequence[str], most: int = 10) -> str:
+def join_names(names: Sequence[str], max_names: int = 10) -> str:
     """Return the first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + more
 
 
 Scope = Literal["sparse", "full"]  # what a worktree has: the artifacts only, or everything
@@ -77,21 +77,21 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectShown:
+class ProjectEntry:
     """A project in a listing. One that is written wrongly is listed too, with what is wrong."""
 
     name: str
     project: Project | None = None
     error: str | None = None
-    living: tuple[str, ...] = ()  # its commissions and meetings that have not ended
+    unfinished: tuple[str, ...] = ()  # its commissions and meetings that have not ended
 
     def as_dict(self) -> dict[str, Any]:
         told = {} if self.project is None else self.project.as_dict()
-        return {"name": self.name, **told, "error": self.error, "living": list(self.living)}
+        return {"name": self.name, **told, "error": self.error, "living": list(self.unfinished)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class TimelineEntry:
     """An entry in the timeline of a commission or a meeting: a transition, or a note if `after` is None."""
 
     at: str
@@ -140,7 +140,7 @@ class Artifact:
         return Artifact(**words, tags=_tags(fields.get("tags"), where), extra=extra, body=body)
 
     @staticmethod
-    def of(data: bytes, where: str) -> Artifact:
+    def decode(data: bytes, where: str) -> Artifact:
         """Parse the content of a file, which may not be valid UTF-8."""
         return Artifact.parse(data.decode("utf-8", "replace"), where)
 
@@ -153,7 +153,7 @@ class Artifact:
         found = self.extra.get("revision")
         return found if isinstance(found, int) else 0
 
-    def redacted(self, redact: Callable[[str], str]) -> Artifact:
+    def redact(self, redact: Callable[[str], str]) -> Artifact:
         """Return the artifact without known secrets, also in its front matter."""
         words = {name: redact(getattr(self, name)) for name in (*_WORDS, "body")}
         return Artifact(**words, tags=tuple(map(redact, self.tags)), extra=_each(self.extra, redact))
@@ -179,13 +179,13 @@ def _split(text: str) -> tuple[str | None, str]:
     return None, text
 
 
-def without_secrets(data: bytes, redact: Callable[[str], str]) -> bytes:
+def redact_file(data: bytes, redact: Callable[[str], str]) -> bytes:
     """Return the content of a file without secrets. It is unchanged if it contains none."""
     try:
         artifact = Artifact.parse(data.decode())
     except (InvalidFile, UnicodeDecodeError):
         return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-    redacted = artifact.redacted(redact)
+    redacted = artifact.redact(redact)
     return data if redacted == artifact else redacted.render().encode()
 
 

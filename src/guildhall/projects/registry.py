@@ -25,7 +25,7 @@ from guildhall.core.ids import LONGEST_NAME, is_name
 from guildhall.core.text import did_you_mean
 from guildhall.core.yaml_writer import dump, field_lines
 from guildhall.projects.git import repository as program
-from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings, ProjectShown
+from guildhall.projects.model import INTEGRATION, BRANCH_PREFIX, Problem, Project, ProjectSettings, ProjectEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _HINT = "Write the change into it yourself: `projects:`, then `  NAME:` with `path:` and `branch:`."
 
 
-def with_project(text: str, name: str, fields: Mapping[str, str]) -> str:
+def add_to_text(text: str, name: str, fields: Mapping[str, str]) -> str:
     """The text with one more project."""
     data = _data(text)
     others: dict[str, Any] = data.get("projects") or {}
@@ -44,7 +44,7 @@ def with_project(text: str, name: str, fields: Mapping[str, str]) -> str:
     return _first_right(_with(text, name, fields), expected)
 
 
-def with_fields(text: str, name: str, fields: Mapping[str, str]) -> str:
+def update_text(text: str, name: str, fields: Mapping[str, str]) -> str:
     """The text with something else said of a project that it has."""
     data = _data(text)
     others: dict[str, Any] = data["projects"]
@@ -52,7 +52,7 @@ def with_fields(text: str, name: str, fields: Mapping[str, str]) -> str:
     return _first_right(_with_fields(text, name, fields), expected)
 
 
-def without_project(text: str, name: str) -> str:
+def remove_from_text(text: str, name: str) -> str:
     """The text with one project less."""
     data = _data(text)
     rest = {other: value for other, value in data["projects"].items() if other != name}
@@ -180,7 +180,7 @@ class Projects:
         self._home = home
 
     @property
-    def file(self) -> Path:
+    def config_path(self) -> Path:
         """Where they are registered."""
         return self._home.settings
 
@@ -188,21 +188,21 @@ class Projects:
         """Every project, by name. Raises for the first that is written wrongly."""
         return [self._project(name) for name in sorted(self._names())]
 
-    def listed(self) -> list[ProjectShown]:
+    def list_entries(self) -> list[ProjectEntry]:
         """Every project, the wrong ones too."""
         self._demand_names()
         return self._shown()
 
-    def _shown(self) -> list[ProjectShown]:
-        found: list[ProjectShown] = []
+    def _shown(self) -> list[ProjectEntry]:
+        found: list[ProjectEntry] = []
         for name in sorted(self._names()):
             try:
-                found.append(ProjectShown(name=name, project=self._project(name)))
+                found.append(ProjectEntry(name=name, project=self._project(name)))
             except InvalidFile as error:
-                found.append(ProjectShown(name=name, error=f"{error.where}: {error.message}"))
+                found.append(ProjectEntry(name=name, error=f"{error.where}: {error.message}"))
         return found
 
-    def sound(self) -> list[Project]:
+    def list_valid(self) -> list[Project]:
         """All projects that can be read; the others are for `all` and `check` to complain about."""
         return [shown.project for shown in self._shown() if shown.project is not None]
 
@@ -214,16 +214,16 @@ class Projects:
             raise NotFound(f"there is no project {name[:60]!r}", hint=hint)
         return self._project(name)
 
-    def at(self, path: Path) -> Project | None:
+    def find_at(self, path: Path) -> Project | None:
         """The project in whose folder a path lies."""
         real = Path(os.path.realpath(path))
-        found = [one for one in self.sound() if one.path == real or one.path in real.parents]
+        found = [one for one in self.list_valid() if one.path == real or one.path in real.parents]
         return max(found, key=lambda one: len(one.path.parts), default=None)
 
     def add(self, path: Path, name: str | None = None, branch: str | None = None) -> Project:
         """Registers a repository."""
         folder = Path(os.path.realpath(path))
-        program.demand_version()
+        program.check_version()
         _demand_repository(folder)
         name = folder.name if name is None else name
         if not is_name(name):
@@ -233,7 +233,7 @@ class Projects:
         self._demand_free(name, folder)
         project = Project(name=name, path=folder, branch=branch or _branch_of(folder))
         self._demand_sound(project)
-        self._write(with_project(self._text(), name, {"path": str(folder), "branch": project.branch}))
+        self._write(add_to_text(self._text(), name, {"path": str(folder), "branch": project.branch}))
         return self.get(name)
 
     def move(self, project: Project, path: Path, branch: str | None = None) -> Project:
@@ -241,28 +241,28 @@ class Projects:
         there = replace(project, path=Path(os.path.realpath(path)), branch=branch or project.branch)
         self._demand_sound(there)
         new = {"path": str(there.path), **({"branch": branch} if branch else {})}
-        self._write(with_fields(self._text(), project.name, new))
+        self._write(update_text(self._text(), project.name, new))
         return self.get(project.name)
 
-    def remove(self, name: str) -> ProjectShown:
+    def remove(self, name: str) -> ProjectEntry:
         """Takes a project out of the register, also one that is written wrongly. Its repository, its branches and its
         worktrees stay as they are."""
-        shown = self.shown(name)
-        self._write(without_project(self._text(), name))
+        shown = self.get_entry(name)
+        self._write(remove_from_text(self._text(), name))
         return shown
 
-    def shown(self, name: str) -> ProjectShown:
+    def get_entry(self, name: str) -> ProjectEntry:
         """A project, also one that is written wrongly."""
         try:
-            return ProjectShown(name=name, project=self.get(name))
+            return ProjectEntry(name=name, project=self.get(name))
         except InvalidFile as error:
             if name not in self._names():
                 raise
-            return ProjectShown(name=name, error=f"{error.where}: {error.message}")
+            return ProjectEntry(name=name, error=f"{error.where}: {error.message}")
 
     def check(self, name: str) -> list[Problem]:
         """What is wrong with a project, the worst first."""
-        shown = self.shown(name)
+        shown = self.get_entry(name)
         if (project := shown.project) is None:
             hint = f"Put it right there, or take it out: `guild project rm {name}`."
             return [Problem(message=shown.error or "", hint=hint)]
@@ -271,7 +271,7 @@ class Projects:
             hint += f"`guild project rm {name}` takes it out."
             return [Problem(message=f"there is no folder {project.path} any more", hint=hint)]
         try:
-            program.demand_version()
+            program.check_version()
             return sorted(self._problems(project), key=lambda problem: not problem.blocks)
         except GuildError as error:
             return [Problem(message=error.message, hint=error.hint)]
@@ -293,25 +293,25 @@ class Projects:
         if self._in_home(project.path):
             found.append(Problem(message="it lies in the home of Guildhall", hint="Have it elsewhere."))
         if not _has_branch(project):
-            every = program.ask(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").line.split()
-            there = [branch for branch in every if not branch.startswith(OURS)]
+            every = program.run_git(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").text.split()
+            there = [branch for branch in every if not branch.startswith(BRANCH_PREFIX)]
             message = f"there is no branch {project.branch!r} with a commit"
             hint = did_you_mean(project.branch, there) or "Commit something first: `git commit --allow-empty -m Start`."
             found.append(Problem(message=message, hint=hint))
-        ref = f"refs/heads/{OURS.removesuffix('/')}"
-        if program.ask(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0:
-            message = f"it has a branch {OURS[:-1]!r}, so that git can have none called {INTEGRATION}"
-            hint = f"Call yours something else: `git branch -m {OURS[:-1]} NAME`."
+        ref = f"refs/heads/{BRANCH_PREFIX.removesuffix('/')}"
+        if program.run_git(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0:
+            message = f"it has a branch {BRANCH_PREFIX[:-1]!r}, so that git can have none called {INTEGRATION}"
+            hint = f"Call yours something else: `git branch -m {BRANCH_PREFIX[:-1]} NAME`."
             found.append(Problem(message=message, hint=hint))
         found += _special(project.path, common)
-        for head, where in program.checkouts(common):
+        for head, where in program.list_checkouts(common):
             if head == f"refs/heads/{INTEGRATION}":
                 message = f"{INTEGRATION} is checked out in {where}; it is the hall's to move"
                 found.append(Problem(message=message, hint=f"`git switch {project.branch}` there."))
         return found
 
     def _demand_free(self, name: str, folder: Path) -> None:
-        others = self.sound()
+        others = self.list_valid()
         for other in others:
             if other.path == folder:
                 hint = f"`guild project check {other.name}` says how it is."
@@ -356,7 +356,7 @@ class Projects:
         path = Path(entry.path).expanduser()
         if not path.is_absolute():
             raise source.error("write the whole path", ("projects", name, "path"))
-        if entry.branch.startswith(OURS):
+        if entry.branch.startswith(BRANCH_PREFIX):
             raise source.error("this is a branch of the hall's, not of yours", ("projects", name, "branch"))
         fields = entry.model_dump(exclude={"path", "branch"})
         settings = ProjectSettings(**fields)
@@ -371,37 +371,37 @@ def _demand_repository(folder: Path) -> None:
     if not folder.is_dir():
         raise NotFound("there is no such folder", where=str(folder))
     common = program.common_directory(folder)
-    if program.ask(folder, "rev-parse", "--is-bare-repository").line == "true":
+    if program.run_git(folder, "rev-parse", "--is-bare-repository").text == "true":
         raise Conflict("this repository is bare", where=str(folder), hint="Register a checkout of it.")
-    top = Path(os.path.realpath(program.ask(folder, "rev-parse", "--show-toplevel", ok=(0, 128)).line or common))
+    top = Path(os.path.realpath(program.run_git(folder, "rev-parse", "--show-toplevel", ok=(0, 128)).text or common))
     if top != folder:
         raise Conflict("this is not the top of a checkout", where=str(folder), hint=f"Register {top}.")
 
 
 def _branch_of(folder: Path) -> str:
     """The branch that the user is on."""
-    told = program.ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD", ok=(0, 1)).line
+    told = program.run_git(folder, "symbolic-ref", "--quiet", "--short", "HEAD", ok=(0, 1)).text
     if not told:
         raise Conflict("no branch is checked out (detached HEAD)", where=str(folder), hint="Name it: `--branch NAME`.")
-    if told.startswith(OURS):
+    if told.startswith(BRANCH_PREFIX):
         raise Conflict(f"{told} is a branch of the hall's", where=str(folder), hint="Name yours: `--branch NAME`.")
     return told
 
 
 def _has_branch(project: Project) -> bool:
-    if project.branch.startswith(OURS):
+    if project.branch.startswith(BRANCH_PREFIX):
         return False
     ref = f"{project.ref}^{{commit}}"
-    return program.ask(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0
+    return program.run_git(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0
 
 
 def _special(folder: Path, common: Path) -> list[Problem]:
     """What a repository may be that the hall cannot work with, or only with care."""
     found: list[Problem] = []
-    storage = program.ask(folder, "config", "--get", "extensions.refStorage", ok=(0, 1)).line
+    storage = program.run_git(folder, "config", "--get", "extensions.refStorage", ok=(0, 1)).text
     if storage not in ("", "files"):
         found.append(Problem(message=f"its refs are stored as {storage!r}, which is not supported"))
-    if program.ask(folder, "config", "--get-regexp", r"^remote\..*\.promisor$", ok=(0, 1)).line:
+    if program.run_git(folder, "config", "--get-regexp", r"^remote\..*\.promisor$", ok=(0, 1)).text:
         message = "it is a partial clone: what is not here cannot be checked out"
         found.append(Problem(message=message, hint="`git fetch --refetch --filter=blob:limit=1000g` gets the rest."))
     if (common / "shallow").exists():

@@ -15,7 +15,7 @@ from guildhall.cli.command import find_running
 from guildhall.cli.format.jobs import print_decisions
 from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import SystemClock
-from guildhall.projects.model import KEPT, OURS
+from guildhall.projects.model import ARCHIVE_REFS, BRANCH_PREFIX
 
 if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
@@ -132,7 +132,7 @@ def _branch(one: Commission) -> str:
     """Return where the work is: on its branch, or merged, with the branch archived."""
     if one.branch is None or one.status != "completed":
         return one.branch or ""
-    return f"claude/main; archived: {KEPT}{one.branch.removeprefix(OURS)}"
+    return f"claude/main; archived: {ARCHIVE_REFS}{one.branch.removeprefix(BRANCH_PREFIX)}"
 
 
 def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:

@@ -27,7 +27,7 @@ from guildhall.projects.commissions.dependencies import (
 )
 from guildhall.projects.commissions.model import By, Commission, Draft, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, FINAL
-from guildhall.projects.model import Project, is_of_the_hall
+from guildhall.projects.model import Project, is_hall_path
 from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _record_edit(connection: Connection, id: str, draft: Draft, note: str, now: 
 async def _restart(context: CommissionContext, before: Commission, draft: Draft, note: str) -> None:
     """Cancel the attempt, change the draft and open the next attempt, in a single transaction."""
     id = before.id
-    context.git(before).demand_movable()
+    context.branches_of(before).check_movable()
     if draft.dependencies:
         await asyncio.to_thread(follow_user_branch, context, before.project)
     missing = await asyncio.to_thread(find_missing, context, replace(before, draft=draft))
@@ -180,7 +180,7 @@ def check_draft(
     who may set them.
     """
     draft.check()
-    if reserved := [path for path in draft.artifacts if is_of_the_hall(path)]:
+    if reserved := [path for path in draft.artifacts if is_hall_path(path)]:
         hint = "Choose another place, such as .lore/plans/."
         raise UsageError(f"artifacts: {reserved[0]} is in a folder that only the hall writes", hint=hint)
     if by != "person":
@@ -193,9 +193,9 @@ def check_draft(
     if changed is not None and _MODEL_FIELDS.isdisjoint(changed):
         return
     in_dollars = (draft.max_budget_usd or worker.definition.limits.max_budget_usd) is not None
-    context.models.later(worker, frame, override=draft.model, in_dollars=in_dollars)
+    context.models.check_known(worker, frame, override=draft.model, in_dollars=in_dollars)
     if reviewer is not None:
-        context.models.later(reviewer, frame)
+        context.models.check_known(reviewer, frame)
 
 
 def _check_not_reserved_for_people(draft: Draft, changed: Collection[str] | None) -> None:

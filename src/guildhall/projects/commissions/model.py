@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import Asked, Decided
     from guildhall.projects.commissions.states import Hold, Status
-    from guildhall.projects.model import Moment
+    from guildhall.projects.model import TimelineEntry
 
 FOLDER = ".lore/commissions"
 TOOLS = ("report_progress", "log_question", "submit_result")
@@ -261,7 +261,7 @@ class CommissionDetails:
     """Everything that `guild show` prints about a commission."""
 
     commission: Commission
-    timeline: Sequence[Moment] = ()
+    timeline: Sequence[TimelineEntry] = ()
     asked: Sequence[Asked] = ()
     decisions: Sequence[Decided] = ()
     waiting: Sequence[str] = ()  # ids of open asks

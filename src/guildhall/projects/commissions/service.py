@@ -44,7 +44,7 @@ from guildhall.projects.commissions.dependencies import (
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
-from guildhall.projects.records import known
+from guildhall.projects.records import list_known_ids
 from guildhall.runs.hooks import Seat, seat_on_record
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Ask, Run, Stretch
@@ -103,7 +103,7 @@ class Commissions:
         missing: Sequence[str] = ()
         worktree = None
         try:
-            path = context.workplace(commission).path
+            path = context.workspace(commission).path
             if path.is_dir() and commission.status != "completed":  # else it is about to be removed
                 worktree = str(path)
             missing = find_missing(context, commission)
@@ -282,7 +282,7 @@ class Commissions:
             raise Conflict(message, hint=commission.next_command)
         async with context.locks[commission.id]:
             commission = await asyncio.to_thread(context.reclaim, commission.id)
-            workplace = context.workplace(commission)
+            workplace = context.workspace(commission)
             worker = context.find_worker(commission.worker, context.project_frame(workplace.project, frame))
             if not workplace.path.is_dir():
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
@@ -384,7 +384,7 @@ def recorded_hooks(run: Run) -> Seat | None:
 async def recover(context: CommissionContext) -> None:
     """Do the next step of every commission. Errors are logged and do not stop the rest."""
     try:
-        projects = context.projects().sound()
+        projects = context.projects().list_valid()
     except GuildError as error:  # config.yaml is unreadable: recover what is on record
         _log.warning("%s", error)
         projects = []
@@ -437,15 +437,15 @@ def _has_leftovers(context: CommissionContext, commission: Commission) -> bool:
     """Return True if an ended commission still has a checkout, or a merged branch that is not archived."""
     if commission.branch is None:
         return False
-    workplace = context.workplace(commission)
+    workplace = context.workspace(commission)
     return workplace.path.exists() or (commission.status == "completed" and workplace.tip() is not None)
 
 
 def _remove_stale_checkouts(context: CommissionContext, project: Project) -> None:
     """Remove the checkouts of earlier attempts and of deleted commissions, after committing their content."""
     current = {commission.id: commission.checkout for commission in context.all(project.name)}
-    deleted = context.store.read(known) - {commission.id for commission in context.all()}
-    for checkout in context.worktrees.activities(project.name):
+    deleted = context.store.read(list_known_ids) - {commission.id for commission in context.all()}
+    for checkout in context.worktrees.list_activities(project.name):
         id = parse_checkout_name(checkout)
         if (id in current and checkout != current[id]) or id in deleted:
             try:

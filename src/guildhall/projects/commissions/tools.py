@@ -16,7 +16,7 @@ from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.contract import submit
 from guildhall.projects.commissions.model import TOOLS, Commission
-from guildhall.projects.workspace import in_checkout
+from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _DECISIONS = "- record_decision: every judgement call that you make on your own,
 
 def commission_profile(worker: Worker) -> Worker:
     """Return the worker as it is in a commission: with file tools and these instructions."""
-    return in_checkout(worker, "\n".join([_INSTRUCTIONS, _DECISIONS] if worker.definition.base else [_INSTRUCTIONS]))
+    return checkout_profile(worker, "\n".join([_INSTRUCTIONS, _DECISIONS] if worker.definition.base else [_INSTRUCTIONS]))
 
 
 def commission_message(commission: Commission) -> str:

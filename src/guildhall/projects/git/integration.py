@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
 from guildhall.projects.git import repository
-from guildhall.projects.git.repository import Entry, Git, Merged, checkouts, is_object
+from guildhall.projects.git.repository import TreeEntry, Git, MergeResult, list_checkouts, is_object_id
 from guildhall.projects.model import (
     INTEGRATION,
-    KEPT,
+    ARCHIVE_REFS,
     LORE,
-    OF_THE_HALL,
-    OURS,
+    HALL_FOLDERS,
+    BRANCH_PREFIX,
     Project,
     join_names,
-    without_secrets,
+    redact_file,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _LOOKED_AT = 500  # commits of each side
 _TRIED = (5, 20)  # commits of ours and of the user's that are merged to see whether that gives the user's
 
 
-def with_users(git: Git, now: str, user: str) -> Merged:
+def merge_user_branch(git: Git, now: str, user: str) -> MergeResult:
     """Merge the integration branch with the user's branch, which may have squashed earlier work of the hall."""
     merged = repository.merge(git, now, user)
     if not merged.conflicts:
@@ -43,11 +43,11 @@ def with_users(git: Git, now: str, user: str) -> Merged:
     if found is None:
         return merged
     ours, theirs, tree = found
-    joint = repository.commit(git, tree, [ours, theirs], "Taken over\n")
+    joint = repository.create_commit(git, tree, [ours, theirs], "Taken over\n")
     ahead = repository.merge(git, now, joint)
     if ahead.conflicts:
         return merged
-    base = repository.commit(git, ahead.tree, [now, joint], "Taken over\n")
+    base = repository.create_commit(git, ahead.tree, [now, joint], "Taken over\n")
     return repository.merge(git, base, user)
 
 
@@ -59,7 +59,7 @@ def _taken_over(git: Git, now: str, user: str) -> tuple[str, str, str] | None:
         if tree in by_tree:
             return by_tree[tree], commit, tree
     for commit, tree in theirs[: _TRIED[1]]:
-        before = git.run("rev-parse", "--verify", "--quiet", f"{commit}^", ok=(0, 1, 128)).line
+        before = git.run("rev-parse", "--verify", "--quiet", f"{commit}^", ok=(0, 1, 128)).text
         for one, _ in ours[: _TRIED[0]] if before else ():
             tried = repository.merge(git, before, one)
             if tried.tree == tree and not tried.conflicts:
@@ -69,7 +69,7 @@ def _taken_over(git: Git, now: str, user: str) -> tuple[str, str, str] | None:
 
 def _side(git: Git, tip: str, other: str) -> list[tuple[str, str]]:
     """Return the commits, with their trees, that only one side has, newest first."""
-    found = git.run("log", "--first-parent", f"--max-count={_LOOKED_AT}", "--format=%H %T", tip, f"^{other}").line
+    found = git.run("log", "--first-parent", f"--max-count={_LOOKED_AT}", "--format=%H %T", tip, f"^{other}").text
     return [(commit, tree) for commit, tree in map(str.split, found.splitlines())]
 
 
@@ -77,7 +77,7 @@ _TRIES = 20
 _MOST_DIFF = 200_000  # bytes
 _TIP = "Guildhall-Tip"  # in the message of a squash: which branch was squashed, and where it was: to know it again
 _REF = f"refs/heads/{INTEGRATION}"
-_RECORDS = tuple(f"{LORE}/{name}".encode() for name in OF_THE_HALL)
+_RECORDS = tuple(f"{LORE}/{name}".encode() for name in HALL_FOLDERS)
 
 
 class Branches:
@@ -93,7 +93,7 @@ class Branches:
 
     def tip(self, ref: str = INTEGRATION) -> str:
         """Return the commit of a branch or a full ref. Return a commit id as it is."""
-        found = ref if is_object(ref) else self.git.resolve(ref)
+        found = ref if is_object_id(ref) else self.git.resolve(ref)
         if found is None:
             raise NotFound(f"the project {self.project.name} has no branch {ref!r}", where=str(self.project.path))
         return found
@@ -101,57 +101,57 @@ class Branches:
     def exists(self, branch: str) -> bool:
         return self.git.resolve(branch) is not None
 
-    def read(self, path: str, at: str = INTEGRATION) -> bytes | None:
+    def read(self, path: str, ref: str = INTEGRATION) -> bytes | None:
         """Return the content of a regular file, or None if there is none at this path."""
-        entry = self._file(path, at)
-        return self.git.run("cat-file", "blob", str(entry.object)).out if entry is not None else None
+        entry = self._file(path, ref)
+        return self.git.run("cat-file", "blob", str(entry.object)).stdout if entry is not None else None
 
-    def has(self, path: str, at: str = INTEGRATION) -> bool:
+    def has_file(self, path: str, ref: str = INTEGRATION) -> bool:
         """Return True if there is a regular file at this path."""
-        return self._file(path, at) is not None
+        return self._file(path, ref) is not None
 
-    def _file(self, path: str, at: str) -> Entry | None:
-        name = repository.path_in(path)
-        found = repository.entries(self.git, self.tip(at), name)
+    def _file(self, path: str, at: str) -> TreeEntry | None:
+        name = repository.encode_path(path)
+        found = repository.list_entries(self.git, self.tip(at), name)
         return next((entry for entry in found if entry.path == name and entry.is_file), None)
 
-    def files(self, under: str = LORE, at: str = INTEGRATION) -> dict[str, bytes]:
+    def read_files(self, folder: str = LORE, ref: str = INTEGRATION) -> dict[str, bytes]:
         """Return the files below a folder with their contents, sorted."""
-        found = repository.contents(self.git, self._below(under, at))
+        found = repository.read_contents(self.git, self._below(folder, ref))
         return {path.decode("utf-8", "surrogateescape"): found[path] for path in sorted(found)}
 
-    def list(self, under: str = LORE, at: str = INTEGRATION) -> list[str]:
+    def list_files(self, folder: str = LORE, ref: str = INTEGRATION) -> list[str]:
         """Return the files below a folder, sorted."""
-        return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in self._below(under, at))
+        return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in self._below(folder, ref))
 
-    def _below(self, under: str, at: str) -> Iterable[Entry]:
-        return repository.entries(self.git, self.tip(at), repository.path_in(under), deep=True)
+    def _below(self, under: str, at: str) -> Iterable[TreeEntry]:
+        return repository.list_entries(self.git, self.tip(at), repository.encode_path(under), deep=True)
 
     def diff(self, branch: str) -> str:
         """Return the changes of a branch since it left the integration branch, as a summary and a patch."""
         tip = self.tip(branch)
         base = self._base(self.tip(), tip)
         how = ("--no-ext-diff", "--no-textconv", "--no-color", "--stat", "--patch", "--find-renames")
-        text = self.git.run("diff-tree", "-r", *how, base or _empty(self.git), tip).out
+        text = self.git.run("diff-tree", "-r", *how, base or _empty(self.git), tip).stdout
         shown = text[:_MOST_DIFF].decode("utf-8", "replace")
         return shown if len(text) <= _MOST_DIFF else f"{shown}\n... {len(text) - _MOST_DIFF:,} more bytes\n"
 
-    def in_place_of_records(self, tip: str) -> tuple[list[str], list[str]]:
+    def changed_hall_files(self, tip: str) -> tuple[list[str], list[str]]:
         """Return the new and the changed files of a branch in the folders of the hall. They are not merged."""
         base = self._base(self.tip(), tip) or _empty(self.git)
-        places = [f"{LORE}/{name}" for name in OF_THE_HALL]
+        places = [f"{LORE}/{name}" for name in HALL_FOLDERS]
         how = ("-r", "-z", "--name-status", "--no-renames", "--no-ext-diff")
-        told = self.git.run("diff-tree", *how, base, tip, "--", *places).out.decode("utf-8", "replace").split("\0")
+        told = self.git.run("diff-tree", *how, base, tip, "--", *places).stdout.decode("utf-8", "replace").split("\0")
         pairs = list(zip(told[::2], told[1::2], strict=False))
         return [path for how, path in pairs if how == "A"], [path for how, path in pairs if how != "A"]
 
     # moving
 
-    def demand_movable(self) -> None:
+    def check_movable(self) -> None:
         """Raise Conflict if the integration branch is checked out and so cannot be moved."""
         self._demand_free(_REF)
 
-    def demand_followable(self) -> None:
+    def check_updatable(self) -> None:
         """Raise if the user's branch cannot be merged into the integration branch."""
         user, now = self._user_tip(), self.git.resolve(_REF)
         if now is not None and not self._contains(now, user) and not self._contains(user, now):
@@ -159,9 +159,9 @@ class Branches:
 
     def ensure(self) -> str:
         """Return the tip of the integration branch. Create the branch at the user's branch if there is none."""
-        return self.git.resolve(_REF) or self.follow()
+        return self.git.resolve(_REF) or self.update()
 
-    def follow(self) -> str:
+    def update(self) -> str:
         """Merge the user's branch into the integration branch, and return its tip."""
 
         def followed(now: str | None) -> str:
@@ -171,14 +171,14 @@ class Branches:
             if now is None or self._contains(user, now):
                 return user
             tree = self._tree_with_users(now, user)
-            return repository.commit(self.git, tree, [now, user], f"Follow {self.project.branch}\n")
+            return repository.create_commit(self.git, tree, [now, user], f"Follow {self.project.branch}\n")
 
         return self._moved(followed, f"follow {self.project.branch}")
 
-    def keep_up(self) -> None:
+    def try_update(self) -> None:
         """Merge the user's branch if possible. Conflicts are reported elsewhere."""
         with suppress(MergeConflict):
-            self.follow()
+            self.update()
 
     def write(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
         """Write files to the integration branch, or delete them (None), in one commit."""
@@ -189,12 +189,12 @@ class Branches:
         def made(now: str | None) -> str:
             now = now or self.ensure()
             paths = [one.path for one in changes]
-            there = {entry.path: entry for entry in repository.entries(self.git, now, *paths)}
-            needed = [one for one in changes if there.get(one.path, Entry(path=one.path)) != one]
+            there = {entry.path: entry for entry in repository.list_entries(self.git, now, *paths)}
+            needed = [one for one in changes if there.get(one.path, TreeEntry(path=one.path)) != one]
             if not needed:
                 return now
-            tree = repository.with_entries(self.git, now, needed)
-            return repository.commit(self.git, tree, [now], message, author)
+            tree = repository.write_tree(self.git, now, needed)
+            return repository.create_commit(self.git, tree, [now], message, author)
 
         return self._moved(made, message)
 
@@ -204,10 +204,10 @@ class Branches:
         Return the earlier commit if the branch was squashed before. Raise MergeConflict, and change nothing, if it
         cannot be merged. In `.lore/` the branch's version wins, except in the folders of the hall.
         """
-        tip = self.git.resolve(branch) or self.tip(KEPT + branch.removeprefix(OURS))
+        tip = self.git.resolve(branch) or self.tip(ARCHIVE_REFS + branch.removeprefix(BRANCH_PREFIX))
         mark = f"{_TIP}: {branch} {tip}"  # other branches may have the same tip
         how = ("--format=%H", "--fixed-strings", f"--grep={mark}", "--max-count=1")
-        if found := self.git.run("log", *how, self.ensure(), f"^{tip}").line:
+        if found := self.git.run("log", *how, self.ensure(), f"^{tip}").text:
             return found
         changes = self._entries(also or {})
         text = f"{self.redact(message).rstrip()}\n\n{mark}\n"
@@ -215,16 +215,16 @@ class Branches:
         def made(now: str | None) -> str:
             now = now or self.ensure()
             tree = self._merged_tree(now, tip, changes)
-            return repository.commit(self.git, tree, [now], text, author)
+            return repository.create_commit(self.git, tree, [now], text, author)
 
         return self._moved(made, f"squash {branch}")
 
-    def keep(self, branch: str) -> str:
+    def archive(self, branch: str) -> str:
         """Move a branch of the hall to refs/guildhall/kept, and return the new ref."""
-        if not branch.startswith(OURS) or branch == INTEGRATION:
+        if not branch.startswith(BRANCH_PREFIX) or branch == INTEGRATION:
             raise Conflict(f"{branch!r} is no branch of a commission or a meeting")
         ref = f"refs/heads/{branch}"
-        kept = KEPT + branch.removeprefix(OURS)
+        kept = ARCHIVE_REFS + branch.removeprefix(BRANCH_PREFIX)
         tip = self.git.resolve(ref)
         if tip is None:
             if self.git.resolve(kept) is None:
@@ -236,7 +236,7 @@ class Branches:
             kept = f"{kept}-{tip[:12]}"
             before = self.git.resolve(kept)
         put = f"update {kept} {tip} {before or '0' * len(tip)}"
-        self.git.move(f"keep {branch}", put, f"delete {ref} {tip}")
+        self.git.update_refs(f"keep {branch}", put, f"delete {ref} {tip}")
         return kept
 
     # how
@@ -258,7 +258,7 @@ class Branches:
                 where=str(self.project.path),
                 hint=f"Move the old one away: `git branch -m {INTEGRATION} claude/old`. A new one is made.",
             )
-        merged = with_users(self.git, now, user)
+        merged = merge_user_branch(self.git, now, user)
         if merged.conflicts:
             files = _shown(merged.conflicts)
             raise MergeConflict(
@@ -270,7 +270,7 @@ class Branches:
             )
         return merged.tree
 
-    def _merged_tree(self, now: str, tip: str, also: list[Entry]) -> str:
+    def _merged_tree(self, now: str, tip: str, also: list[TreeEntry]) -> str:
         merged = repository.merge(self.git, now, tip)
         lore = f"{LORE}/".encode()
         outside = {path: stages for path, stages in merged.conflicts.items() if not path.startswith(lore)}
@@ -283,18 +283,18 @@ class Branches:
                 hint="Its branch is kept as it is.",
             )
         taken = [
-            stages.get(3) or Entry(path=path)
+            stages.get(3) or TreeEntry(path=path)
             for path, stages in merged.conflicts.items()
             if not any(path == folder or path.startswith(folder + b"/") for folder in _RECORDS)
         ]
         changes = {one.path: one for one in (*taken, *self._records(now, merged.tree), *also)}
-        return repository.with_entries(self.git, merged.tree, changes.values()) if changes else merged.tree
+        return repository.write_tree(self.git, merged.tree, changes.values()) if changes else merged.tree
 
-    def _records(self, now: str, tree: str) -> list[Entry]:
+    def _records(self, now: str, tree: str) -> list[TreeEntry]:
         """Return the entries that restore the hall's own records to the version of the integration branch."""
-        ours, theirs = (set(repository.entries(self.git, one, *_RECORDS, deep=True)) for one in (now, tree))
+        ours, theirs = (set(repository.list_entries(self.git, one, *_RECORDS, deep=True)) for one in (now, tree))
         gone = {one.path for one in theirs} - {one.path for one in ours}
-        return [*(ours - theirs), *(Entry(path=path) for path in gone)]
+        return [*(ours - theirs), *(TreeEntry(path=path) for path in gone)]
 
     def _moved(self, made: Callable[[str | None], str], why: str) -> str:
         """Move the integration branch to the commit made from its tip. Repeat while another process moves it."""
@@ -305,7 +305,7 @@ class Branches:
                 return new
             self._demand_free(_REF)
             try:
-                self.git.move(why, f"update {_REF} {new} {now or '0' * len(new)}")
+                self.git.update_refs(why, f"update {_REF} {new} {now or '0' * len(new)}")
             except GitFailed:
                 if self.git.resolve(_REF) == now:
                     raise
@@ -315,7 +315,7 @@ class Branches:
 
     def _demand_free(self, ref: str) -> None:
         """Raise Conflict if the branch is checked out: if it moved, every file there would look changed."""
-        for head, where in checkouts(self.git.common):
+        for head, where in list_checkouts(self.git.common):
             if head == ref:
                 branch = ref.removeprefix("refs/heads/")
                 raise Conflict(
@@ -324,12 +324,12 @@ class Branches:
                     hint=f"It is the hall's to move: `git switch {self.project.branch}` there, then try again.",
                 )
 
-    def _entries(self, files: Mapping[str, bytes | None]) -> list[Entry]:
+    def _entries(self, files: Mapping[str, bytes | None]) -> list[TreeEntry]:
         def blob(data: bytes) -> str:
-            return self.git.run("hash-object", "-w", "--stdin", input=without_secrets(data, self.redact)).line
+            return self.git.run("hash-object", "-w", "--stdin", input=redact_file(data, self.redact)).text
 
         return [
-            Entry(path=repository.path_in(path), object=None if data is None else blob(data))
+            TreeEntry(path=repository.encode_path(path), object=None if data is None else blob(data))
             for path, data in files.items()
         ]
 
@@ -339,11 +339,11 @@ class Branches:
         return self.git.run("merge-base", "--is-ancestor", ancestor, commit, ok=(0, 1)).code == 0
 
     def _base(self, one: str, other: str) -> str | None:
-        return self.git.run("merge-base", one, other, ok=(0, 1)).line or None
+        return self.git.run("merge-base", one, other, ok=(0, 1)).text or None
 
 
 def _empty(git: Git) -> str:
-    return git.run("hash-object", "-t", "tree", "-w", "--stdin", input=b"").line
+    return git.run("hash-object", "-t", "tree", "-w", "--stdin", input=b"").text
 
 
 def _shown(conflicts: Mapping[bytes, object]) -> tuple[str, ...]:

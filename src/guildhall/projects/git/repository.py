@@ -26,7 +26,7 @@ from guildhall.core.errors import GitFailed, NotFound, TimedOut, ToolUnavailable
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-LEAST_VERSION = (2, 38)  # merge-tree --write-tree
+MIN_VERSION = (2, 38)  # merge-tree --write-tree
 _PATIENCE = 300.0  # seconds for one call
 _HALL = ("Guildhall", "hall@guildhall.invalid")
 _SAID = 2000  # characters of git's own words in an error
@@ -62,16 +62,16 @@ _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !merge !
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completed:
+class GitResult:
     """The outcome of a call of git."""
 
     code: int
-    out: bytes
-    said: str  # on stderr
+    stdout: bytes
+    stderr: str  # on stderr
 
     @property
-    def line(self) -> str:
-        return self.out.decode("utf-8", "surrogateescape").strip()
+    def text(self) -> str:
+        return self.stdout.decode("utf-8", "surrogateescape").strip()
 
 
 class Git:
@@ -92,7 +92,7 @@ class Git:
         return self._found[0]
 
     @property
-    def nothing(self) -> str:
+    def null_id(self) -> str:
         """Return the null id: as many zeros as the repository's ids have digits."""
         return "0" * (64 if self._found[1] == "sha256" else 40)
 
@@ -104,34 +104,34 @@ class Git:
         input: bytes | int | None = None,
         ok: tuple[int, ...] = (0,),
         author: str | None = None,
-    ) -> Completed:
+    ) -> GitResult:
         """Git on objects, an index or a checkout, at the desk. Refs of the user's are not seen: give commits by id.
 
         `tree`: the checkout; none: an empty one. `index`: its index; none: an empty one. `input`: or a descriptor.
         """
         env = {
-            "GIT_DIR": str(self.desk),
+            "GIT_DIR": str(self.git_dir),
             "GIT_OBJECT_DIRECTORY": str(self.common / "objects"),
-            "GIT_WORK_TREE": str(tree or self.desk / "empty"),
-            "GIT_INDEX_FILE": str(index or self.desk / "none"),
+            "GIT_WORK_TREE": str(tree or self.git_dir / "empty"),
+            "GIT_INDEX_FILE": str(index or self.git_dir / "none"),
             "GIT_SHALLOW_FILE": str(self.common / "shallow"),
             "GIT_ATTR_NOSYSTEM": "1",
         }
-        return _call(args, cwd=tree or self.desk / "empty", env={**env, **_people(author)}, input=input, ok=ok)
+        return _call(args, cwd=tree or self.git_dir / "empty", env={**env, **_people(author)}, input=input, ok=ok)
 
-    def theirs(self, *args: str, input: bytes | None = None, ok: tuple[int, ...] = (0,)) -> Completed:
+    def run_in_repository(self, *args: str, input: bytes | None = None, ok: tuple[int, ...] = (0,)) -> GitResult:
         """Git in the user's repository itself: to ask for refs and to move those of the hall."""
-        env = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(self.desk / "empty"), **_people(None)}
-        return _call(args, cwd=self.desk / "empty", env=env, input=input, ok=ok)
+        env = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(self.git_dir / "empty"), **_people(None)}
+        return _call(args, cwd=self.git_dir / "empty", env=env, input=input, ok=ok)
 
     def resolve(self, ref: str) -> str | None:
         """Return the commit of a branch, a full ref or a commit id, or None."""
-        if not is_object(ref):
+        if not is_object_id(ref):
             ref = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
             if (found := self._in_its_file(ref)) is not None:
                 return found
-        found = self.theirs("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", ok=(0, 1, 128))
-        return found.line if found.code == 0 else None
+        found = self.run_in_repository("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", ok=(0, 1, 128))
+        return found.text if found.code == 0 else None
 
     def _in_its_file(self, ref: str) -> str | None:
         """Return the commit in the file of a branch, as git would read it, but without a process."""
@@ -141,16 +141,16 @@ class Git:
             told = (self.common / ref).read_text("ascii")
         except (OSError, ValueError):
             return None
-        return told[:-1] if told.endswith("\n") and is_object(told[:-1]) else None
+        return told[:-1] if told.endswith("\n") and is_object_id(told[:-1]) else None
 
-    def move(self, why: str, *lines: str) -> None:
+    def update_refs(self, why: str, *lines: str) -> None:
         """Move refs of the hall, all or none: `update REF NEW OLD`, `delete REF OLD`. OLD is zeros for a new ref."""
         told = "".join(f"{line}\n" for line in ("start", *lines, "prepare", "commit")).encode()
         reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
         words = ("update-ref", "--create-reflog", "-m", f"guildhall: {reason}", "--stdin")
         for left in reversed(range(_LOCKS)):
             try:
-                self.theirs(*words, input=told)
+                self.run_in_repository(*words, input=told)
                 return
             except GitFailed as error:
                 if not left or not self._unlocked(error.message):
@@ -173,11 +173,11 @@ class Git:
     @contextmanager
     def scratch(self) -> Generator[Path]:
         """Yield a folder for a temporary index."""
-        with TemporaryDirectory(dir=self.desk / "scratch", ignore_cleanup_errors=True) as folder:
+        with TemporaryDirectory(dir=self.git_dir / "scratch", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     @cached_property
-    def desk(self) -> Path:
+    def git_dir(self) -> Path:
         """Return the hall's own git directory for this repository. Create or complete it if necessary."""
         made = self._desk / "made"  # for which repository: another one may have got the name since
         if not made.exists() or made.read_text() != str(self.common):
@@ -207,33 +207,33 @@ def _find(repo: Path) -> tuple[Path, str]:
     """Return the git directory of a folder, and its object format."""
     told = _call(("rev-parse", "--show-object-format", "--git-common-dir"), cwd=repo, env={}, input=None, ok=(0, 128))
     if told.code:
-        if "not a git repository" in told.said:
+        if "not a git repository" in told.stderr:
             raise NotFound("this is no git repository", where=str(repo), hint="`git init` there makes it one.")
-        raise GitFailed(f"git cannot use this repository: {_short(told.said)}", where=str(repo))
-    kind, _, common = told.out.rstrip(b"\n").partition(b"\n")
+        raise GitFailed(f"git cannot use this repository: {_short(told.stderr)}", where=str(repo))
+    kind, _, common = told.stdout.rstrip(b"\n").partition(b"\n")
     return Path(os.path.realpath(repo / os.fsdecode(common))), kind.decode()
 
 
-def ask(repo: Path, *args: str, ok: tuple[int, ...] = (0,)) -> Completed:
+def run_git(repo: Path, *args: str, ok: tuple[int, ...] = (0,)) -> GitResult:
     """Run git in a folder of the user that may not be a repository."""
     return _call(args, cwd=repo, env={}, input=None, ok=ok)
 
 
-def is_object(name: str) -> bool:
+def is_object_id(name: str) -> bool:
     """Return True if a name is an object id."""
     return _OBJECT.fullmatch(name) is not None
 
 
-def demand_version() -> None:
+def check_version() -> None:
     """Raise ToolUnavailable if git is not installed or too old."""
-    told = _call(("version",), cwd=Path("/"), env={}, input=None, ok=(0,)).line
+    told = _call(("version",), cwd=Path("/"), env={}, input=None, ok=(0,)).text
     found = _VERSION.match(told)
-    if found is None or (int(found[1]), int(found[2])) < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
+    if found is None or (int(found[1]), int(found[2])) < MIN_VERSION:
+        least = ".".join(map(str, MIN_VERSION))
         raise ToolUnavailable(f"projects need git {least} or newer; this is {told[:60]!r}", hint="Update git.")
 
 
-def checkouts(common: Path) -> list[tuple[str, Path]]:
+def list_checkouts(common: Path) -> list[tuple[str, Path]]:
     """Return the ref and the folder of every checkout, except those of the hall."""
     found: list[tuple[str, Path]] = [(_head(common / "HEAD"), common.parent)]
     try:
@@ -273,7 +273,7 @@ def _people(author: str | None) -> dict[str, str]:
 
 def _call(
     args: tuple[str, ...], *, cwd: Path, env: Mapping[str, str], input: bytes | int | None, ok: tuple[int, ...] = (0,)
-) -> Completed:
+) -> GitResult:
     program = shutil.which("git")
     if program is None:
         raise ToolUnavailable("git is not installed", hint="Projects need it: install git 2.38 or newer.")
@@ -299,7 +299,7 @@ def _call(
     said = done.stderr.decode("utf-8", "replace")
     if done.returncode not in ok:
         raise GitFailed(f"git {args[0]} failed: {_short(said) or f'exit {done.returncode}'}", where=str(cwd))
-    return Completed(code=done.returncode, out=done.stdout, said=said)
+    return GitResult(code=done.returncode, stdout=done.stdout, stderr=said)
 
 
 def _short(said: str) -> str:
@@ -311,7 +311,7 @@ _REGULAR = ("100644", "100755")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TreeEntry:
     """What stands at a path of a tree: a file by its object, or nothing (`object` is None)."""
 
     path: bytes
@@ -325,14 +325,14 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merged:
+class MergeResult:
     """Two commits merged: the tree, and what could not be merged with both sides' versions of it."""
 
     tree: str
-    conflicts: Mapping[bytes, Mapping[int, Entry]]  # path -> stage (1 before, 2 ours, 3 theirs) -> entry
+    conflicts: Mapping[bytes, Mapping[int, TreeEntry]]  # path -> stage (1 before, 2 ours, 3 theirs) -> entry
 
 
-def path_in(path: str) -> bytes:
+def encode_path(path: str) -> bytes:
     """Return a path as git stores it. Raise UsageError if git would not accept it."""
     parts = path.split("/")
     if not path or "\0" in path or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
@@ -343,23 +343,23 @@ def path_in(path: str) -> bytes:
         raise UsageError(f"{path[:200]!a} is no path in a project: half a character") from None
 
 
-def entries(git: Git, commit: str, *under: bytes, deep: bool = False) -> list[Entry]:
+def list_entries(git: Git, commit: str, *under: bytes, deep: bool = False) -> list[TreeEntry]:
     """Return the entries of a commit or tree at some paths, or all entries below them."""
     where = (path.decode("utf-8", "surrogateescape") for path in under)
-    told = git.run("ls-tree", "-z", *(("-r",) if deep else ()), "--full-tree", commit, "--", *where).out
-    found: list[Entry] = []
+    told = git.run("ls-tree", "-z", *(("-r",) if deep else ()), "--full-tree", commit, "--", *where).stdout
+    found: list[TreeEntry] = []
     for line in told.split(b"\0"):
         if line:
             head, _, name = line.partition(b"\t")
             mode, _, id = head.decode().split(" ")
-            found.append(Entry(path=name, mode=mode, object=id))
+            found.append(TreeEntry(path=name, mode=mode, object=id))
     return found
 
 
-def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
+def read_contents(git: Git, files: Iterable[TreeEntry]) -> dict[bytes, bytes]:
     """Return the content of every regular file by its path, with one call of git."""
     wanted = [entry for entry in files if entry.is_file]
-    told = git.run("cat-file", "--batch", input="".join(f"{entry.object}\n" for entry in wanted).encode()).out
+    told = git.run("cat-file", "--batch", input="".join(f"{entry.object}\n" for entry in wanted).encode()).stdout
     found: dict[bytes, bytes] = {}
     at = 0
     for entry in wanted:
@@ -370,39 +370,39 @@ def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
     return found
 
 
-def with_entries(git: Git, tree: str, changes: Iterable[Entry]) -> str:
+def write_tree(git: Git, tree: str, changes: Iterable[TreeEntry]) -> str:
     """Return a tree, or the tree of a commit, with some files added and removed."""
     with git.scratch() as folder:
         index = folder / "index"
         git.run("read-tree", tree, index=index)
-        put_in_index(git, index, changes)
-        return git.run("write-tree", index=index).line
+        update_index(git, index, changes)
+        return git.run("write-tree", index=index).text
 
 
-def put_in_index(git: Git, index: Path, changes: Iterable[Entry]) -> None:
+def update_index(git: Git, index: Path, changes: Iterable[TreeEntry]) -> None:
     """Files put into an index, and taken out first, so that a file may become a folder."""
     lines = b""
     for entry in sorted(changes, key=lambda entry: entry.object is not None):
-        head = f"0 {git.nothing}" if entry.object is None else f"{entry.mode} {entry.object}"
+        head = f"0 {git.null_id}" if entry.object is None else f"{entry.mode} {entry.object}"
         lines += head.encode() + b"\t" + entry.path + b"\0"
     git.run("update-index", "-z", "--index-info", index=index, input=lines)
 
 
-def merge(git: Git, ours: str, theirs: str) -> Merged:
+def merge(git: Git, ours: str, theirs: str) -> MergeResult:
     """Merge two commits into a tree, without moving a ref."""
     told = git.run("merge-tree", "--write-tree", "-z", "--no-messages", ours, theirs, ok=(0, 1))
-    tree, *lines = told.out.split(b"\0")
-    conflicts: dict[bytes, dict[int, Entry]] = {}
+    tree, *lines = told.stdout.split(b"\0")
+    conflicts: dict[bytes, dict[int, TreeEntry]] = {}
     for line in lines:
         if line:
             head, _, name = line.partition(b"\t")
             mode, id, stage = head.decode().split(" ")
-            conflicts.setdefault(name, {})[int(stage)] = Entry(path=name, mode=mode, object=id)
-    return Merged(tree=tree.decode(), conflicts=conflicts)
+            conflicts.setdefault(name, {})[int(stage)] = TreeEntry(path=name, mode=mode, object=id)
+    return MergeResult(tree=tree.decode(), conflicts=conflicts)
 
 
-def commit(git: Git, tree: str, parents: Iterable[str], message: str, author: str | None = None) -> str:
+def create_commit(git: Git, tree: str, parents: Iterable[str], message: str, author: str | None = None) -> str:
     """Create a commit that is not on a branch yet."""
     named = [word for parent in parents for word in ("-p", parent)]
     text = message.replace("\0", "").encode("utf-8", "replace")
-    return git.run("commit-tree", tree, *named, "-F", "-", input=text, author=author).line
+    return git.run("commit-tree", tree, *named, "-F", "-", input=text, author=author).text

@@ -18,8 +18,8 @@ from errno import ELOOP
 from typing import TYPE_CHECKING
 
 from guildhall.projects.git import repository as trees
-from guildhall.projects.git.repository import Completed, Entry, Git
-from guildhall.projects.model import KEPT, LORE, OURS, join_names
+from guildhall.projects.git.repository import GitResult, TreeEntry, Git
+from guildhall.projects.model import ARCHIVE_REFS, LORE, BRANCH_PREFIX, join_names
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -39,58 +39,58 @@ class Snapshot:
     """The changes of a checkout. Contents are stored many at a time, and a large one by itself."""
 
     def __init__(self, git: Git) -> None:
-        self.changes: list[Entry] = []
-        self.left: list[tuple[str, str]] = []  # paths that cannot be stored, each with the reason
+        self.changes: list[TreeEntry] = []
+        self.rejected: list[tuple[str, str]] = []  # paths that cannot be stored, each with the reason
         self._git = git
         self._waiting: list[tuple[bytes, str, bytes]] = []
         self._bytes = 0
 
-    def gone(self, path: bytes) -> None:
-        self.changes.append(Entry(path=path))
+    def add_deleted(self, path: bytes) -> None:
+        self.changes.append(TreeEntry(path=path))
 
-    def put(self, path: bytes, mode: str, content: bytes) -> None:
+    def add(self, path: bytes, mode: str, content: bytes) -> None:
         self._waiting.append((path, mode, content))
         self._bytes += len(content)
         if self._bytes > _LARGE:
-            self.store()
+            self.flush()
 
-    def put_large(self, path: bytes, mode: str, descriptor: int) -> None:
-        id = self._git.run("hash-object", "-w", "--stdin", input=descriptor).line
-        self.changes.append(Entry(path=path, mode=mode, object=id))
+    def add_large(self, path: bytes, mode: str, descriptor: int) -> None:
+        id = self._git.run("hash-object", "-w", "--stdin", input=descriptor).text
+        self.changes.append(TreeEntry(path=path, mode=mode, object=id))
 
-    def store(self) -> None:
+    def flush(self) -> None:
         ids = _store(self._git, [content for _, _, content in self._waiting])
         for (path, mode, _), id in zip(self._waiting, ids, strict=True):
-            self.changes.append(Entry(path=path, mode=mode, object=id))
+            self.changes.append(TreeEntry(path=path, mode=mode, object=id))
         self._waiting, self._bytes = [], 0
 
 
-def take(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Snapshot:
+def take_snapshot(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Snapshot:
     """Store everything that is new or changed in a checkout since its index was written. Keep the index as it is.
 
     Ignored files are left out, except artifacts and the `wanted` paths.
     """
     links = _submodules(git, tree, index)
     changed = _changed(git, tree, index, (LORE, *wanted))
-    taken = take_these(git, tree, [path for path in changed if path.rstrip(b"/") not in links])
-    taken.left += _in_submodules(tree, links)
+    taken = snapshot_paths(git, tree, [path for path in changed if path.rstrip(b"/") not in links])
+    taken.rejected += _in_submodules(tree, links)
     return taken
 
 
-def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Snapshot:
+def snapshot_paths(git: Git, tree: Path, paths: Iterable[bytes]) -> Snapshot:
     """Store the files of a checkout at some paths."""
     found = Snapshot(git)
     with _opened(tree) as root:
         for path in paths:
             _look(root, path, found)
-    found.store()
+    found.flush()
     return found
 
 
-def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
+def list_ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
     """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
     which = ("--others", "--ignored", "--exclude-standard", "--directory")
-    told = git.run(*_SPARSE, "ls-files", "-z", *which, tree=tree, index=index).out
+    told = git.run(*_SPARSE, "ls-files", "-z", *which, tree=tree, index=index).stdout
     lore = f"{LORE}/".encode()
     return [path for path in told.split(b"\0") if path and not path.startswith(lore)]
 
@@ -98,20 +98,20 @@ def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
 def _changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> Iterable[bytes]:
     """Return the new, changed and deleted paths. A nested repository ends in a slash."""
 
-    def told() -> list[Completed]:
+    def told() -> list[GitResult]:
         ways = (("--modified", "--deleted", "--exclude-standard"), ("--", *wanted))  # these whether ignored or not
         return [git.run(*_SPARSE, "ls-files", "-z", "--others", *way, tree=tree, index=index) for way in ways]
 
     said = told()
-    if any("could not open directory" in one.said for one in said):
+    if any("could not open directory" in one.stderr for one in said):
         with _opened(tree) as root:
             _make_readable(root, 0)
         said = told()
-    return dict.fromkeys(path for one in said for path in one.out.split(b"\0") if path)
+    return dict.fromkeys(path for one in said for path in one.stdout.split(b"\0") if path)
 
 
 def _submodules(git: Git, tree: Path, index: Path) -> set[bytes]:
-    told = git.run("ls-files", "-z", "--stage", tree=tree, index=index).out
+    told = git.run("ls-files", "-z", "--stage", tree=tree, index=index).stdout
     return {line.partition(b"\t")[2] for line in told.split(b"\0") if line.startswith(_SUBMODULE.encode())}
 
 
@@ -128,7 +128,7 @@ def _look(root: int, path: bytes, found: Snapshot) -> None:
     """Read a file, a link, or all files of a nested repository."""
     *above, name = path.rstrip(b"/").split(b"/")
     if any(map(_unfit, (*above, name))):
-        found.left.append((os.fsdecode(path), _UNFIT))
+        found.rejected.append((os.fsdecode(path), _UNFIT))
         return
     opened: list[int] = []
     try:
@@ -139,9 +139,9 @@ def _look(root: int, path: bytes, found: Snapshot) -> None:
         _look_at(parent, name, path.rstrip(b"/"), found, 0)
     except OSError as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == ELOOP:  # a link in the way
-            found.gone(path.rstrip(b"/"))
+            found.add_deleted(path.rstrip(b"/"))
         else:
-            found.left.append((os.fsdecode(path), error.strerror or "it cannot be read"))
+            found.rejected.append((os.fsdecode(path), error.strerror or "it cannot be read"))
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -151,9 +151,9 @@ def _look_at(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int)
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         if name.lower() == b".gitmodules":
-            found.left.append((os.fsdecode(path), _UNFIT))
+            found.rejected.append((os.fsdecode(path), _UNFIT))
         else:
-            found.put(path, _LINK, os.readlink(name, dir_fd=parent))
+            found.add(path, _LINK, os.readlink(name, dir_fd=parent))
     elif stat.S_ISREG(status.st_mode):
         _read(parent, name, path, found)
     elif stat.S_ISDIR(status.st_mode):
@@ -163,7 +163,7 @@ def _look_at(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int)
 
 def _look_below(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int) -> None:
     if depth > _DEEPEST:
-        found.left.append((os.fsdecode(path), "it is nested too deeply"))
+        found.rejected.append((os.fsdecode(path), "it is nested too deeply"))
         return
     folder = os.open(name, _FOLDER, dir_fd=parent)
     try:
@@ -171,7 +171,7 @@ def _look_below(parent: int, name: bytes, path: bytes, found: Snapshot, depth: i
             if inner == b".git":
                 continue
             if _unfit(inner):
-                found.left.append((os.fsdecode(path + b"/" + inner), _UNFIT))
+                found.rejected.append((os.fsdecode(path + b"/" + inner), _UNFIT))
             else:
                 _look_at(folder, inner, path + b"/" + inner, found, depth + 1)
     finally:
@@ -190,9 +190,9 @@ def _read(parent: int, name: bytes, path: bytes, found: Snapshot) -> None:
         if not stat.S_ISREG(status.st_mode):
             return
         if status.st_size > _LARGE:
-            found.put_large(path, mode, descriptor)
+            found.add_large(path, mode, descriptor)
         else:
-            found.put(path, mode, file.read())
+            found.add(path, mode, file.read())
 
 
 def _unfit(name: bytes) -> bool:
@@ -245,7 +245,7 @@ def _store(git: Git, contents: Iterable[bytes]) -> list[str]:
         return []
     return git.run(
         "fast-import", "--quiet", "--cat-blob-fd=1", "--done", input=b"".join([*parts, b"done\n"])
-    ).line.split()
+    ).text.split()
 
 
 _MOST_FILES, _MOST_BYTES = 200, 10 * 1024**2  # of a file or folder that is kept
@@ -254,7 +254,7 @@ _MAX_NAMES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aside:
+class UncommittedFiles:
     """What git ignores of a checkout: what was kept, at which ref, and what was not, with the reason."""
 
     ref: str | None = None
@@ -263,7 +263,7 @@ class Aside:
     folder: str | None = None
     moved: tuple[str, ...] = ()  # there, because git cannot hold it
 
-    def told(self) -> str:
+    def text(self) -> str:
         """For the timeline."""
         parts = ["git ignores some of what was made"] if self.kept or self.lost else []
         parts += [f"kept at {self.ref}: {join_names(self.kept, _MAX_NAMES)}"] if self.kept else []
@@ -275,12 +275,12 @@ class Aside:
         return "; ".join(parts)
 
 
-def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside | None:
+def archive_ignored(git: Git, tree: Path, index: Path, branch: str, tip: str) -> UncommittedFiles | None:
     """Store the ignored files of a checkout, and return None if there are none. A repeated call finds them again."""
     wanted: list[bytes] = []
     lost: list[str] = []
     files = size = 0
-    for path in ignored(git, tree, index):
+    for path in list_ignored(git, tree, index):
         try:
             count, length = _measured(tree / os.fsdecode(path))
         except OSError as error:
@@ -295,17 +295,17 @@ def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside
             continue
         files, size = files + count, size + length
         wanted.append(path)
-    taken = take_these(git, tree, wanted)
+    taken = snapshot_paths(git, tree, wanted)
     there = [entry for entry in taken.changes if entry.object is not None]
-    lost += [f"{name} ({reason})" for name, reason in taken.left]
+    lost += [f"{name} ({reason})" for name, reason in taken.rejected]
     if not there:
-        return Aside(lost=tuple(lost)) if lost else None
-    made = trees.with_entries(git, tip, there)
+        return UncommittedFiles(lost=tuple(lost)) if lost else None
+    made = trees.write_tree(git, tip, there)
     ref = _kept(git, made, branch, tip)
-    return Aside(ref=ref, kept=tuple(_shown(entry.path) for entry in there), lost=tuple(lost))
+    return UncommittedFiles(ref=ref, kept=tuple(_shown(entry.path) for entry in there), lost=tuple(lost))
 
 
-def move_out(tree: Path, names: Sequence[str], place: Path) -> Path:
+def move_files(tree: Path, names: Sequence[str], place: Path) -> Path:
     """Move files that git cannot store out of a checkout, and return their new folder."""
     place.parent.mkdir(parents=True, exist_ok=True)
     folder = next(one for n in range(1, 1000) if not (one := place.with_name(f"{place.name}-{n}")).exists())
@@ -317,14 +317,14 @@ def move_out(tree: Path, names: Sequence[str], place: Path) -> Path:
 
 
 def _kept(git: Git, tree: str, branch: str, tip: str) -> str:
-    ref = f"{KEPT}ignored/{branch.removeprefix(OURS)}"
+    ref = f"{ARCHIVE_REFS}ignored/{branch.removeprefix(BRANCH_PREFIX)}"
     before = git.resolve(ref)
-    if before is not None and git.run("rev-parse", "--verify", f"{before}^{{tree}}").line == tree:
+    if before is not None and git.run("rev-parse", "--verify", f"{before}^{{tree}}").text == tree:
         return ref
-    commit = trees.commit(git, tree, [tip], f"What git ignores of {branch}\n")
+    commit = trees.create_commit(git, tree, [tip], f"What git ignores of {branch}\n")
     if before is not None:
         ref = f"{ref}-{commit[:12]}"
-    git.move("keep what is ignored", f"update {ref} {commit} {'0' * len(commit)}")
+    git.update_refs("keep what is ignored", f"update {ref} {commit} {'0' * len(commit)}")
     return ref
 
 

@@ -24,8 +24,8 @@ from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, Usa
 from guildhall.core.ids import is_name
 from guildhall.projects.git import repository as trees
 from guildhall.projects.git.integration import Branches
-from guildhall.projects.git.snapshot import Aside, Snapshot, ignored, move_out, put_aside, take
-from guildhall.projects.model import INTEGRATION, OURS, Project, Scope
+from guildhall.projects.git.snapshot import UncommittedFiles, Snapshot, list_ignored, move_files, archive_ignored, take_snapshot
+from guildhall.projects.model import INTEGRATION, BRANCH_PREFIX, Project, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -39,11 +39,11 @@ _BY = "Guildhall"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class CommitResult:
     """What was committed of a checkout, if anything was new; and what cannot be, each path with the reason."""
 
     commit: str | None = None
-    left: tuple[tuple[str, str], ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +70,15 @@ class Worktrees:
             raise UsageError(f"{activity[:60]!r} cannot name an activity")
         return self._home.worktrees / project.name / activity
 
-    def activities(self, project: str) -> list[str]:
+    def list_activities(self, project: str) -> list[str]:
         """Return the activities that have a checkout of a project."""
         folder = self._home.worktrees / project
         there = folder.iterdir() if folder.is_dir() else ()
         return sorted(one.name for one in there if is_name(one.name) and one.is_dir())
 
-    def make(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
+    def check_out(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
         """Return the checkout of an activity, created or completed if necessary. A new branch starts at claude/main."""
-        if not branch.startswith(OURS) or branch == INTEGRATION:
+        if not branch.startswith(BRANCH_PREFIX) or branch == INTEGRATION:
             raise UsageError(f"{branch!r} is no branch of an activity")
         path = self.path(project, activity)
         with self._alone(path):
@@ -91,7 +91,7 @@ class Worktrees:
             self._check_out(project, path, wanted)
         return path
 
-    def missing(self, project: Project) -> list[Worktree]:
+    def list_missing(self, project: Project) -> list[Worktree]:
         """Return the checkouts of a project whose folders somebody has removed."""
         found: list[Worktree] = []
         for file in sorted((self._home.worktrees / project.name).glob("*.json")):
@@ -106,7 +106,7 @@ class Worktrees:
         """Create a checkout if it is missing, and return True if it was. Errors are logged."""
         try:
             is_missing = not self.path(project, activity).is_dir()
-            self.make(project, activity, branch, scope)
+            self.check_out(project, activity, branch, scope)
         except GuildError as error:
             _log.warning("worktree of %s in %s: %s", activity, project.name, error)
             return False
@@ -118,7 +118,7 @@ class Worktrees:
         """Commit a checkout on its branch, and return the commit, or None if nothing has changed."""
         return self.keep(project, activity, message, author).commit
 
-    def keep(self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()) -> Kept:
+    def keep(self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()) -> CommitResult:
         """Commit a checkout on its branch. `wanted`: paths that are committed even if git ignores them."""
         path = self.path(project, activity)
         with self._alone(path):
@@ -127,16 +127,16 @@ class Worktrees:
                 raise NotFound("there is no such worktree", where=str(path))
             self._check_out(project, path, record)
             new, taken = self._commit(project, path, record, message, author, wanted)
-            return Kept(commit=new, left=tuple(taken.left))
+            return CommitResult(commit=new, rejected=tuple(taken.rejected))
 
-    def ignored(self, project: Project, activity: str) -> list[str]:
+    def list_ignored(self, project: Project, activity: str) -> list[str]:
         """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
         path = self.path(project, activity)
         with self._alone(path):
-            found = ignored(self._git(project), path, self._index(project, path))
+            found = list_ignored(self._git(project), path, self._index(project, path))
         return [one.decode("utf-8", "replace") for one in found]
 
-    def remove(self, project: Project, activity: str) -> Aside | None:
+    def remove(self, project: Project, activity: str) -> UncommittedFiles | None:
         """Remove a checkout after committing its content. Return the ignored files, which are stored, if any."""
         path = self.path(project, activity)
         with self._alone(path):
@@ -147,7 +147,7 @@ class Worktrees:
             self._sweep(path)
             return aside
 
-    def glance(self, project: Project, activity: str, commit: str) -> Path:
+    def export_commit(self, project: Project, activity: str, commit: str) -> Path:
         """Return a temporary folder with all files of a commit. The caller ends it with `end_glance`."""
         folder = _beside(self.path(project, activity), f"{_GLANCE}{secrets.token_hex(6)}")
         git = self._git(project)
@@ -156,24 +156,24 @@ class Worktrees:
             git.run("read-tree", "-m", "-u", commit, tree=folder, index=scratch / "index")
         return folder
 
-    def end_glance(self, folder: Path) -> None:
+    def delete_export(self, folder: Path) -> None:
         _vanish(folder)
 
     # how
 
-    def _remove(self, project: Project, path: Path, record: Worktree) -> Aside | None:
+    def _remove(self, project: Project, path: Path, record: Worktree) -> UncommittedFiles | None:
         aside = None
         if path.is_dir():
             git = self._git(project)
             self._check_out(project, path, record)
             _, taken = self._commit(project, path, record, "What was there in the end", _BY)
             tip = git.resolve(record.branch) or record.tip or Branches(project, git).ensure()
-            aside = put_aside(git, path, self._index(project, path), record.branch, tip)
-            if names := tuple(dict.fromkeys(name for name, _ in taken.left)):
-                folder = move_out(path, names, self._home.aside / project.name / path.name)
-                aside = replace(aside or Aside(), folder=str(folder), moved=names)
+            aside = archive_ignored(git, path, self._index(project, path), record.branch, tip)
+            if names := tuple(dict.fromkeys(name for name, _ in taken.rejected)):
+                folder = move_files(path, names, self._home.aside / project.name / path.name)
+                aside = replace(aside or UncommittedFiles(), folder=str(folder), moved=names)
             if aside is not None:
-                _log.info("worktree of %s in %s: %s", path.name, project.name, aside.told())
+                _log.info("worktree of %s in %s: %s", path.name, project.name, aside.text())
             path.rename(_beside(path, _REMOVING))
         _vanish(self._index(project, path).parent)
         self._sweep(path)
@@ -188,7 +188,7 @@ class Worktrees:
             return now
         start = (git.resolve(tip) if tip else None) or Branches(project, git).ensure()
         try:
-            git.move("begin", f"update {ref} {start} {'0' * len(start)}")
+            git.update_refs("begin", f"update {ref} {start} {'0' * len(start)}")
         except GitFailed:
             if git.resolve(ref) is None:
                 raise
@@ -243,7 +243,7 @@ class Worktrees:
         tip = git.resolve(wanted.branch) or str(wanted.tip)
         git.run("read-tree", tip, index=fresh)
         if wanted.scope == "sparse":
-            told = git.run("ls-files", "-z", index=fresh).out.split(b"\0")
+            told = git.run("ls-files", "-z", index=fresh).stdout.split(b"\0")
             outside = [name for name in told if name and not name.startswith(b".lore/")]
             lines = b"".join(name + b"\0" for name in outside)
             git.run("update-index", "-z", "--skip-worktree", "--stdin", index=fresh, tree=path, input=lines)
@@ -256,17 +256,17 @@ class Worktrees:
         index = self._index(project, path)
         fresh = _fresh(index)
         shutil.copy2(index, fresh)  # its time too: git knows by it which files may have changed unseen
-        taken = take(git, path, fresh, wanted)
+        taken = take_snapshot(git, path, fresh, wanted)
         if taken.changes:
-            trees.put_in_index(git, fresh, taken.changes)
+            trees.update_index(git, fresh, taken.changes)
             git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
-        made = git.run("write-tree", index=fresh).line
+        made = git.run("write-tree", index=fresh).text
         now = git.resolve(tree.branch) or tree.tip or Branches(project, git).ensure()
         new = None
-        if made != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
+        if made != git.run("rev-parse", "--verify", f"{now}^{{tree}}").text:
             now = self._ensure_branch(project, tree.branch, tree.tip)
-            new = trees.commit(git, made, [now], message, author)
-            git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
+            new = trees.create_commit(git, made, [now], message, author)
+            git.update_refs("commit", f"update refs/heads/{tree.branch} {new} {now}")
             self._write_record(path, replace(tree, tip=new))
         fresh.replace(index)
         return new, taken

@@ -59,7 +59,7 @@ class Changes:
         return "\n".join(lines).rstrip()
 
 
-def changes(project: Project, git: Git, branches: Branches) -> Changes:
+def find_changes(project: Project, git: Git, branches: Branches) -> Changes:
     """Return what the user's branch lacks, as the branches are now."""
     tip = branches.tip(INTEGRATION)
     counted = _counted(git, branches.tip(project.branch), tip)
@@ -71,7 +71,7 @@ def changes(project: Project, git: Git, branches: Branches) -> Changes:
 
 def _counted(git: Git, before: str, after: str) -> dict[str, str]:
     """Return the files that differ, each with the numbers of added and removed lines."""
-    raw = git.run("diff", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z", before, after, "--").out
+    raw = git.run("diff", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z", before, after, "--").stdout
     found: dict[str, str] = {}
     for line in raw.decode("utf-8", "replace").split("\0"):
         came, _, rest = line.partition("\t")
@@ -84,7 +84,7 @@ def _counted(git: Git, before: str, after: str) -> dict[str, str]:
 def _completed(branches: Branches, path: str, at: str) -> str | None:
     """Return a line about the commission with this artifact, or None if it is not completed."""
     try:
-        artifact = Artifact.parse((branches.read(path, at=at) or b"").decode())
+        artifact = Artifact.parse((branches.read(path, ref=at) or b"").decode())
     except (GuildError, UnicodeDecodeError):  # edited by hand
         return None
     id = path.removeprefix(f"{COMMISSIONS}/").removesuffix(".md")
@@ -106,31 +106,31 @@ class Review:
     project: str
     files: int = 0
     url: str | None = None  # of the pull request
-    renewed: bool = False  # it was open already
+    is_updated: bool = False  # it was open already
     branch: str | None = None  # the local one
     summary: str | None = None  # the path of what was written about it
-    why: str | None = None  # it is no pull request
+    reason: str | None = None  # it is no pull request
 
     def text(self) -> str:
         """Return the result of the tool."""
         files = f"{self.files} {'file' if self.files == 1 else 'files'} beside the hall's own records"
         if self.url is not None:
-            was = "was open already and is renewed" if self.renewed else "is open"
+            was = "was open already and is renewed" if self.is_updated else "is open"
             return f"The pull request {was}: {self.url} ({files}). Only the user merges it."
         if self.branch is None:
             return f"There is nothing to review in {self.project}: the user's branch has all that is done."
         said = f"The work waits for review on the branch {self.branch} ({files}); {self.summary} says how "
-        return f"{said}to look at it and how to merge it. It is no pull request: {self.why}. Only the user merges it."
+        return f"{said}to look at it and how to merge it. It is no pull request: {self.reason}. Only the user merges it."
 
 
 class PullRequests:
     """The reviews of one project."""
 
-    def __init__(self, project: Project, *, git: Git, branches: Branches, outward: Outward, clock: Clock) -> None:
+    def __init__(self, project: Project, *, git: Git, branches: Branches, programs: UserPrograms, clock: Clock) -> None:
         self._project = project
         self._git = git
         self._branches = branches
-        self._outward = outward
+        self._outward = programs
         self._clock = clock
 
     def open(self, title: str, body: str) -> Review:
@@ -139,8 +139,8 @@ class PullRequests:
         check_text("body", body, _BODY)
         redact = self._branches.redact
         title, body = redact(title.strip()), redact(body)
-        self._branches.follow()  # what the user did meanwhile is in it: the review shows the work and nothing else
-        found = changes(self._project, self._git, self._branches)
+        self._branches.update()  # what the user did meanwhile is in it: the review shows the work and nothing else
+        found = find_changes(self._project, self._git, self._branches)
         if not found.files and not found.completed:
             return Review(project=self._project.name)
         if (why := self._no_pull_request()) is not None:
@@ -152,10 +152,10 @@ class PullRequests:
     def _no_pull_request(self) -> str | None:
         """Return why a pull request is impossible, or None if it is possible."""
         remote = self._project.settings.remote
-        known = self._git.theirs("remote").out.decode(errors="replace").split()
+        known = self._git.run_in_repository("remote").stdout.decode(errors="replace").split()
         if remote not in known:
             return f"the repository has no remote {remote!r}"
-        if not self._outward.has("gh"):
+        if not self._outward.is_installed("gh"):
             return "there is no gh here"
         asked = self._outward.gh("pr", "list", *self._listing())
         return None if asked.code == 0 else f"gh cannot be used here: {_first(asked)}"
@@ -171,7 +171,7 @@ class PullRequests:
         words = (f"--title={title}", "--body-file=-")
         if (there := self._open_one()) is not None:
             self._gh("edit", str(there["number"]), *words, text=text)
-            return Review(project=self._project.name, files=len(found.files), url=str(there["url"]), renewed=True)
+            return Review(project=self._project.name, files=len(found.files), url=str(there["url"]), is_updated=True)
         said = self._gh("create", f"--base={self._project.branch}", f"--head={INTEGRATION}", *words, text=text)
         made = self._open_one()
         url = str(made["url"]) if made else (said.out.split() or [""])[-1]
@@ -196,7 +196,7 @@ class PullRequests:
         except (ValueError, KeyError, IndexError, TypeError):
             raise GuildError(f"gh has listed the pull requests in a form that is not known: {said.out[:200]}") from None
 
-    def _gh(self, verb: str, *words: str, text: str = "") -> Said:
+    def _gh(self, verb: str, *words: str, text: str = "") -> ProgramResult:
         said = self._outward.gh("pr", verb, *words, text=text)
         if said.code:
             hint = f"{INTEGRATION} is pushed. `gh auth status` says whether gh may do this; then try again."
@@ -214,9 +214,9 @@ class PullRequests:
         branch = f"{REVIEW_BRANCHES}/{record}"
         ref = f"refs/heads/{branch}"
         if self._git.resolve(ref) is None:
-            self._git.theirs("update-ref", ref, self._branches.tip(INTEGRATION), self._git.nothing)
+            self._git.run_in_repository("update-ref", ref, self._branches.tip(INTEGRATION), self._git.null_id)
         summary = f"{REVIEWS}/{record}.md"
-        return Review(project=self._project.name, files=len(found.files), branch=branch, summary=summary, why=why)
+        return Review(project=self._project.name, files=len(found.files), branch=branch, summary=summary, reason=why)
 
     def _same(self, tip: str) -> str | None:
         """Return the last review if nothing has changed since: the call is repeated."""
@@ -224,7 +224,7 @@ class PullRequests:
         if not records:
             return None
         name = "{}-{}".format(*records[-1])
-        raw = self._branches.read(f"{REVIEWS}/{name}.md", at=tip)
+        raw = self._branches.read(f"{REVIEWS}/{name}.md", ref=tip)
         try:
             of = str(Artifact.parse((raw or b"").decode()).extra.get("commit", ""))
         except (GuildError, UnicodeDecodeError):
@@ -235,13 +235,13 @@ class PullRequests:
         return name if is_unchanged else None
 
     def _records(self, at: str) -> list[tuple[str, int]]:
-        found = (_RECORD.fullmatch(path) for path in self._branches.list(REVIEWS, at=at))
+        found = (_RECORD.fullmatch(path) for path in self._branches.list_files(REVIEWS, ref=at))
         return sorted((match[1], int(match[2])) for match in found if match)
 
     def _next(self) -> str:
         """Return the name of a new review: the day, and its number on that day."""
         day, below = self._clock.now().date().isoformat(), f"refs/heads/{REVIEW_BRANCHES}"
-        taken = set(self._git.theirs("for-each-ref", "--format=%(refname)", f"{below}/").out.decode().split())
+        taken = set(self._git.run_in_repository("for-each-ref", "--format=%(refname)", f"{below}/").stdout.decode().split())
         taken |= {f"{below}/{other}-{number}" for other, number in self._records(self._branches.tip(INTEGRATION))}
         number = next(number for number in count(1) if f"{below}/{day}-{number}" not in taken)
         return f"{day}-{number}"
@@ -268,7 +268,7 @@ class PullRequests:
         return made.render()
 
 
-def _first(said: Said) -> str:
+def _first(said: ProgramResult) -> str:
     """Return the first line of a program's error output."""
     lines = [line.strip() for line in (said.err or said.out).splitlines() if line.strip()]
     return lines[0] if lines else f"it ended with {said.code}"
@@ -296,7 +296,7 @@ _NOBODY_IS_ASKED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class ProgramResult:
     """How a program ended, and what it said."""
 
     code: int
@@ -304,7 +304,7 @@ class Said:
     err: str
 
 
-class Outward:
+class UserPrograms:
     """Starts `git push` and `gh` for one project, with the user's credentials, without prompts, for at most 120 s."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
@@ -314,22 +314,22 @@ class Outward:
         self._environ = {**theirs, **_NOBODY_IS_ASKED}
         self._redacted = Redactor(theirs)
 
-    def has(self, program: str) -> bool:
+    def is_installed(self, program: str) -> bool:
         """Return True if the user has the program."""
         return shutil.which(program, path=self._environ.get("PATH", "")) is not None
 
-    def push(self, remote: str, branch: str) -> Said:
+    def push(self, remote: str, branch: str) -> ProgramResult:
         """Push one branch under its own name, without force and without hooks."""
         ref = f"refs/heads/{branch}"
         off = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "push.gpgSign=false")
         flags = ("--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")
         return self._run("git", *off, "push", *flags, "--", remote, f"{ref}:{ref}")
 
-    def gh(self, *words: str, text: str = "") -> Said:
+    def gh(self, *words: str, text: str = "") -> ProgramResult:
         """GitHub's own program. `text` is what it reads."""
         return self._run("gh", *words, text=text)
 
-    def _run(self, program: str, *words: str, text: str = "") -> Said:
+    def _run(self, program: str, *words: str, text: str = "") -> ProgramResult:
         found = shutil.which(program, path=self._environ.get("PATH", ""))
         if found is None:
             raise GuildError(f"there is no {program} here")
@@ -354,4 +354,4 @@ class Outward:
                 raise GuildError(message, hint="Is the other side reachable? Try again.") from None
         said = self._redacted(err.decode(errors="replace")).strip()
         shown = said if len(said) <= _SAID else f"...{said[-_SAID:]}"
-        return Said(code=process.returncode, out=out.decode(errors="replace"), err=shown)
+        return ProgramResult(code=process.returncode, out=out.decode(errors="replace"), err=shown)

@@ -42,7 +42,7 @@ _LINE = 300  # characters of what others have written, in a line
 _RESULT = 20_000  # of a result, where one is told of
 
 
-def worker_lines(workers: Sequence[Worker]) -> str:
+def render_workers(workers: Sequence[Worker]) -> str:
     """Return a line for each worker: its purpose and what it uses."""
     lines: list[str] = []
     for worker in workers:
@@ -53,7 +53,7 @@ def worker_lines(workers: Sequence[Worker]) -> str:
     return "\n".join(lines) or "There are no workers that could be given work."
 
 
-def project_lines(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
+def render_projects(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
     """Return a line for each project, with the number of commissions in each status."""
     lines: list[str] = []
     for project in projects:
@@ -64,7 +64,7 @@ def project_lines(projects: Sequence[Project], commissions: Sequence[Commission]
     return "\n".join(lines) or "No project is registered."
 
 
-def commission_line(shown: CommissionDetails) -> str:
+def render_commission(shown: CommissionDetails) -> str:
     """Return the line of a commission in a listing."""
     one = shown.commission
     maker = "manager" if one.by == NAME else "user"
@@ -81,9 +81,9 @@ def commission_line(shown: CommissionDetails) -> str:
     return "- " + "; ".join(parts)
 
 
-def outcome(shown: CommissionDetails) -> str:
+def render_outcome(shown: CommissionDetails) -> str:
     """Return how a commission stands, with its result and its open questions."""
-    lines = [commission_line(shown).removeprefix("- ")]
+    lines = [render_commission(shown).removeprefix("- ")]
     if shown.commission.status == "completed":
         text = output_text(shown.commission.result).strip() or "nothing but its files"
         cut = f"{text[:_RESULT]}\n[cut: {len(text):,} characters in all]"
@@ -134,18 +134,18 @@ class ManagerContext:
     meetings: Callable[[], Meetings]
     workers: Callable[[Frame], Sequence[Worker]]  # those that can be given work
     review: Callable[[Project, str, str], Review]  # puts work up: title and body
-    began: Callable[[str], str | None]  # when the call of a key began, the first time
+    call_started_at: Callable[[str], str | None]  # when the call of a key began, the first time
 
     def project(self, name: str | None) -> Project:
         """Return the project of this name, or without a name the project that the run is in."""
         if name is not None:
             return self.projects.get(name)
-        if (found := self.projects.at(self.frame.root)) is not None:
+        if (found := self.projects.find_at(self.frame.root)) is not None:
             return found
-        known = ", ".join(one.name for one in self.projects.sound()) or "none"
+        known = ", ".join(one.name for one in self.projects.list_valid()) or "none"
         raise UsageError("project: this folder is in no registered project", hint=f"Name one of: {known}.")
 
-    def within(self, project: Project) -> Frame:
+    def project_frame(self, project: Project) -> Frame:
         """Return the frame for work in a project: its workers are those of its own folder."""
         return replace(self.frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
 
@@ -170,14 +170,14 @@ class ManagerTools:
 
     async def list_workers(self, project: _Project = None) -> str:
         """The workers that commissions can be given to in a project: names, what each is for, what it can use."""
-        frame = self._context.within(self._context.project(project))
-        return worker_lines(await asyncio.to_thread(self._context.workers, frame))
+        frame = self._context.project_frame(self._context.project(project))
+        return render_workers(await asyncio.to_thread(self._context.workers, frame))
 
     async def list_projects(self) -> str:
         """The registered projects, with how many commissions of each stand how."""
         context = self._context
         every = await asyncio.to_thread(context.projects.all)
-        return project_lines(every, await context.commissions().all(), here=context.projects.at(context.frame.root))
+        return render_projects(every, await context.commissions().all(), here=context.projects.find_at(context.frame.root))
 
     async def list_commissions(self, project: _Project = None, status: str | None = None) -> str:
         """The commissions of a project, newest first: how each stands and why, who made it, what it waits for.
@@ -190,7 +190,7 @@ class ManagerTools:
         only = None if status is None else parse_status(status)
         found = (await context.commissions().all(of.name, only))[::-1]
         shown = [await context.commissions().details(one.id) for one in found[:_SHOWN]]
-        lines = [commission_line(one) for one in shown]
+        lines = [render_commission(one) for one in shown]
         if (more := len(found) - _SHOWN) > 0:
             lines.append(f"... and {more:,} older ones.")
         return "\n".join(lines) or f"There are no such commissions in {of.name}."
@@ -234,7 +234,7 @@ class ManagerTools:
         if made is None:  # else an interrupted call is repeated
             if worker.rpartition("/")[2] == NAME:
                 raise Refused("a commission cannot be given to the manager", hint="Choose one who does the work.")
-            made = await context.commissions().create(of, draft, context.within(of), by=NAME, made_by=mark)
+            made = await context.commissions().create(of, draft, context.project_frame(of), by=NAME, made_by=mark)
         return f"{made.id} is {made.status}: {made.title} ({made.worker})."
 
     async def dispatch_commission(self, id: _Id) -> str:
@@ -267,7 +267,7 @@ class ManagerTools:
 
     async def _happened(self, id: str, after: str) -> bool:
         """Return True if the commission has reached a status since this call began: an interrupted call is repeated."""
-        began = self._context.began(self._key)
+        began = self._context.call_started_at(self._key)
         timeline = (await self._context.commissions().details(id)).timeline
         return began is not None and any(one.after == after and one.at >= began for one in timeline)
 
@@ -287,7 +287,7 @@ class ManagerTools:
             self._known(id)
         commissions = self._context.commissions()
         await commissions.wait_idle(ids, minutes * 60)
-        return "\n\n".join([outcome(await commissions.details(id)) for id in dict.fromkeys(ids)])
+        return "\n\n".join([render_outcome(await commissions.details(id)) for id in dict.fromkeys(ids)])
 
     async def open_pull_request(self, title: str, body: str, project: _Project = None) -> str:
         """Put all work that is complete up for the user's review: as a pull request from the integration branch, or on
@@ -321,7 +321,7 @@ class ManagerTools:
 
     def _asked_before(self, project: Project, topic: str) -> Meeting | None:
         """Return the meeting that this call has requested before it was interrupted, or None."""
-        context, began, about = self._context, self._context.began(self._key), topic_line(topic)
+        context, began, about = self._context, self._context.call_started_at(self._key), topic_line(topic)
         for one in context.meetings().all(project.name) if began is not None else ():
             if (one.made_by, one.topic) == (context.run, about) and one.created_at >= str(began):
                 return one
@@ -341,4 +341,4 @@ class ManagerTools:
         return found
 
     def _in(self, commission: Commission) -> Frame:
-        return self._context.within(self._context.projects.get(commission.project))
+        return self._context.project_frame(self._context.projects.get(commission.project))

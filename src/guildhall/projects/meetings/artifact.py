@@ -27,7 +27,7 @@ from guildhall.projects.meetings.model import (
 )
 from guildhall.projects.meetings.states import STATUSES
 from guildhall.projects.model import INTEGRATION, Artifact, Project
-from guildhall.projects.records import known
+from guildhall.projects.records import list_known_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def render_artifact(meeting: Meeting, body: str = "", *, redact: Callable[[str],
         extra=extra,
         body=body,
     )
-    return artifact.redacted(redact).render().encode()
+    return artifact.redact(redact).render().encode()
 
 
 def render_notes(shown: MeetingDetails, summary: Summary, redact: Callable[[str], str]) -> str:
@@ -103,7 +103,7 @@ def write_artifact(context: MeetingContext, meeting: Meeting) -> None:
         if meeting.status == "closed":
             body = render_notes(details(context, meeting.id), Summary(text=meeting.summary), redact)
         text = render_artifact(meeting, body, redact=redact, revision=context.revision(meeting.id))
-        context.git(meeting).write({artifact_path(meeting.id): text}, title, meeting.worker)
+        context.branches_of(meeting).write({artifact_path(meeting.id): text}, title, meeting.worker)
     except GuildError as error:
         _log.warning("%s: the artifact could not be written: %s", meeting.id, error)
 
@@ -123,7 +123,7 @@ def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
 def synchronise(context: MeetingContext) -> None:
     """Rebuild lost rows from artifacts, and write missing or outdated artifacts. Errors are logged."""
     try:
-        projects = context.projects().sound()
+        projects = context.projects().list_valid()
     except GuildError as error:  # config.yaml is unreadable
         _log.warning("%s", error)
         projects = []
@@ -144,17 +144,17 @@ def synchronise(context: MeetingContext) -> None:
 
 def _read(context: MeetingContext, meeting: Meeting) -> Artifact | None:
     """Return the artifact of a meeting, or None if it does not exist."""
-    branches, path = context.git(meeting), artifact_path(meeting.id)
+    branches, path = context.branches_of(meeting), artifact_path(meeting.id)
     data = branches.read(path) if branches.exists(INTEGRATION) else None
-    return None if data is None else Artifact.of(data, path)
+    return None if data is None else Artifact.decode(data, path)
 
 
 def _rebuild_rows(context: MeetingContext, project: Project) -> None:
     branches = context.branches(project)
     if not branches.exists(INTEGRATION):
         return
-    on_record = context.store.read(known)
-    for path in branches.list(FOLDER):
+    on_record = context.store.read(list_known_ids)
+    for path in branches.list_files(FOLDER):
         id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
         if id in on_record or not is_id(id, MEETING) or path != artifact_path(id):
             continue
@@ -168,7 +168,7 @@ def _rebuild_rows(context: MeetingContext, project: Project) -> None:
 
 
 def _parse(context: MeetingContext, project: Project, id: str, data: bytes, *, has_branch: bool) -> Meeting:
-    artifact = Artifact.of(data, artifact_path(id))
+    artifact = Artifact.decode(data, artifact_path(id))
     worker: object = artifact.extra.get("worker")
     if artifact.status not in STATUSES or not isinstance(worker, str) or not worker.strip():
         raise InvalidFile("status or worker is missing or invalid")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
-from guildhall.projects.records import decided
+from guildhall.projects.records import list_decisions
 from guildhall.projects.workspace import ProjectContext
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record.entries import Entry, Listening, ModelAnswered, Payload, Said
@@ -63,9 +63,9 @@ class MeetingContext(ProjectContext):
         """Create the checkout of a meeting if it does not exist, and return its path."""
 
         def check_out() -> Path:
-            workplace = self.workplace(meeting)
+            workplace = self.workspace(meeting)
             if workplace.tip() is None:
-                workplace.branches.keep_up()
+                workplace.branches.try_update()
             return workplace.check_out(scope)
 
         return await asyncio.to_thread(check_out)
@@ -89,7 +89,7 @@ def details(context: MeetingContext, id: str) -> MeetingDetails:
     meeting, timeline, sessions = context.get(id), context.timeline(id), context.sessions(id)
     costs = [context.history.get(session.run).cost_usd for session in sessions]
     known = [cost for cost in costs if cost is not None]
-    decisions = [found for session in sessions for found in decided(context.history.entries(session.run))]
+    decisions = [found for session in sessions for found in list_decisions(context.history.entries(session.run))]
     proposals = [entry.data["followup"] for entry in timeline if entry.kind == "propose_followup"]
     return MeetingDetails(
         meeting=meeting,
@@ -97,9 +97,9 @@ def details(context: MeetingContext, id: str) -> MeetingDetails:
         followups=[FollowUp(**proposal) for proposal in proposals],
         decisions=decisions,
         timeline=timeline,
-        answering=meeting.status == "open" and unanswered(context, id) is not None,
+        answering=meeting.status == "open" and unanswered_messages(context, id) is not None,
         cost_usd=sum(known) if known else None,
-        worktree=worktree(context, meeting),
+        worktree=checkout_path(context, meeting),
     )
 
 
@@ -109,7 +109,7 @@ def exchanges(context: MeetingContext, id: str) -> list[Exchange]:
     return merge_exchanges(context.messages(id), journals)
 
 
-def unanswered(context: MeetingContext, id: str) -> list[UserMessage] | None:
+def unanswered_messages(context: MeetingContext, id: str) -> list[UserMessage] | None:
     """Return the messages that the worker has not answered, or None if no answer is due.
 
     The list is empty if the worker has to speak first.
@@ -144,7 +144,7 @@ def run_position(context: MeetingContext, run: str) -> int:
     return int((heard[-1].key or "u0")[1:]) if heard else 0
 
 
-def worktree(context: MeetingContext, meeting: Meeting) -> str | None:
+def checkout_path(context: MeetingContext, meeting: Meeting) -> str | None:
     """Return the path of the checkout of an open meeting, or None if it has none."""
     if meeting.run is None or meeting.status != "open":
         return None
@@ -218,7 +218,7 @@ def quote(text: str) -> str:
     return "\n".join(f"| {line}" for line in text.strip().splitlines())
 
 
-WORKER = "meeting-summariser"
+SUMMARISER = "meeting-summariser"
 _MAX_TRANSCRIPT = 120_000  # characters: the last ones
 _LEFT_OUT = "(What was said before this is left out.)\n\n"
 
@@ -237,7 +237,7 @@ async def summarise(context: MeetingContext, transcript: str, frame: Frame, mode
         return Summary(problem="nothing was said")
     given = transcript if len(transcript) <= _MAX_TRANSCRIPT else _LEFT_OUT + transcript[-_MAX_TRANSCRIPT:]
     request = RunRequest(
-        worker=f"shipped/{WORKER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
+        worker=f"shipped/{SUMMARISER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
     )
     try:
         hall_frame = replace(frame, caller=HALL, interactive=False, worktree=None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import Decided
     from guildhall.projects.meetings.states import Closing, MeetingStatus
-    from guildhall.projects.model import Moment
+    from guildhall.projects.model import TimelineEntry
 
 FOLDER = ".lore/meetings"
 MAX_TOPIC = 1_000  # characters
@@ -126,7 +126,7 @@ class MeetingDetails:
     exchanges: Sequence[Exchange] = ()
     followups: Sequence[FollowUp] = ()
     decisions: Sequence[Decided] = ()
-    timeline: Sequence[Moment] = ()
+    timeline: Sequence[TimelineEntry] = ()
     answering: bool = False  # a message of the user is not answered yet
     cost_usd: float | None = None
     worktree: str | None = None

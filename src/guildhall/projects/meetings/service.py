@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.projects.git.snapshot import Aside
+    from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.model import Project
     from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
@@ -109,7 +109,7 @@ class Meetings:
         redacted = self.context.redact(reason or "") or None
         return await self._then_write_artifact(requests.decline(self.context, id, redacted))
 
-    async def call_off(self, made_by: str, reason: str) -> None:
+    async def withdraw(self, made_by: str, reason: str) -> None:
         """Withdraw the requests of the hall for a run, because the meeting is not needed any more."""
         for meeting in await requests.withdraw(self.context, made_by, reason):
             await asyncio.to_thread(write_artifact, self.context, meeting)
@@ -157,7 +157,7 @@ class Meetings:
             message = f"no meeting {worker[:60]!r}, and no worker of that name"
             raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
         refuse_talking(found)
-        context.models.now(found, project_frame)
+        context.models.check_callable(found, project_frame)
         context.redact(meeting.topic)  # stores the redacted text
 
         def write(connection: Connection) -> Meeting:
@@ -172,26 +172,26 @@ class Meetings:
         projects = self.context.projects()
         if name is not None:
             return projects.get(name)
-        if (found := projects.at(frame.cwd)) is not None:
+        if (found := projects.find_at(frame.cwd)) is not None:
             return found
         raise NotFound(
             f"{frame.cwd} is not in a project, and a meeting needs one",
             hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
         )
 
-    async def come(
-        self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, stays: bool = True
+    async def attend(
+        self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, is_daemon: bool = True
     ) -> AsyncGenerator[Event]:
         """Yield events until every message so far is answered; none if no answer is due.
 
         `renew`: start a new session with a summary of the conversation. `grant`: raise the limits.
         """
         number = self.context.last_message(self.get(id).id)
-        async with aclosing(self._sessions.turn(id, number, frame, renew=renew, grant=grant, stays=stays)) as events:
+        async with aclosing(self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)) as events:
             async for event in events:
                 yield event
 
-    async def say(self, id: str, words: str, frame: Frame, *, stays: bool = True) -> AsyncGenerator[Event]:
+    async def send(self, id: str, words: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
         """Record a message of the user, then yield the events of the answer until the worker listens again."""
         check_message(words)
         now = self.context.now()
@@ -204,7 +204,7 @@ class Meetings:
             return records.add_message(connection, id, meeting.run or "", words, now)
 
         number = await self.context.store.write(write)
-        async with aclosing(self._sessions.turn(id, number, frame, stays=stays)) as events:
+        async with aclosing(self._sessions.turn(id, number, frame, is_daemon=is_daemon)) as events:
             async for event in events:
                 yield event
 
@@ -368,7 +368,7 @@ async def _summary(context: MeetingContext, meeting: Meeting, frame: Frame) -> S
 
 def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     """Commit the work and the notes to the integration branch, as a single commit."""
-    workplace, redact = context.workplace(meeting), context.redact
+    workplace, redact = context.workspace(meeting), context.redact
     notes = render_notes(details(context, meeting.id), summary, redact)
     revision = context.revision(meeting.id) + 1  # with the event `close`, which follows
     artifact = render_artifact(replace(meeting, status="closed"), notes, redact=redact, revision=revision)
@@ -376,9 +376,9 @@ def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
     has_work = workplace.tip() is not None  # else there was no session
     if has_work:
-        workplace.keep(message)
+        workplace.commit(message)
     if has_work and not meeting.is_work_left:
-        workplace.land(message, files)
+        workplace.merge(message, files)
     else:
         workplace.branches.write(files, message, meeting.worker)
 
@@ -402,16 +402,16 @@ def _record_close(connection: Connection, id: str, summary: Summary, now: str) -
 async def clean_up(context: MeetingContext, meeting: Meeting) -> None:
     """Remove the checkout, the branch and the transcript of a closed meeting. The next start repeats failed steps."""
 
-    def remove() -> Aside | None:
+    def remove() -> UncommittedFiles | None:
         context.transcript_path(meeting).unlink(missing_ok=True)
-        return context.workplace(meeting).put_away(landed=not meeting.is_work_left)
+        return context.workspace(meeting).remove(landed=not meeting.is_work_left)
 
     try:
         kept = await asyncio.to_thread(remove)
     except (GuildError, OSError) as error:
         _log.warning("%s: checkout or branch could not be removed: %s", meeting.id, error)
         return
-    text, now = f"checkout removed; {kept.told()}" if kept else "checkout removed", context.now()
+    text, now = f"checkout removed; {kept.text()}" if kept else "checkout removed", context.now()
 
     def write(connection: Connection) -> None:
         records.change(connection, meeting.id, now, cleaned_up_at=now)

@@ -31,8 +31,8 @@ from guildhall.projects.meetings.context import (
     render_transcript,
     run_position,
     summarise,
-    unanswered,
-    worktree,
+    unanswered_messages,
+    checkout_path,
 )
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
@@ -95,7 +95,7 @@ class Sessions:
         *,
         renew: bool = False,
         grant: Grant | None = None,
-        stays: bool = True,
+        is_daemon: bool = True,
     ) -> AsyncGenerator[Event]:
         """Yield events until the message of this number is answered and the worker listens again.
 
@@ -107,7 +107,7 @@ class Sessions:
             again = True
             while again:
                 again = False
-                segment = self._segment(id, number, frame, renew=renew, grant=grant, stays=stays)
+                segment = self._segment(id, number, frame, renew=renew, grant=grant, stays=is_daemon)
                 async with aclosing(segment) as events:
                     async for event in events:
                         yield event
@@ -125,7 +125,7 @@ class Sessions:
             async with self.locks[id]:
                 meeting = context.get(id)
                 check_open(meeting)
-                if not renew and unanswered(context, id) is None:
+                if not renew and unanswered_messages(context, id) is None:
                     _refuse_grant(grant, f"meeting {id} owes no answer")
                     return
                 prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
@@ -160,7 +160,7 @@ class Sessions:
         """Return True if a stopped run has to be resumed or renewed: a message arrived while it stopped."""
         context = self._context
         meeting = context.get(id)
-        if meeting.status != "open" or ended.run != meeting.run or unanswered(context, id) is None:
+        if meeting.status != "open" or ended.run != meeting.run or unanswered_messages(context, id) is None:
             return False
         run = context.history.get(ended.run)
         if run.status == "failed":  # a session without any answer would only fail again
@@ -241,7 +241,7 @@ class Sessions:
         model = last.model if last else None
         transcript = render_transcript(all_exchanges, meeting.worker)
         summary = await summarise(context, transcript, context.project_frame(meeting, frame), model)
-        pending = unanswered(context, meeting.id) or []
+        pending = unanswered_messages(context, meeting.id) or []
         numbers = {message.number for message in pending}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
         message = renewed_message(meeting, summary.text, before, [message.text for message in pending])
@@ -297,7 +297,7 @@ class Sessions:
             meeting=id,
             store=context.store,
             now=context.now,
-            artifact=lambda path: artifact_in_checkout(worktree(context, context.get(id)), path),
+            artifact=lambda path: artifact_in_checkout(checkout_path(context, context.get(id)), path),
             key=f"{run}/{call.key}",
         )
         return await call_method(tools, tool, call)
@@ -348,14 +348,14 @@ class Sessions:
     async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
-        if ending.pause == "message" and not self._followers[id] and unanswered(self._context, id) is not None:
+        if ending.pause == "message" and not self._followers[id] and unanswered_messages(self._context, id) is not None:
             self.start_task(self._answer_in_background(id))
 
     async def _answer_in_background(self, id: str) -> None:
         context = self._context
         try:
             frame = context.hall_frame(context.get(id))
-            async for _ in self.turn(id, context.last_message(id), frame, stays=True):
+            async for _ in self.turn(id, context.last_message(id), frame, is_daemon=True):
                 pass
         except GuildError as error:
             _log.warning("%s: the last message is not answered: %s", id, error)

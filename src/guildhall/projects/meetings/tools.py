@@ -19,8 +19,8 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.context import quote
 from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
 from guildhall.projects.model import LORE
-from guildhall.projects.records import moments
-from guildhall.projects.workspace import in_checkout
+from guildhall.projects.records import list_timeline
+from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ What was said in it so far is lost. Say so, in a sentence, and ask the person wh
 
 def meeting_profile(worker: Worker) -> Worker:
     """Return the worker as it is in a meeting: with file tools and these instructions."""
-    return in_checkout(worker, _INSTRUCTIONS)
+    return checkout_profile(worker, _INSTRUCTIONS)
 
 
 def first_message(meeting: Meeting, texts: Sequence[str]) -> str:
@@ -175,7 +175,7 @@ class MeetingTools:
         proposed = FollowUp(title=title.strip(), prompt=prompt, worker=worker)
 
         def write(connection: Connection) -> str:
-            before = [entry for entry in moments(connection, self.meeting) if entry.kind == "propose_followup"]
+            before = [entry for entry in list_timeline(connection, self.meeting) if entry.kind == "propose_followup"]
             if any(entry.data["key"] == self.key for entry in before):
                 return "It is proposed already."
             if len(before) >= _MAX_FOLLOWUPS:
