@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError
-from guildhall.projects.artifacts import Artifacts, CheckoutStore, BranchStore
+from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore
 from guildhall.projects.model import Artifact
 from tests.runs.places import put_script, put_worker
 

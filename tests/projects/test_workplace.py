@@ -42,7 +42,7 @@ def test_it_lands_once_however_often_it_is_tried(repo: Repository, branches: Bra
     assert (repo.at("claude/main", "new.txt"), repo.at("claude/main", "README.md")) == ("new", "Mine")
     assert repo.git("rev-list", "--count", "--author=coder", "claude/main") == "1"
     for _ in range(2):
-        assert place.remove(landed=True) is None
+        assert place.remove(is_merged=True) is None
     assert (place.tip(), place.path.exists()) == (None, False)
     assert repo.git("rev-parse", "refs/guildhall/kept/meeting/t-one") == tip
     place.merge("The meeting", RECORD)  # also where it was put away before it was said that it had landed
@@ -57,7 +57,7 @@ def test_what_does_not_fit_stays_where_it_is(repo: Repository, branches: Branche
     with pytest.raises(MergeConflict, match=r"src/cart\.py"):
         place.merge("The meeting", RECORD)
     assert repo.git("ls-tree", "claude/main", ".lore/meetings/t-one.md") == ""
-    place.remove(landed=False)
+    place.remove(is_merged=False)
     assert repo.at("claude/meeting/t-one", "src/cart.py") == "total = 3"
 
 

@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
 
-_ENDED = ("completed", "abandoned", "closed", "declined")
+_FINAL = ("completed", "abandoned", "closed", "declined")
 
 
 def list_unfinished(connection: Connection, project: str) -> tuple[str, ...]:
     """Return the commissions and meetings of a project that have not ended or can be dispatched again."""
     parts = [
-        select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(_ENDED))
+        select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(_FINAL))
         for table in (commissions, meetings)
     ]
-    every = union_all(*parts).subquery()
-    return tuple(connection.execute(select(every.c.id).order_by(every.c.created_at)).scalars())
+    both = union_all(*parts).subquery()
+    return tuple(connection.execute(select(both.c.id).order_by(both.c.created_at)).scalars())
 
 
 def list_known_ids(connection: Connection) -> set[str]:
-    """Return the ids of all commissions and meetings, including deleted ones."""
-    every = union(select(commissions.c.id), select(meetings.c.id), select(timeline.c.activity))
-    return set(connection.execute(every).scalars())
+    """Return the ids of all commissions and meetings, also of deleted ones."""
+    ids = union(select(commissions.c.id), select(meetings.c.id), select(timeline.c.activity))
+    return set(connection.execute(ids).scalars())
 
 
 def archive_key(name: str, id: str) -> str:
@@ -58,16 +58,16 @@ def archive(connection: Connection, name: str, id: str) -> None:
 def restore(connection: Connection, name: str, id: str) -> None:
     """Restore the archived records of a repository under its new name."""
     for table in (commissions, meetings):
-        kept = table.c.project.endswith(archive_key("", id), autoescape=True)
-        connection.execute(update(table).where(kept).values(project=name))
+        is_archived = table.c.project.endswith(archive_key("", id), autoescape=True)
+        connection.execute(update(table).where(is_archived).values(project=name))
 
 
 # timelines
 
 
-def add_entry(connection: Connection, activity: str, moment: TimelineEntry) -> None:
+def add_entry(connection: Connection, activity: str, entry: TimelineEntry) -> None:
     """Append a timeline entry, in the transaction of the change that it reports."""
-    connection.execute(insert(timeline).values(activity=activity, **{**vars(moment), "data": dict(moment.data)}))
+    connection.execute(insert(timeline).values(activity=activity, **{**vars(entry), "data": dict(entry.data)}))
 
 
 def list_timeline(connection: Connection, activity: str) -> list[TimelineEntry]:
@@ -78,15 +78,14 @@ def list_timeline(connection: Connection, activity: str) -> list[TimelineEntry]:
 
 
 def count_transitions(connection: Connection, activity: str) -> int:
-    """Return the number of transitions. An artifact with fewer is older than the row."""
     query = select(func.count()).where(timeline.c.activity == activity, timeline.c.after.is_not(None))
     return connection.execute(query).scalar_one()
 
 
 def delete_timeline(connection: Connection, activity: str, now: str) -> None:
-    """Delete a timeline, except for an entry that says so."""
+    """Delete a timeline, except for an entry that records the deletion."""
     connection.execute(delete(timeline).where(timeline.c.activity == activity))
-    add_entry(connection, activity, TimelineEntry(at=now, reason="taken off the record"))
+    add_entry(connection, activity, TimelineEntry(at=now, reason="deleted"))
 
 
 def list_decisions(entries: Sequence[Entry[Payload]]) -> list[Decided]:
@@ -97,9 +96,9 @@ def list_decisions(entries: Sequence[Entry[Payload]]) -> list[Decided]:
 
 
 class PersistentRedactor:
-    """Removes the secrets from a text that are known now, and those that were known when it was first seen.
+    """Removes from a text all secrets that are known now or were known when the text was first redacted.
 
-    The redacted text is stored, so that a later hall that does not know the secret also writes it.
+    The redacted text is stored, so that a later hall without the secret writes the same text.
     """
 
     def __init__(self, store: Store, secrets: Callable[[str], str], *, readonly: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What commissions and meetings share: the context, the checkout with its branch, and the check of a worker's model.
+"""Shared parts of commissions and meetings: the context, the checkout with its branch, and checks of models.
 
 Does not call git (`git`) or a model, and does not decide when to merge (`commissions/completion.py`,
 `meetings/service.py`).
@@ -20,7 +20,7 @@ from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import WITH_LOGIN
 from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
-from guildhall.projects.records import list_timeline, count_transitions
+from guildhall.projects.records import count_transitions, list_timeline
 from guildhall.runs.assembly.preflight import fitting
 from guildhall.runs.execution.grants import unpriced
 from guildhall.workers.registry import BY_OPTION, Choice, choose_model
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from guildhall.projects.git.integration import Branches
     from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.git.worktrees import Worktrees
-    from guildhall.projects.model import TimelineEntry, Project, Scope
+    from guildhall.projects.model import Project, Scope, TimelineEntry
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.history import History
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The tip of the branch, if it exists, and the paths that cannot be committed, each with the reason."""
+    """The tip of a branch, or None if the branch does not exist, and the paths that git cannot store, with reasons."""
 
     tip: str | None = None
     rejected: Sequence[tuple[str, str]] = ()
@@ -59,7 +59,7 @@ class Workspace:
     worktrees: Worktrees
     activity: str  # the name of the checkout
     branch: str
-    worker: str  # whose work it is
+    worker: str  # the author of its commits
 
     @property
     def path(self) -> Path:
@@ -71,61 +71,63 @@ class Workspace:
         return self.branches.git.resolve(self.branch)
 
     def check_out(self, scope: Scope) -> Path:
-        """Return the checkout. Create it if it does not exist."""
+        """Return the path of the checkout, created if necessary."""
         return self.worktrees.check_out(self.project, self.activity, self.branch, scope)
 
     def commit(self, message: str, wanted: Sequence[str] = ()) -> Work:
         """Commit the checkout on its branch, with `wanted` paths even if git ignores them."""
-        left: Sequence[tuple[str, str]] = ()
-        with suppress(NotFound):  # there is no checkout: what is on the branch is all there is
-            left = self.worktrees.keep(self.project, self.activity, message, self.worker, wanted).rejected
-        return Work(tip=self.tip(), rejected=left)
+        rejected: Sequence[tuple[str, str]] = ()
+        with suppress(NotFound):  # without a checkout, the branch has all of the work
+            rejected = self.worktrees.commit(self.project, self.activity, message, self.worker, wanted).rejected
+        return Work(tip=self.tip(), rejected=rejected)
 
     def list_ignored(self) -> list[str]:
         """Return the ignored paths in the checkout. A folder without tracked files ends in a slash."""
         return self.worktrees.list_ignored(self.project, self.activity)
 
-    def merge(self, message: str, also: Mapping[str, bytes | None]) -> None:
+    def merge(self, message: str, files: Mapping[str, bytes | None]) -> None:
         """Squash the work and further files into the integration branch, as one commit."""
-        self.branches.try_update()  # so that what does not fit the user's branch of today is not taken in
-        self.branches.squash(self.branch, message, self.worker, also)
+        self.branches.try_update()  # the work has to fit the user's current branch
+        self.branches.squash(self.branch, message, self.worker, files)
 
-    def remove(self, *, landed: bool) -> UncommittedFiles | None:
-        """Remove the checkout after committing its content. Archive a branch that has `landed`."""
-        aside = self.worktrees.remove(self.project, self.activity)
-        if landed and self.tip() is not None:
+    def remove(self, *, is_merged: bool) -> UncommittedFiles | None:
+        """Remove the checkout after committing its content. Archive the branch if it is merged."""
+        uncommitted = self.worktrees.remove(self.project, self.activity)
+        if is_merged and self.tip() is not None:
             self.branches.archive(self.branch)
-        return aside
+        return uncommitted
 
 
-FILE_TOOLS = (*READING, *WRITING)  # that it has without declaring them
+FILE_TOOLS = (*READING, *WRITING)
 
 
-def checkout_profile(worker: Worker, how_to: str) -> Worker:
+def checkout_profile(worker: Worker, instructions: str) -> Worker:
     """Return the worker with file tools and further instructions. Its own schema does not apply."""
     definition = worker.definition
     declared = [name for name in definition.tools if name not in FILE_TOOLS]
-    changed = {"tools": (*FILE_TOOLS, *declared), "output_schema_ref": None}
-    told = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
-    return replace(worker, definition=definition.model_copy(update=changed), instructions=told)
+    changes = {"tools": (*FILE_TOOLS, *declared), "output_schema_ref": None}
+    instructions = f"{worker.instructions.rstrip()}\n\n{instructions}\n"
+    return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsableModels:
-    """The models that workers can use."""
+    """Checks the models of workers before runs are created."""
 
     settings: Callable[[Frame], Settings]
     source: Callable[[str, Frame, bool], Source]
-    is_priced: Callable[[str, Frame], bool | None]  # None: that cannot be known
+    is_priced: Callable[[str, Frame], bool | None]  # None: unknown
 
-    def check_known(self, worker: Worker, frame: Frame, *, override: str | None = None, in_dollars: bool = False) -> None:
+    def check_known(
+        self, worker: Worker, frame: Frame, *, override: str | None = None, in_dollars: bool = False
+    ) -> None:
         """Raise if the worker has no model or an unknown one. The model need not be callable yet.
 
-        `in_dollars`: a limit in dollars must be kept.
+        `in_dollars`: the run has a limit in dollars, so the model needs a price.
         """
         choice = self.choose(worker, frame, override)
         if choice.by in ("override", "frame"):
-            _refuse_unknown(choice.model)
+            _check_model_name(choice.model)
         if in_dollars and self.is_priced(choice.model, frame) is False:
             raise unpriced(choice.model)
 
@@ -135,12 +137,12 @@ class UsableModels:
         self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
 
     def choose(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
-        """Return the worker's model, or raise if it has none. `given_by`: how a person could have named one."""
+        """Return the worker's model, or raise if it has none. `given_by`: the option that the error recommends."""
         choice = choose_model(worker, frame, self.settings(frame), override=override, given_by=given_by)
         return fitting(worker, choice)
 
 
-def _refuse_unknown(model: str) -> None:
+def _check_model_name(model: str) -> None:
     if model.startswith(SCRIPT):
         load_script(Path(model.removeprefix(SCRIPT)))
     elif model != AUTO and not model.startswith((CURSOR, REPLAY)):
@@ -175,7 +177,7 @@ class ProjectContext:
     is_alive: Callable[[str], bool]  # True if this hall executes the run
     find_worker: Callable[[str, Frame], Worker]
     models: UsableModels
-    frame_at: Callable[[Path], Frame]  # the frame of what the hall does on its own in a folder
+    frame_at: Callable[[Path], Frame]  # the frame of the hall's own operations in a folder
 
     def now(self) -> str:
         return stamp(self.clock.now())
@@ -184,7 +186,7 @@ class ProjectContext:
         return self.store.read(lambda connection: list_timeline(connection, id))
 
     def revision(self, id: str) -> int:
-        """Return the number of transitions in a timeline."""
+        """Return the number of transitions of an activity."""
         return self.store.read(lambda connection: count_transitions(connection, id))
 
     def project(self, activity: Activity) -> Project:

@@ -43,10 +43,10 @@ def test_a_squash_is_one_commit_with_what_goes_with_it(
     path = worktrees.check_out(shop, "c-one", COMMISSION, "full")
     (path / "src" / "cart.py").write_text("total = 3\n")
     (path / "new.txt").write_text("new\n")
-    first = worktrees.commit(shop, "c-one", "The work", "coder")
+    first = worktrees.commit(shop, "c-one", "The work", "coder").commit
     assert first is not None
     before = branches.tip()
-    squash = branches.squash(COMMISSION, "Carts count", "coder", also={".lore/commissions/c-one.md": b"done\n"})
+    squash = branches.squash(COMMISSION, "Carts count", "coder", files={".lore/commissions/c-one.md": b"done\n"})
     assert branches.tip() == squash
     assert repo.git("rev-parse", f"{squash}^@") == before
     assert repo.git("log", "-1", "--format=%an|%cn", squash) == "coder|Guildhall"
@@ -83,11 +83,11 @@ def test_two_that_never_moved_from_the_same_commit_are_two(
     worktrees.check_out(shop, "c-one", COMMISSION, "full")
     worktrees.check_out(shop, "t-one", other, "full")
     assert branches.tip(COMMISSION) == branches.tip(other)
-    first = branches.squash(COMMISSION, "Said", "coder", also={".lore/one.md": b"one\n"})
-    second = branches.squash(other, "Said too", "coder", also={".lore/two.md": b"two\n"})
+    first = branches.squash(COMMISSION, "Said", "coder", files={".lore/one.md": b"one\n"})
+    second = branches.squash(other, "Said too", "coder", files={".lore/two.md": b"two\n"})
     assert first != second
     assert repo.at("claude/main", ".lore/two.md") == "two"
-    assert branches.squash(COMMISSION, "Said", "coder", also={".lore/one.md": b"again\n"}) == first
+    assert branches.squash(COMMISSION, "Said", "coder", files={".lore/one.md": b"again\n"}) == first
 
 
 @pytest.mark.req("WKR-26")
@@ -107,7 +107,7 @@ def test_what_the_hall_writes_is_not_taken_from_a_branch(
     (lore / "report.md").write_text("report\n")
     worktrees.commit(shop, "c-one", "The work", "coder")
     branches.write({".lore/commissions/c-a.md": b"later\n"}, "Records", "Guildhall")
-    squash = branches.squash(COMMISSION, "Work", "coder", also={".lore/commissions/c-new.md": b"done\n"})
+    squash = branches.squash(COMMISSION, "Work", "coder", files={".lore/commissions/c-new.md": b"done\n"})
     names = repo.git("ls-tree", "-r", "--name-only", squash, ".lore").split()
     assert names == sorted([*own, ".lore/commissions/c-new.md", ".lore/plan.md", ".lore/report.md"])
     assert repo.at(squash, ".lore/commissions/c-a.md") == "later"

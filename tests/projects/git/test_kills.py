@@ -60,7 +60,7 @@ class Scene:
         self.branches.update()
 
     def squash(self) -> None:
-        self.branches.squash(BRANCH, "Work", "coder", also=ALSO)
+        self.branches.squash(BRANCH, "Work", "coder", files=ALSO)
 
     def keep(self) -> None:
         self.branches.archive(BRANCH)

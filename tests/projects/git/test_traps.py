@@ -66,7 +66,7 @@ def test_nothing_of_the_repositories_is_executed(
     path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     assert (path / "a.txt").read_bytes() == b"one\ntwo\n"
     assert (path / "id.txt").read_bytes() == b"$Id$\n"
-    assert worktrees.commit(shop, "c-one", "Nothing", "coder") is None
+    assert worktrees.commit(shop, "c-one", "Nothing", "coder").commit is None
     (path / "a.txt").write_text("one\n2\n")
     nested = repository(path / "sub" / "nested")
     nested.commit({"work.txt": "nested work\n", "deep/er.txt": "deeper\n"})
@@ -76,7 +76,7 @@ def test_nothing_of_the_repositories_is_executed(
     replaced = repository(path)
     arm(replaced.path / ".git", evil)
     branches.write({"b.txt": b"b\n"}, "Meanwhile", "other")
-    assert worktrees.commit(shop, "c-one", "Work", "coder")
+    assert worktrees.commit(shop, "c-one", "Work", "coder").commit
     squash = branches.squash(BRANCH, "Work", "coder")
     assert "nested work" in branches.diff(BRANCH)
     branches.archive(BRANCH)
@@ -112,7 +112,7 @@ def test_links_are_kept_as_links(
     shutil.rmtree(path / "src")
     (path / "src").symlink_to(tmp_path / "private")
     (path / "loop").symlink_to("loop")
-    commit = str(worktrees.commit(shop, "c-one", "Links", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "Links", "coder").commit)
     assert repo.git("ls-tree", commit, "out", "src", "loop").count("120000 blob") == 3
     assert "secret" not in repo.git("log", "-p", "-1", commit)
     worktrees.remove(shop, "c-one")
@@ -127,7 +127,7 @@ def test_names_that_git_refuses_are_said_and_put_aside(
         (path / name).mkdir()
         (path / name / "config").write_text("x")
     (path / "good").write_text("good\n")
-    kept = worktrees.keep(shop, "c-one", "Work", "coder")
+    kept = worktrees.commit(shop, "c-one", "Work", "coder")
     assert kept.commit
     assert repo.at(BRANCH, "good") == "good"
     assert [reason for _, reason in kept.rejected] == ["git can hold nothing of this name"] * 4
@@ -161,7 +161,7 @@ def test_locks_that_were_left_are_no_hindrance(
         lock.touch()
         os.utime(lock, (time.time() - 60,) * 2)
     (path / "new").write_text("new\n")
-    assert worktrees.commit(shop, "c-one", "Work", "coder")
+    assert worktrees.commit(shop, "c-one", "Work", "coder").commit
     assert branches.squash(BRANCH, "Work", "coder") == branches.tip()
     worktrees.remove(shop, "c-one")
     repo.fsck()
@@ -187,7 +187,7 @@ def test_the_environment_does_not_lead_elsewhere(
         monkeypatch.setenv(name, value)
     path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "new").write_text("new\n")
-    commit = worktrees.commit(shop, "c-one", "Work", "coder")
+    commit = worktrees.commit(shop, "c-one", "Work", "coder").commit
     assert repo.git("log", "-1", "--format=%an|%ae|%cn|%ce", str(commit)) == (
         "coder|coder@guildhall.invalid|Guildhall|hall@guildhall.invalid"
     )
@@ -298,7 +298,7 @@ def test_what_was_removed_by_hand_is_made_again(
 ) -> None:
     path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "work").write_text("work\n")
-    tip = worktrees.commit(shop, "c-one", "Work", "coder")
+    tip = worktrees.commit(shop, "c-one", "Work", "coder").commit
     repo.git("worktree", "prune")
     shutil.rmtree(path)
     repo.git("worktree", "prune")
@@ -308,7 +308,7 @@ def test_what_was_removed_by_hand_is_made_again(
     (path / "more").write_text("more\n")
     shutil.rmtree(repo.path / ".git" / "worktrees")
     repo.git("update-ref", "-d", f"refs/heads/{BRANCH}")
-    commit = worktrees.commit(shop, "c-one", "More", "coder")
+    commit = worktrees.commit(shop, "c-one", "More", "coder").commit
     assert repo.git("rev-parse", f"{commit}^") == tip
     assert repo.at(BRANCH, "more") == "more"
     assert repo.git("status", "--porcelain", cwd=path) == ""
@@ -335,9 +335,9 @@ def test_submodules_stay_what_they_are(
     repo.commit({}, "With a submodule")
     path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     assert list((path / "lib").iterdir()) == []
-    assert worktrees.commit(shop, "c-one", "Nothing", "coder") is None
+    assert worktrees.commit(shop, "c-one", "Nothing", "coder").commit is None
     (path / "new").write_text("new\n")
-    commit = str(worktrees.commit(shop, "c-one", "Work", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "Work", "coder").commit)
     assert repo.git("ls-tree", commit, "lib").startswith("160000 commit")
     (path / "lib" / "mine.py").write_text("mine\n")
     aside = worktrees.remove(shop, "c-one")
@@ -358,7 +358,7 @@ def test_what_is_ignored_is_not_work_but_artifacts_always_are(
     (path / "build" / "out.o").write_text("x")
     (path / ".lore" / "report.md").write_text("report\n")
     (path / "a.log").write_text("log\n")
-    commit = str(worktrees.commit(shop, "c-one", "Work", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "Work", "coder").commit)
     assert repo.git("show", "--name-only", "--format=", commit) == ".lore/report.md"
 
 
@@ -367,7 +367,7 @@ def test_a_large_file_is_kept_whole(repo: Repository, worktrees: Worktrees, shop
     with (path / "large.bin").open("wb") as file:
         file.seek(40 * 1024**2)
         file.write(b"end")
-    commit = str(worktrees.commit(shop, "c-one", "Large", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "Large", "coder").commit)
     assert repo.git("cat-file", "-s", f"{commit}:large.bin") == str(40 * 1024**2 + 3)
 
 
@@ -384,7 +384,7 @@ def test_a_repository_with_other_hashes(tmp_path: Path, worktrees: Worktrees) ->
     path = worktrees.check_out(project, "c-one", BRANCH, "full")
     (path / "a").unlink()
     worktrees.remove(project, "c-one")
-    branches.squash(BRANCH, "Less", "coder", also={".lore/x.md": None})
+    branches.squash(BRANCH, "Less", "coder", files={".lore/x.md": None})
     assert made.git("ls-tree", "-r", "--name-only", "claude/main") == ""
     made.fsck()
 
@@ -396,7 +396,7 @@ def test_nothing_is_made_where_a_project_was(repo: Repository, shop: Project, ho
     (path / "new.txt").write_text("new\n")
     moved = repo.path.rename(repo.path.with_name("moved"))
     for work in (
-        lambda: worktrees.commit(shop, "c-one", "Work", "coder"),
+        lambda: worktrees.commit(shop, "c-one", "Work", "coder").commit,
         lambda: worktrees.remove(shop, "c-one"),
         lambda: worktrees.check_out(shop, "c-two", f"{BRANCH}-2", "full"),
     ):

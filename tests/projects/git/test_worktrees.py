@@ -31,10 +31,10 @@ def test_full_has_everything_and_sparse_the_artifacts_only(
     assert repo.git("branch", "--show-current", cwd=sparse) == "claude/meeting/t-one"
     (sparse / ".lore" / "notes.md").write_text("Notes\n")
     (sparse / "README.md").write_text("Made where none was checked out\n")
-    commit = worktrees.commit(shop, "t-one", "Notes", "writer")
+    commit = worktrees.commit(shop, "t-one", "Notes", "writer").commit
     assert repo.git("show", "--name-only", "--format=", str(commit)) == ".lore/notes.md\nREADME.md"
     assert repo.at(str(commit), "src/cart.py") == "total = 1"
-    assert worktrees.commit(shop, "t-one", "Notes", "writer") is None
+    assert worktrees.commit(shop, "t-one", "Notes", "writer").commit is None
     assert worktrees.check_out(shop, "c-one", BRANCH, "full") == full
     repo.fsck()
 
@@ -50,7 +50,7 @@ def test_what_changes_in_the_second_of_the_checkout_is_seen_in_the_next_one(
     second = int(time.time())
     while int(time.time()) == second:
         time.sleep(0.05)
-    assert repo.at(str(worktrees.commit(shop, "c-one", "Work", "coder")), "src/cart.py") == "total = 2"
+    assert repo.at(str(worktrees.commit(shop, "c-one", "Work", "coder").commit), "src/cart.py") == "total = 2"
 
 
 def test_all_that_lies_there_is_committed(repo: Repository, worktrees: Worktrees, shop: Project) -> None:
@@ -65,7 +65,7 @@ def test_all_that_lies_there_is_committed(repo: Repository, worktrees: Worktrees
     (path / "README.md").mkdir()
     (path / "README.md" / "inside").write_text("now a folder\n")
     os.mkfifo(path / "pipe")
-    commit = str(worktrees.commit(shop, "c-one", "All of it", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "All of it", "coder").commit)
     told = repo.git("ls-tree", "-r", "-z", commit).split("\0")
     found = {line.partition("\t")[2]: line[:6] for line in told if line}
     assert found == {

@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
 from guildhall.hall.composition.environment import peek
 from guildhall.projects.commissions.model import Commission, parse_checkout_name
-from guildhall.projects.manager.pull_request import UserPrograms, PullRequests, Review
+from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.projects.model import Problem, Project, ProjectEntry
 from guildhall.projects.records import PersistentRedactor, list_unfinished
@@ -298,7 +298,7 @@ class ProjectServices:
 
     def _artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""
-        from guildhall.projects.artifacts import Artifacts, CheckoutStore, BranchStore, artifact_toolbox
+        from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore, artifact_toolbox
 
         own = frame.worktree
         shelf = BranchStore(self.branches(project), author) if own is None else CheckoutStore(own)

@@ -33,7 +33,7 @@ class ProjectService(Projects):
 
     async def list(self) -> Sequence[ProjectEntry]:
         shown = await asyncio.to_thread(self._hall.projects.list_entries)
-        return [replace(one, living=self._hall.project_services.unfinished(one.name)) for one in shown]
+        return [replace(one, unfinished=self._hall.project_services.unfinished(one.name)) for one in shown]
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
@@ -135,10 +135,10 @@ class MeetingService(Meetings):
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted
-        return self._hall.meetings.attend(id, frame, renew=renew, grant=grant, is_daemon=self._stays)
+        return self._hall.meetings.join(id, frame, renew=renew, grant=grant, is_daemon=self._stays)
 
     def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
-        return self._hall.meetings.send(id, words, frame, is_daemon=self._stays)
+        return self._hall.meetings.say(id, words, frame, is_daemon=self._stays)
 
     async def interrupt(self, id: str) -> None:
         await self._hall.meetings.interrupt(id)

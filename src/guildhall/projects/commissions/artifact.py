@@ -21,7 +21,7 @@ from guildhall.core.ids import COMMISSION, is_id
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, parse_status
-from guildhall.projects.model import INTEGRATION, Artifact, TimelineEntry, Project
+from guildhall.projects.model import INTEGRATION, Artifact, Project, TimelineEntry
 from guildhall.projects.records import list_decisions, list_known_ids
 
 if TYPE_CHECKING:

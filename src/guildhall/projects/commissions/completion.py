@@ -162,7 +162,7 @@ async def remove_checkout(context: CommissionContext, commission: Commission) ->
         return
 
     def remove() -> UncommittedFiles | None:
-        return context.workspace(commission).remove(landed=commission.status == "completed")
+        return context.workspace(commission).remove(is_merged=commission.status == "completed")
 
     try:
         with suppress(NotFound):  # the project is not registered any more

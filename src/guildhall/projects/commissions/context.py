@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.model import Commission
-    from guildhall.projects.model import TimelineEntry, Project
+    from guildhall.projects.model import Project, TimelineEntry
     from guildhall.runs.asks import Asks
     from guildhall.runs.model import Run
     from guildhall.workers.model import Worker

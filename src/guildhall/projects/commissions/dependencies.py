@@ -94,7 +94,9 @@ def find_missing(context: CommissionContext, commission: Commission) -> list[str
     if not commission.draft.dependencies:
         return []
     completed = {other.id for other in context.all() if other.status == "completed"}
-    return missing_paths(commission.draft.dependencies, context.branches_of(commission).has_file, completed.__contains__)
+    return missing_paths(
+        commission.draft.dependencies, context.branches_of(commission).has_file, completed.__contains__
+    )
 
 
 def missing_links(context: CommissionContext, commission: Commission) -> list[str]:

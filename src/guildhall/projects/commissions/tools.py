@@ -46,7 +46,9 @@ _DECISIONS = "- record_decision: every judgement call that you make on your own,
 
 def commission_profile(worker: Worker) -> Worker:
     """Return the worker as it is in a commission: with file tools and these instructions."""
-    return checkout_profile(worker, "\n".join([_INSTRUCTIONS, _DECISIONS] if worker.definition.base else [_INSTRUCTIONS]))
+    return checkout_profile(
+        worker, "\n".join([_INSTRUCTIONS, _DECISIONS] if worker.definition.base else [_INSTRUCTIONS])
+    )
 
 
 def commission_message(commission: Commission) -> str:

@@ -179,7 +179,7 @@ class Meetings:
             hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
         )
 
-    async def attend(
+    async def join(
         self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, is_daemon: bool = True
     ) -> AsyncGenerator[Event]:
         """Yield events until every message so far is answered; none if no answer is due.
@@ -187,11 +187,13 @@ class Meetings:
         `renew`: start a new session with a summary of the conversation. `grant`: raise the limits.
         """
         number = self.context.last_message(self.get(id).id)
-        async with aclosing(self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)) as events:
+        async with aclosing(
+            self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
+        ) as events:
             async for event in events:
                 yield event
 
-    async def send(self, id: str, words: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
+    async def say(self, id: str, words: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
         """Record a message of the user, then yield the events of the answer until the worker listens again."""
         check_message(words)
         now = self.context.now()
@@ -404,7 +406,7 @@ async def clean_up(context: MeetingContext, meeting: Meeting) -> None:
 
     def remove() -> UncommittedFiles | None:
         context.transcript_path(meeting).unlink(missing_ok=True)
-        return context.workspace(meeting).remove(landed=not meeting.is_work_left)
+        return context.workspace(meeting).remove(is_merged=not meeting.is_work_left)
 
     try:
         kept = await asyncio.to_thread(remove)

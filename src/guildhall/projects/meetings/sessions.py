@@ -25,6 +25,7 @@ from guildhall.projects.meetings.artifact import render_notes
 from guildhall.projects.meetings.context import (
     MeetingContext,
     Summary,
+    checkout_path,
     checkout_scope,
     details,
     exchanges,
@@ -32,7 +33,6 @@ from guildhall.projects.meetings.context import (
     run_position,
     summarise,
     unanswered_messages,
-    checkout_path,
 )
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
