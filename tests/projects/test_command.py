@@ -68,14 +68,14 @@ def test_what_cannot_be_registered_says_why(guild: Guild, repo: Repository, home
     assert "home of Guildhall" in refused(inside.path)
     assert "detached HEAD" in refused(detached.path)
     assert "top of a checkout" in refused(repo.path / "src")
-    assert "cannot name a project" in refused(odd.path)
+    assert "invalid project name" in refused(odd.path)
     assert "no branch 'mian'" in refused(repo.path, "--branch", "mian")
     assert "Did you mean 'main'" in refused(repo.path, "--branch", "mian")
     assert "no branch 'claude/main'" in refused(repo.path, "--branch", "claude/main")
     assert "no branch '-f'" in refused(repo.path, "--branch=-f")
     assert "PATH: it is empty" in guild("project", "add", "").err
-    assert "'' cannot name a project" in refused(repo.path, "--name", "")
-    assert "(65 characters) cannot name a project" in refused(repo.path, "--name", "x" * 65)
+    assert "invalid project name: ''" in refused(repo.path, "--name", "")
+    assert "(65 characters)" in refused(repo.path, "--name", "x" * 65)
     repo.git("branch", "claude")
     assert "`git branch -m claude NAME`" in refused(repo.path)
 

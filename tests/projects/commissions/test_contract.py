@@ -220,7 +220,7 @@ def test_an_ignored_artifact_is_merged_and_other_ignored_files_are_kept(workshop
         assert shop.repo.git("ls-tree", "claude/main", "dist/other.md") == ""
         kept = f"refs/guildhall/kept/ignored/commission/{done.id}-1"
         assert shop.repo.at(kept, "dist/other.md") == "beside"
-        assert f"git ignores some of what was made; kept at {kept}: dist/other.md" in await shop.reasons(done.id)
+        assert f"ignored files kept at {kept}: dist/other.md" in await shop.reasons(done.id)
 
     workshop.inside(work)
 

@@ -130,12 +130,12 @@ def test_names_that_git_refuses_are_said_and_put_aside(
     kept = worktrees.commit(shop, "c-one", "Work", "coder")
     assert kept.commit
     assert repo.at(BRANCH, "good") == "good"
-    assert [reason for _, reason in kept.rejected] == ["git can hold nothing of this name"] * 4
+    assert [reason for _, reason in kept.rejected] == ["git does not allow this name"] * 4
     aside = worktrees.remove(shop, "c-one")
     assert aside is not None
     assert len(aside.moved) == 4
     assert (home.aside / "shop/c-one-1/.GIT/config").read_text() == "x"
-    assert f"git cannot hold some of what was made; it is in {home.aside}/shop/c-one-1: " in aside.text()
+    assert f"files that git cannot store, moved to {home.aside}/shop/c-one-1: " in aside.text()
     assert not path.exists()
 
 

@@ -178,7 +178,7 @@ def test_the_commissions_behind_the_work_are_named(desk: Desk) -> None:
 
 @pytest.mark.parametrize("record", [".lore/reviews/2026-11-16-1.md", ".lore/commissions/c-one.md"])
 def test_where_nothing_is_done_there_is_nothing_to_review(desk: Desk, record: str) -> None:
-    assert desk.open().text() == "There is nothing to review in shop: the user's branch has all that is done."
+    assert desk.open().text() == "Nothing to review in shop: the user's branch contains all completed work."
     pending = Artifact(title="Add up", date="2026-11-16", status="pending", tags=(), extra={}, body="x")
     desk.work({record: pending.render()})
     review = desk.open()
@@ -196,7 +196,7 @@ def test_a_rejected_push_is_told_and_nothing_is_forced(desk: Desk, tmp_path: Pat
     desk.repo.git("push", "-q", "origin", INTEGRATION, cwd=other)
     theirs = desk.remote_tip()
     desk.work({"src/till.py": "pay = 3\n"})
-    with pytest.raises(Conflict, match="origin has not taken claude/main: it has commits there") as caught:
+    with pytest.raises(Conflict, match="origin rejected claude/main: it has commits that are missing here") as caught:
         desk.open()
     assert "git fetch origin" in (caught.value.hint or "")
     assert desk.remote_tip() == theirs
@@ -289,13 +289,13 @@ def test_without_gh_it_waits_on_a_branch_with_a_summary(lone: Desk) -> None:
     before = lone.theirs()
     review = lone.open(body="It adds up now.")
     assert (review.url, review.branch) == (None, "claude/review/2026-11-16-1")
-    assert "It is no pull request: there is no gh here." in review.text()
+    assert "A pull request is not possible: gh is not installed." in review.text()
     assert lone.theirs() == before, "the user's branch, index and files are as they were"
     assert lone.remote_tip() == "", "nothing has left the machine"
     summary = Artifact.parse(lone.repo.at("claude/review/2026-11-16-1", str(review.summary)))
     assert (summary.title, summary.status, summary.tags) == ("A cart that adds up", "open", ("review",))
     commands = ["git diff main...claude/review/2026-11-16-1", "git switch main", "git merge claude/review/2026-11-16-1"]
-    for line in (*commands, "    src/cart.py  +1 -1", "It adds up now.", "because there is no gh here"):
+    for line in (*commands, "    src/cart.py  +1 -1", "It adds up now.", "A pull request is not possible: gh is not installed."):
         assert line in summary.body
     merged(lone, "claude/review/2026-11-16-1")
     assert (lone.repo.path / "src" / "cart.py").read_text() == "total = 2\n"
@@ -362,7 +362,7 @@ def test_where_gh_cannot_be_used_it_is_a_branch_and_nothing_is_pushed(desk: Desk
     desk.work({"src/cart.py": "total = 2\n"})
     review = desk.open()
     assert review.branch
-    assert "gh cannot be used here: HTTP 401: Bad credentials ([GH_TOKEN])" in review.text()
+    assert "gh cannot list pull requests: HTTP 401: Bad credentials ([GH_TOKEN])" in review.text()
     assert desk.remote_tip() == ""
 
 

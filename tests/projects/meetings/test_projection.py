@@ -132,7 +132,7 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         parlour.script([say("Where were we?")])
         await parlour.seen(parlour.client.meetings.join(again.id, parlour.frame))
         assert parlour.answers(again.id) == [("", "Where were we?")]
-        assert "What was said in it so far is lost" in parlour.told(parlour.meetings.get(again.id).run)
+        assert "The conversation so far is lost" in parlour.told(parlour.meetings.get(again.id).run)
 
     parlour.inside(work)
 
