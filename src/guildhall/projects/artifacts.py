@@ -185,16 +185,11 @@ def _check_writable(path: str) -> None:
         raise Refused(f"cannot write {path}: only the hall writes there", hint=hint)
 
 
-TOOLS = {
-    "artifact_read": {"artifact.read"},
-    "artifact_write": {"artifact.write"},
-    "artifact_list": {"artifact.read"},
-}
+TOOLS = {"artifact_read": {"artifact.read"}, "artifact_write": {"artifact.write"}, "artifact_list": {"artifact.read"}}
 _MAX_LISTED = 500
 
 
 def artifact_toolbox(artifacts: Artifacts, today: Callable[[], str]) -> Toolbox:
-    """Return the artifact tools of one run."""
     return Toolbox("artifacts", *bind_tools(ArtifactTools(artifacts, today), TOOLS, runs_in="hall"))
 
 

@@ -63,7 +63,6 @@ class Project:
         return f"refs/heads/{self.branch}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the project as `--json` prints it."""
         settings = {**asdict(self.settings), "checks": list(self.settings.checks)}
         return {"name": self.name, "path": str(self.path), "branch": self.branch, "settings": settings}
 

@@ -211,7 +211,6 @@ class Projects:
         return max(found, key=lambda project: len(project.path.parts), default=None)
 
     def add(self, path: Path, name: str | None = None, branch: str | None = None) -> Project:
-        """Register a repository."""
         folder = Path(os.path.realpath(path))
         repository.check_version()
         _check_repository(folder)

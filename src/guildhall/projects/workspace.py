@@ -186,7 +186,6 @@ class ProjectContext:
         return self.store.read(lambda connection: list_timeline(connection, id))
 
     def revision(self, id: str) -> int:
-        """Return the number of transitions of an activity."""
         return self.store.read(lambda connection: count_transitions(connection, id))
 
     def project(self, activity: Activity) -> Project:

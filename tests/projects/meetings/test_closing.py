@@ -31,7 +31,7 @@ def test_notes_are_written_without_a_summary_and_say_so(parlour: Parlour) -> Non
     async def work() -> None:
         meeting = await parlour.opened()
         await parlour.client.meetings.close(meeting.id, parlour.frame)
-        assert "There is no summary: " in notes(parlour, meeting)
+        assert "No summary: " in notes(parlour, meeting)
         assert "Half way." in notes(parlour, meeting)
 
     parlour.inside(work)
@@ -59,7 +59,7 @@ def test_closed_before_anybody_came(parlour: Parlour) -> None:
         meeting = await parlour.client.meetings.open("architect", "never mind", parlour.frame)
         closed = await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert closed.status == "closed"
-        assert "nobody came" in notes(parlour, meeting)
+        assert "the user did not join" in notes(parlour, meeting)
         parlour.repo.fsck()
 
     parlour.inside(work)

@@ -43,7 +43,7 @@ def test_a_status_that_was_written_by_hand_is_told_and_not_obeyed(parlour: Parlo
         meeting = await parlour.opened()
         await put(parlour, meeting, artifact(parlour, meeting).replace("status: open", "status: closed"))
         (warning,) = (await parlour.client.meetings.get(meeting.id)).warnings
-        assert "'closed', written by hand" in warning
+        assert "was edited by hand to 'closed'" in warning
         await recovered(parlour)
         assert parlour.meetings.get(meeting.id).status == "open"
         assert "status: closed" in artifact(parlour, meeting), "what a hand has written stays"

@@ -321,7 +321,7 @@ class BudgetReserved(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Remaining:
-    """What is left of a manager run's budget, and the commissions that have reserved a part of it."""
+    """The rest of a manager run's budget, and the commissions that have reserved a part of it."""
 
     dollars: float
     holders: tuple[str, ...]

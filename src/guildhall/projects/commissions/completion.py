@@ -210,7 +210,7 @@ def withdraw_asks(connection: Connection, commission: Commission, now: str) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Acts on what users answer about commissions that have ended. An answer that cannot be carried out is reopened."""
+    """Carries out the answers of the user about ended commissions. An answer that cannot be carried out is reopened."""
 
     context: CommissionContext
     redispatch: Callable[[str, Frame], Awaitable[Commission]]

@@ -351,11 +351,7 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
         return made if made.status in RUN_ENDED else await runs.sit_down_again(run, made.id, _review_hooks())
     worker = context.find_worker(reviewer, runs.prepared(run).frame)
     diff = await asyncio.to_thread(context.branches_of(commission).diff, str(commission.branch))
-    request = RunRequest(
-        worker=reviewer,
-        input=review_message(commission, diff),
-        purpose=commission.purpose(None),
-    )
+    request = RunRequest(worker=reviewer, input=review_message(commission, diff), purpose=commission.purpose(None))
     return await runs.take_seat(run, key, request, worker=review_profile(worker), seat=_review_hooks())
 
 

@@ -65,7 +65,6 @@ def check_acyclic(commissions: Sequence[Commission], start: str) -> None:
 
 
 def neighbours(commission: Commission, commissions: Sequence[Commission], missing: Sequence[str]) -> Neighbours:
-    """Return the neighbours of a commission in the graph."""
     graph = dependency_graph(commissions)
     return Neighbours(
         missing=missing,
@@ -77,7 +76,6 @@ def neighbours(commission: Commission, commissions: Sequence[Commission], missin
 def missing_paths(
     dependencies: Iterable[str], exists: Callable[[str], bool], is_completed: Callable[[str], bool]
 ) -> list[str]:
-    """Return the dependencies that do not exist yet."""
 
     def is_met(path: str) -> bool:
         other = parse_artifact_path(path)

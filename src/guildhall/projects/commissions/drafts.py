@@ -184,7 +184,7 @@ def check_draft(
         hint = "Choose another place, such as .lore/plans/."
         raise UsageError(f"artifacts: {reserved[0]} is in a folder that only the hall writes", hint=hint)
     if by != "person":
-        _check_not_reserved_for_people(draft, changed)
+        _check_not_reserved(draft, changed)
     if changed is None or "dependencies" in changed:
         _check_dependencies_known(context, draft.dependencies)
     frame = context.project_frame(project, frame)
@@ -198,15 +198,15 @@ def check_draft(
         context.models.check_known(reviewer, frame)
 
 
-def _check_not_reserved_for_people(draft: Draft, changed: Collection[str] | None) -> None:
+def _check_not_reserved(draft: Draft, changed: Collection[str] | None) -> None:
     """Raise if the manager sets checks or a model, or names a worker by its file, which a worker may have written."""
     for field in ("checks", "model"):
         if getattr(draft, field) and (changed is None or field in changed):
-            raise UsageError(f"{field}: only a person may set this", hint="Leave it out.")
+            raise UsageError(f"{field}: only the user may set this", hint="Leave it out.")
     for name in filter(None, (draft.worker, draft.reviewer)):
         scope, _, bare = name.rpartition("/")
         if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILES):
-            raise UsageError(f"{name[:60]!r} is not a worker's name", hint="Only a person may name a worker's file.")
+            raise UsageError(f"invalid worker name: {name[:60]!r}", hint="Only the user may name the file of a worker.")
 
 
 def _check_dependencies_known(context: CommissionContext, paths: Sequence[str]) -> None:

@@ -78,12 +78,12 @@ def find(connection: Connection, id: str) -> Commission | None:
 
 
 def get(connection: Connection, id: str) -> Commission:
-    """Return a commission. Raise NotFound if there is none with this id."""
+    """Return a commission. Raise NotFound for an unknown id."""
     if (found := find(connection, id)) is not None:
         return found
     known = connection.execute(select(commissions.c.id)).scalars().all()
     hint = did_you_mean(id[:40], known) or "`guild commission ls` lists them."
-    raise NotFound(f"no commission {id[:100]!r}", hint=hint)
+    raise NotFound(f"unknown commission {id[:100]!r}", hint=hint)
 
 
 def list_all(

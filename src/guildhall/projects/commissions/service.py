@@ -92,7 +92,6 @@ class Commissions:
         return self.context.store.read(lambda connection: records.list_all(connection, project=project, status=wanted))
 
     async def details(self, id: str) -> CommissionDetails:
-        """Return everything about a commission."""
         if not self.context.readonly:
             await update_blocked(self.context, self.get(id).project)
         return await asyncio.to_thread(self._details, id)
@@ -293,7 +292,6 @@ class Commissions:
             return prepared
 
     def record_lost_checkout(self, checkout: str) -> None:
-        """Record that a checkout is missing and is about to be made again."""
         record_lost_checkout(self.context, checkout)
 
     async def stop(self, run: str) -> list[str]:
@@ -345,12 +343,10 @@ class Commissions:
         return bool(self._tasks) or (self._timers is not None and self._timers.busy)
 
     async def drain(self) -> None:
-        """Wait for the tasks in the background."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     def close(self) -> None:
-        """Stop all background work."""
         self._closed = True
         self._watcher.close()
         if self._timers is not None:

@@ -190,7 +190,6 @@ class PullRequests:
             raise GuildError(f"`git push {remote} {INTEGRATION}` failed: {result.stderr or result.stdout}", where=where)
 
     def _find_open(self) -> dict[str, Any] | None:
-        """Return the open pull request, or None."""
         output = self._gh("list", *self._list_options()).stdout
         try:
             found: Any = json.loads(output or "[]")

@@ -84,7 +84,6 @@ def render_commission(details: CommissionDetails) -> str:
 
 
 def render_outcome(details: CommissionDetails) -> str:
-    """Return the line of a commission, its result and its open questions."""
     lines = [render_commission(details).removeprefix("- ")]
     if details.commission.status == "completed":
         text = output_text(details.commission.result).strip() or "(no text, only files)"
@@ -153,7 +152,6 @@ class ManagerContext:
 
 
 def manager_tools(context: ManagerContext) -> tuple[Tool, ...]:
-    """Return the tools of one run of the manager."""
     tools = bind_tools(ManagerTools, TOOLS, runs_in="hall")
     return with_call_keys(tools, lambda key: ManagerTools(context, key))
 

@@ -78,7 +78,7 @@ def render_notes(shown: MeetingDetails, summary: Summary, redact: Callable[[str]
     parts += ["## Artifacts", "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
     parts += ["## Follow-ups", *map(followup, shown.followups)] if shown.followups else []
     if meeting.is_work_left:
-        parts += ["## Work", f"It was not merged, and stays on the branch {meeting.branch}."]
+        parts += ["## Work", f"Not merged. It is on the branch {meeting.branch}."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,8 +86,8 @@ def _summary(meeting: Meeting, summary: Summary, redact: Callable[[str], str]) -
     if summary.text:
         return redact(summary.text)
     own = redact(meeting.summary or "")
-    without = f"There is no summary: {summary.problem or 'none was asked for'}."
-    return f"{without} The worker's own, from during the meeting:\n\n{own}" if own else without
+    without = f"No summary: {summary.problem or 'not requested'}."
+    return f"{without} The worker's last summary:\n\n{own}" if own else without
 
 
 def _one_line(text: str) -> str:
@@ -117,7 +117,7 @@ def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
         return [f"{path}: {error.message}"]
     if artifact is None or artifact.status == meeting.status or artifact.revision < context.revision(meeting.id):
         return []
-    return [f"{path} says {artifact.status[:40]!r}, written by hand: the meeting is still {meeting.status}"]
+    return [f"{path} was edited by hand to {artifact.status[:40]!r}; the meeting is still {meeting.status}"]
 
 
 def synchronise(context: MeetingContext) -> None:

@@ -76,7 +76,7 @@ class MeetingContext(ProjectContext):
         return replace(frame, cwd=path, root=path, worktree=worktree)
 
     def hall_frame(self, meeting: Meeting) -> Frame:
-        """Return the frame of what the hall does on its own in the project of a meeting."""
+        """Return the frame of the hall's own operations in the project of a meeting."""
         return self.frame_at(self.project(meeting).path)
 
     def transcript_path(self, meeting: Meeting) -> Path:
@@ -104,7 +104,6 @@ def details(context: MeetingContext, id: str) -> MeetingDetails:
 
 
 def exchanges(context: MeetingContext, id: str) -> list[Exchange]:
-    """Return the exchanges of all sessions."""
     journals = [(session.after, context.history.entries(session.run)) for session in context.sessions(id)]
     return merge_exchanges(context.messages(id), journals)
 
@@ -121,7 +120,7 @@ def unanswered_messages(context: MeetingContext, id: str) -> list[UserMessage] |
 
 
 def _last_answered(context: MeetingContext, id: str) -> int:
-    """Return the number of the last answered message: 0 if only the worker has spoken, -1 if nobody has."""
+    """Return the number of the last answered message: 0 if only the worker has spoken, -1 without any message."""
     for session in reversed(context.sessions(id)):
         position = run_position(context, session.run)
         if _is_cut_off(context, session):
@@ -206,7 +205,7 @@ def render_transcript(exchanges: Iterable[Exchange], worker: str) -> str:
     parts: list[str] = []
     for exchange in exchanges:
         if exchange.words:
-            parts.append(f"## Person\n\n{exchange.words.strip()}")
+            parts.append(f"## User\n\n{exchange.words.strip()}")
         used = f"(used {', '.join(dict.fromkeys(exchange.calls))})\n\n" if exchange.calls else ""
         if exchange.answer or used:
             parts.append(f"## {worker}\n\n{used}{exchange.answer}".rstrip())
@@ -220,12 +219,12 @@ def quote(text: str) -> str:
 
 SUMMARISER = "meeting-summariser"
 _MAX_TRANSCRIPT = 120_000  # characters: the last ones
-_LEFT_OUT = "(What was said before this is left out.)\n\n"
+_LEFT_OUT = "(Earlier messages are omitted.)\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A summary, or the reason why there is none."""
+    """A summary, or the reason why it is missing."""
 
     text: str | None = None
     problem: str | None = None
@@ -234,7 +233,7 @@ class Summary:
 async def summarise(context: MeetingContext, transcript: str, frame: Frame, model: str | None) -> Summary:
     """Return the summary of a transcript, by the model of the meeting."""
     if not transcript.strip():
-        return Summary(problem="nothing was said")
+        return Summary(problem="the conversation is empty")
     given = transcript if len(transcript) <= _MAX_TRANSCRIPT else _LEFT_OUT + transcript[-_MAX_TRANSCRIPT:]
     request = RunRequest(
         worker=f"shipped/{SUMMARISER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
@@ -245,6 +244,6 @@ async def summarise(context: MeetingContext, transcript: str, frame: Frame, mode
     except GuildError as error:
         return Summary(problem=error.message)
     if run.status != "completed" or not str(run.output or "").strip():
-        reason = (run.error["message"] if run.error else run.reason) or "it said nothing"
+        reason = (run.error["message"] if run.error else run.reason) or "the answer is empty"
         return Summary(problem=f"{run.id} {run.status}: {reason}")
     return Summary(text=str(run.output).strip())

@@ -65,12 +65,12 @@ def find(connection: Connection, id: str) -> Meeting | None:
 
 
 def get(connection: Connection, id: str) -> Meeting:
-    """Return a meeting. Raise NotFound if there is none with this id."""
+    """Return a meeting. Raise NotFound for an unknown id."""
     if (found := find(connection, id)) is not None:
         return found
     known = connection.execute(select(meetings.c.id)).scalars().all()
     hint = nearest_or(id[:60], known, "`guild meeting ls` lists them.")
-    raise NotFound(f"no meeting {id[:60]!r}", hint=hint)
+    raise NotFound(f"unknown meeting {id[:60]!r}", hint=hint)
 
 
 def list_all(connection: Connection, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:

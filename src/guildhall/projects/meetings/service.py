@@ -88,7 +88,6 @@ class Meetings:
         return self.context.all(project, status)
 
     async def details(self, id: str) -> MeetingDetails:
-        """Return everything about a meeting."""
         found = details(self.context, id)
         return replace(found, warnings=await asyncio.to_thread(artifact_warnings, self.context, found.meeting))
 
@@ -118,7 +117,6 @@ class Meetings:
         return await self._then_write_artifact(requests.defer(self.context, id, until))
 
     async def answer(self, ask: Ask, answer: Answer) -> Meeting:
-        """Apply the user's answer to the ask of a request."""
         meeting, answer = requests.find_by_ask(self.context, ask.id), checked(ask, answer)
         if answer.choice == "yes":
             return await self.accept(meeting.id)
@@ -154,7 +152,7 @@ class Meetings:
         except NotFound:
             if not worker.startswith(f"{MEETING}-"):
                 raise
-            message = f"no meeting {worker[:60]!r}, and no worker of that name"
+            message = f"unknown meeting or worker {worker[:60]!r}"
             raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
         refuse_talking(found)
         context.models.check_callable(found, project_frame)
@@ -308,7 +306,7 @@ class Meetings:
             await self._do_next_step(replace(meeting, closing=None))
 
     def _restore_checkout(self, meeting: Meeting) -> None:
-        """Create the checkout of an open meeting again if somebody has removed it."""
+        """Create the checkout of an open meeting again if it was removed."""
         assert meeting.branch is not None
         scope = checkout_scope(self.context, meeting)
         self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
@@ -332,7 +330,7 @@ def recorded_session_hooks(run: Run) -> Seat | None:
 
 
 async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing) -> Meeting:
-    """Close a meeting for good. The caller holds its lock, so that nobody starts or resumes its run meanwhile.
+    """Close a meeting for good. The caller holds its lock, so that its run is not started or resumed meanwhile.
 
     Raise MergeConflict, and leave the meeting open, if its work cannot be merged.
     """
@@ -362,7 +360,7 @@ def _begin(connection: Connection, id: str, closing: Closing, now: str) -> Meeti
 
 async def _summary(context: MeetingContext, meeting: Meeting, frame: Frame) -> Summary:
     if meeting.run is None:
-        return Summary(problem="nobody came")
+        return Summary(problem="the user did not join")
     transcript = render_transcript(exchanges(context, meeting.id), meeting.worker)
     model = context.history.get(meeting.run).model
     return await summarise(context, transcript, context.project_frame(meeting, frame), model)
@@ -391,7 +389,7 @@ def _record_conflict(connection: Connection, *, id: str, error: MergeConflict, n
 
 
 def _record_close(connection: Connection, id: str, summary: Summary, now: str) -> Meeting:
-    """Apply `close` to the meeting, and complete the runs of its sessions, also those that failed."""
+    """Apply `close` to the meeting, and complete the runs of its sessions, including failed runs."""
     changes = {"notes": artifact_path(id), **({"summary": summary.text} if summary.text else {})}
     meeting = records.apply(connection, id, "close", "closed by the user", now, **changes)
     for session in records.sessions(connection, id):

@@ -126,7 +126,7 @@ class Sessions:
                 meeting = context.get(id)
                 check_open(meeting)
                 if not renew and unanswered_messages(context, id) is None:
-                    _refuse_grant(grant, f"meeting {id} owes no answer")
+                    _check_no_grant(grant, f"meeting {id} owes no answer")
                     return
                 prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
                 session = context.sessions(id)[-1]
@@ -203,13 +203,13 @@ class Sessions:
         """Return the run that is to be launched, or None if it is alive, and the events to show first."""
         context = self._context
         if meeting.run is None:
-            _refuse_grant(grant, f"meeting {meeting.id} has not begun")
+            _check_no_grant(grant, f"meeting {meeting.id} has not begun")
             return await self._start(meeting, frame), []
         if renew:
             await context.runs().park(meeting.run, "user")
         await context.runs().gone(meeting.run)
         if context.is_alive(meeting.run):
-            _refuse_grant(grant, f"meeting {meeting.id} is running")
+            _check_no_grant(grant, f"meeting {meeting.id} is running")
             return None, []
         run = context.history.get(meeting.run)
         context.check_trust(run.id, frame)
@@ -221,12 +221,11 @@ class Sessions:
             return prepared, [self._renewed_event(prepared.run, error)]
 
     def _renewed_event(self, run: str, error: GuildError) -> Event:
-        message = f"the session was renewed, with a summary of what was said so far: {error.message}"
+        message = f"the session was renewed, with a summary of the conversation so far: {error.message}"
         data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
         return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
 
     async def _start(self, meeting: Meeting, frame: Frame) -> Prepared:
-        """Prepare the first session of a meeting."""
         texts = [message.text for message in self._context.messages(meeting.id)]
         return await self._prepare_run(meeting, frame, first_message(meeting, texts), "the first session starts")
 
@@ -249,7 +248,6 @@ class Sessions:
         return await self._prepare_run(meeting, frame, message, f"renewed: {why}{without}", **limits)
 
     async def _prepare_run(self, meeting: Meeting, frame: Frame, message: str, reason: str, **limits: Any) -> Prepared:
-        """Prepare a new run of a meeting in its checkout."""
         context = self._context
         worker = context.find_worker(meeting.worker, context.project_frame(meeting, frame))
         if meeting.branch is None:
@@ -361,7 +359,6 @@ class Sessions:
             _log.warning("%s: the last message is not answered: %s", id, error)
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -379,7 +376,7 @@ class Sessions:
 
 
 def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[str, Any]:
-    """Return the limits of the session that follows a run: what the sessions before it have left."""
+    """Return the limits of the session that follows a run: the limits minus the use of earlier sessions."""
     last = history.journal(run)
     below = [history.journal(child.id) for child in history.below(run)]
     bounds, spent = in_force(last), Spent.by([last, *below])
@@ -404,12 +401,12 @@ def _check_resumable(run: Run, *, renew: bool) -> None:
     code = run.error_code
     if run.status == "failed" and code in _NOT_RESUMABLE:
         is_too_long = code == ContextTooLong.code
-        raise Conflict("the conversation no longer fits" if is_too_long else "its record cannot be continued")
+        raise Conflict("the conversation no longer fits" if is_too_long else "its journal cannot be continued")
     if run.status in ("completed", "cancelled"):
         raise Conflict(f"its run was {run.status}")
 
 
-def _refuse_grant(grant: Grant | None, why: str) -> None:
+def _check_no_grant(grant: Grant | None, why: str) -> None:
     """Raise Conflict if new limits are given to a meeting that cannot use them."""
     if grant is not None:
         raise Conflict(f"{why}: it has not reached a limit", hint="Leave the limits out.")

@@ -92,7 +92,6 @@ def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[E
 
 
 def _last_exchanges(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Return the last exchanges, as many as fit."""
     found: list[Exchange] = []
     left = _MAX_QUOTED_CHARS
     for exchange in reversed(exchanges[-_MAX_QUOTED:]):
