@@ -295,7 +295,12 @@ def test_without_gh_it_waits_on_a_branch_with_a_summary(lone: Desk) -> None:
     summary = Artifact.parse(lone.repo.at("claude/review/2026-11-16-1", str(review.summary)))
     assert (summary.title, summary.status, summary.tags) == ("A cart that adds up", "open", ("review",))
     commands = ["git diff main...claude/review/2026-11-16-1", "git switch main", "git merge claude/review/2026-11-16-1"]
-    for line in (*commands, "    src/cart.py  +1 -1", "It adds up now.", "A pull request is not possible: gh is not installed."):
+    for line in (
+        *commands,
+        "    src/cart.py  +1 -1",
+        "It adds up now.",
+        "A pull request is not possible: gh is not installed.",
+    ):
         assert line in summary.body
     merged(lone, "claude/review/2026-11-16-1")
     assert (lone.repo.path / "src" / "cart.py").read_text() == "total = 2\n"
