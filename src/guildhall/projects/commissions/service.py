@@ -272,7 +272,7 @@ class Commissions:
 
     # the owner of runs (RunOwner)
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a commission to resume in its checkout."""
         context, purpose = self.context, self.context.history.purpose(run, CommissionPurpose)
         commission = context.commission_of(run)
@@ -299,7 +299,7 @@ class Commissions:
         cancelled = await self.cancel(self.context.commission_of(run).id)
         return [run] if cancelled.status == "cancelled" else []
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Finish a commission whose run cannot be resumed if its result is submitted, else put it on hold."""
         commission = self.context.commission_of(run.id)
         if self.context.history.get(run.id).status in RUN_ENDED or commission.run != run.id:
@@ -311,20 +311,20 @@ class Commissions:
             await self.context.hold(commission.id, "cannot_resume", error)
         await self._after_change()
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """End a commission whose run was ended on record without being executed."""
         commission = self.context.commission_of(run)
         if commission.run == run and commission.status == "in_progress":
             await do_next_step(self.context, commission)
             await self._after_change()
 
-    async def answered(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         await self._answers.receive(ask)
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
         context = self.context
-        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=go_on)
+        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=resume)
         for commission in context.store.read(records.list_active):
             run = context.find_run(commission.run)
             if run is not None and run.status == "waiting":
@@ -339,7 +339,7 @@ class Commissions:
         self._watcher.start()
 
     @property
-    def expecting(self) -> bool:
+    def is_expecting(self) -> bool:
         return bool(self._tasks) or (self._timers is not None and self._timers.busy)
 
     async def drain(self) -> None:

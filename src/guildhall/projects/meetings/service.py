@@ -240,7 +240,7 @@ class Meetings:
 
     # the owner of runs (RunOwner)
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         async with self._sessions.locks[self.context.history.purpose(run, MeetingPurpose).id]:
             return await self._sessions.resume(run, frame, grant)
 
@@ -253,7 +253,7 @@ class Meetings:
         await self.close_meeting(meeting.id, self.context.hall_frame(meeting), summarise=False)
         return [run]
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Fail a run that cannot be resumed. Its meeting stays open, and the next message starts a new session."""
         status = self.context.history.get(run.id).status
         if status == "running" or status in RUN_ENDED:
@@ -261,15 +261,15 @@ class Meetings:
         now = self.context.now()
         await self.context.store.write(lambda c: run_records.give_up(c, run.id, error.as_dict(), now))
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """Do nothing: the end of a run does not change its meeting."""
 
-    async def answered(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         """Do nothing: a run applies the answers to its asks itself."""
 
     # recovery
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Start the recovery of the meetings of the previous hall."""
         self._sessions.start_task(self.recover())
 
@@ -312,7 +312,7 @@ class Meetings:
         self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
 
     @property
-    def expecting(self) -> bool:
+    def is_expecting(self) -> bool:
         return self._sessions.is_busy
 
     def close(self) -> None:
