@@ -102,7 +102,7 @@ class Identities:
 
     def _archive(self, name: str, id: str) -> None:
         self._store.submit(lambda connection: archive(connection, name, id)).result()
-        shutil.rmtree(self._home.desks / name, ignore_errors=True)
+        shutil.rmtree(self._home.git_dirs / name, ignore_errors=True)
         for folder in (self._home.worktrees, self._records):  # the binding last: a crash repeats the archiving
             if (folder / name).is_dir():
                 _rename(folder / name, folder / archive_key(name, id))

@@ -87,7 +87,7 @@ class ProjectEntry:
 
     def as_dict(self) -> dict[str, Any]:
         fields = {} if self.project is None else self.project.as_dict()
-        return {"name": self.name, **fields, "error": self.error, "living": list(self.unfinished)}
+        return {"name": self.name, **fields, "error": self.error, "unfinished": list(self.unfinished)}
 
 
 @dataclass(frozen=True, kw_only=True)

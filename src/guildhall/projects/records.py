@@ -39,7 +39,7 @@ def list_unfinished(connection: Connection, project: str) -> tuple[str, ...]:
 
 
 def list_known_ids(connection: Connection) -> set[str]:
-    """Return the ids of all commissions and meetings, also of deleted ones."""
+    """Return the ids of all commissions and meetings, including deleted activities."""
     ids = union(select(commissions.c.id), select(meetings.c.id), select(timeline.c.activity))
     return set(connection.execute(ids).scalars())
 

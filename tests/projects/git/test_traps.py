@@ -390,7 +390,7 @@ def test_a_repository_with_other_hashes(tmp_path: Path, worktrees: Worktrees) ->
 
 
 def test_nothing_is_made_where_a_project_was(repo: Repository, shop: Project, home: Home) -> None:
-    known = Git(shop.path, home.desks / shop.name)  # by a hall that runs on
+    known = Git(shop.path, home.git_dirs / shop.name)  # by a hall that runs on
     worktrees = Worktrees(home, lambda _: known)
     path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "new.txt").write_text("new\n")

@@ -139,7 +139,7 @@ def test_sessions_are_told_by_their_kind_not_by_their_text(store: Store) -> None
     kinds = [entry.kind for entry in store.read(lambda connection: list_timeline(connection, one.id))]
     assert kinds == ["open", "start_session", "link", "renew_session"]
     now = store.read(lambda connection: records.get(connection, one.id))
-    assert (now.run, now.sittings) == ("r-2", 2)
+    assert (now.run, now.session_count) == ("r-2", 2)
 
 
 RUN = {"run": "r-1", "branch": "claude/meeting/t-7k2m9x4qpw"}

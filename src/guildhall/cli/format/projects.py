@@ -168,7 +168,7 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         ["status", _standing(shown)],
         ["by", meeting.by + (f" ({meeting.made_by})" if meeting.made_by else "")],
         ["opened", meeting.created_at],
-        ["sittings", str(meeting.sittings) if meeting.sittings > 1 else ""],
+        ["sessions", str(meeting.session_count) if meeting.session_count > 1 else ""],
         ["run", meeting.run or ""],
         ["branch", meeting.branch or ""],
         ["checkout", screen.exactly(shown.worktree or "")],

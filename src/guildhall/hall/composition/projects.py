@@ -67,7 +67,7 @@ class ProjectServices:
         if key not in self._gits:
             self._forget_git(project.name)  # the name may come back to where it was: then it is claimed again
             self._claim(project)
-            self._gits[key] = Git(project.path, self.environment.home.desks / project.name)
+            self._gits[key] = Git(project.path, self.environment.home.git_dirs / project.name)
         return self._gits[key]
 
     @cached_property

@@ -379,13 +379,13 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
     for other in context.all():
         if _manager_run(other) == manager:
             spent += cost(context, context.timeline(other.id)) or 0.0
-            if other.status == "in_progress" and (reserved := _reserved(context, other)) > 0:
+            if other.status == "in_progress" and (reserved := _reservation(context, other)) > 0:
                 spent += reserved
                 holders.append(other.id)
     return _Remaining(dollars=round(budget - spent, 9), holders=tuple(holders))
 
 
-def _reserved(context: CommissionContext, commission: Commission) -> float:
+def _reservation(context: CommissionContext, commission: Commission) -> float:
     """Return the dollars that a running commission may still spend."""
     run = context.find_run(commission.run)
     limit = in_force(context.history.journal(run.id)).max_budget_usd if run is not None else None

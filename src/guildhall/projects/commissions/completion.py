@@ -167,7 +167,7 @@ async def remove_checkout(context: CommissionContext, commission: Commission) ->
     try:
         with suppress(NotFound):  # the project is not registered any more
             if (kept := await asyncio.to_thread(remove)) is not None:
-                await context.note(commission.id, "keep_ignored", kept.text(), aside=asdict(kept))
+                await context.note(commission.id, "keep_ignored", kept.text(), uncommitted=asdict(kept))
     except (GuildError, OSError) as error:
         _log.warning("%s: the checkout could not be removed: %s", commission.id, error)
 

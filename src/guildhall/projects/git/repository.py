@@ -96,7 +96,7 @@ class Git:
 
     @property
     def null_id(self) -> str:
-        """Return the null object id, which has 64 digits in a sha256 repository and 40 in others."""
+        """Return the null object id: 64 zeros in a sha256 repository, else 40."""
         return "0" * (64 if self._location[1] == "sha256" else 40)
 
     def run(
@@ -162,7 +162,7 @@ class Git:
                     raise
 
     def _remove_stale_lock(self, message: str) -> bool:
-        """Remove the ref lock that an error names, if a killed git has left it behind. Return True if it was removed.
+        """Remove the ref lock that an error names if a killed git did not. Return True if it was removed.
 
         A running git holds such a lock only for an instant.
         """

@@ -309,7 +309,7 @@ class Worktrees:
 
 
 def _new_index_path(index: Path) -> Path:
-    """Return the path of a new index, and delete those of interrupted calls.
+    """Return the path of a new index, and delete the indexes of interrupted calls.
 
     The name is random, because a git of an interrupted call may still run.
     """

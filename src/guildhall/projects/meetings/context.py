@@ -175,19 +175,19 @@ def merge_exchanges(
     for after, entries in sessions:
         number = after
         if number not in found or not found[number].answer:
-            found[number] = _unanswered(number, by_number)
+            found[number] = _empty_exchange(number, by_number)
         for entry in entries:
             if isinstance(entry.data, Said):
                 number = after + int((entry.key or "u0")[1:])
-                found[number] = _unanswered(number, by_number)
+                found[number] = _empty_exchange(number, by_number)
             elif isinstance(entry.data, ModelAnswered):
                 found[number] = _with_answer(found[number], entry.data, entry.at)
     for number in by_number:
-        found.setdefault(number, _unanswered(number, by_number))
+        found.setdefault(number, _empty_exchange(number, by_number))
     return [found[number] for number in sorted(found)]
 
 
-def _unanswered(number: int, messages: Mapping[int, UserMessage]) -> Exchange:
+def _empty_exchange(number: int, messages: Mapping[int, UserMessage]) -> Exchange:
     message = messages.get(number)
     return Exchange(number=number, words=message.text if message else "", answer="", at=message.at if message else "")
 

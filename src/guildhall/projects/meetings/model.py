@@ -49,7 +49,7 @@ class Meeting:
     ask: str | None = None  # the ask of the request
     deferred_to: str | None = None  # the request is hidden until then
     linked: tuple[str, ...] = ()  # paths of artifacts
-    sittings: int = 0  # number of sessions
+    session_count: int = 0
     run: str | None = None  # of the last session
     branch: str | None = None
     summary: str | None = None

@@ -122,8 +122,8 @@ def sessions(connection: Connection, id: str) -> list[Session]:
 
 def add_session(connection: Connection, id: str, session: Session, reason: str, now: str) -> None:
     """Add a session, in the transaction that creates its run. It receives the messages that are not in its input."""
-    count = get(connection, id).sittings
-    change(connection, id, now, run=session.run, sittings=count + 1)
+    count = get(connection, id).session_count
+    change(connection, id, now, run=session.run, session_count=count + 1)
     later = (meeting_words.c.meeting == id) & (meeting_words.c.number > session.after)
     connection.execute(update(meeting_words).where(later).values(run=session.run))
     add_note(connection, id, "renew_session" if count else "start_session", reason, now, **vars(session))

@@ -65,21 +65,24 @@ def first_message(meeting: Meeting, texts: Sequence[str]) -> str:
     """Return the first message to the worker: the user's messages, or the reason for the meeting."""
     if meeting.by in ("person", "artifact"):
         # without messages, the conversation is lost with the database of an earlier hall
-        return "\n\n".join([*(texts or [_LOST.format(topic=meeting.topic)]), *_linked(meeting)])
+        return "\n\n".join([*(texts or [_LOST.format(topic=meeting.topic)]), *_linked_paths(meeting)])
     requester = "The hall" if meeting.by == "hall" else "You"
-    parts = [f"{requester} requested this meeting, and the user has joined. Topic: {meeting.topic}", *_linked(meeting)]
+    parts = [
+        f"{requester} requested this meeting, and the user has joined. Topic: {meeting.topic}",
+        *_linked_paths(meeting),
+    ]
     start = "Start: explain in a few sentences what to discuss and what you need."
     return "\n\n".join([*parts, "The user says:", *texts] if texts else [*parts, start])
 
 
-def _linked(meeting: Meeting) -> list[str]:
+def _linked_paths(meeting: Meeting) -> list[str]:
     return ["Linked to this meeting:\n" + "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
 
 
 def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[Exchange], texts: Sequence[str]) -> str:
     """Return the first message of a renewed session: summary, last exchanges, then the user's new messages."""
     answered = [exchange for exchange in exchanges if exchange.answer]
-    parts = [f"This session continues an earlier meeting. Topic: {meeting.topic}", *_linked(meeting)]
+    parts = [f"This session continues an earlier meeting. Topic: {meeting.topic}", *_linked_paths(meeting)]
     if summary:
         parts.append(f"Summary of the conversation so far:\n\n{quote(summary)}")
     if last := _last_exchanges(answered):

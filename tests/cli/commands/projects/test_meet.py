@@ -384,7 +384,7 @@ def test_a_new_session_has_the_model_that_the_person_named(guild: Guild, parlour
     first = guild("meet", "guide", "hello", "--model", "script:answers.yaml", "--output", "json")
     assert first.code == 0, first.err
     again = guild("meet", first.json["meeting"], "--renew", "--output", "json")
-    assert (again.code, again.json["sittings"], again.json["answering"]) == (0, 2, False), again.err
+    assert (again.code, again.json["session_count"], again.json["answering"]) == (0, 2, False), again.err
     assert guild("meet", "architect", "hello", cwd=tmp_path).code == 3
 
 
