@@ -43,7 +43,7 @@ def test_put_in_and_taken_out_nothing_else_changes(home: Home, repo: Repository)
         projects.add(repo.path, name="other")
     projects.remove("shop")
     assert home.settings.read_text() == CONFIG
-    with pytest.raises(NotFound, match="no project 'shop'"):
+    with pytest.raises(NotFound, match="unknown project 'shop'"):
         projects.remove("shop")
     assert projects.check("old")[0].message == "there is no folder /nowhere/old any more"
 

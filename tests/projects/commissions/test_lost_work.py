@@ -47,7 +47,7 @@ def test_files_in_a_submodule_are_refused_and_kept_aside(guild: Guild, workshop:
     id = failed.json["commission"]
     place = workshop.home.aside / "shop" / f"{id}-1-1"
     assert (place / "lib/key.py").read_text() == "precious\n"
-    assert f"it is in {place}: lib" in guild("show", id).out
+    assert f"moved to {place}: lib" in guild("show", id).out
     assert guild("commission", "abandon", id).code == 0
     removed = guild("project", "rm", "shop")
     assert removed.code == 0, removed.err

@@ -231,7 +231,7 @@ def test_what_the_user_does_with_the_branch(
     repo.git("commit", "-q", "--allow-empty", "-m", "detached")
     assert follow(branches) == "nothing"
     repo.git("branch", "-D", "main")
-    with pytest.raises(NotFound, match="is gone"):
+    with pytest.raises(NotFound, match="is missing or has no commit"):
         branches.update()
     repo.git("checkout", "-q", "--orphan", "main")
     repo.git("commit", "-q", "-m", "Another beginning")
@@ -289,7 +289,7 @@ def test_a_hall_that_starts_makes_again_what_is_missing(
     assert guild_hall("dispatch", "nobody", "x").code == 3  # which starts a hall
     assert (made[0] / "work").read_text() == "work\n"
     assert not made[1].exists()
-    assert "t-one in shop was missing and is there again" in home.log.read_text()
+    assert "t-one in shop was missing and was created again" in home.log.read_text()
 
 
 @pytest.mark.req("SYS-38", "X-7")
@@ -323,7 +323,7 @@ def test_a_checkout_that_cannot_be_made_again_is_logged(
         assert not worktrees.restore(gone, "c-one", BRANCH, "full")
         assert worktrees.restore(shop, "c-two", BRANCH, "sparse")
     assert "c-one in gone" in caplog.text
-    assert "c-two in shop was missing and is there again" in caplog.text
+    assert "c-two in shop was missing and was created again" in caplog.text
 
 
 def test_submodules_stay_what_they_are(

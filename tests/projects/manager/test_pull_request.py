@@ -125,8 +125,8 @@ def test_the_integration_branch_is_pushed_and_a_request_is_made(desk: Desk) -> N
     review = desk.open(body="It adds up now.\n\n@ada please look.")
     assert (review.url, review.is_updated, review.branch) == ("https://hub.example/shop/pull/1", False, None)
     assert (
-        "is open: https://hub.example/shop/pull/1 (1 file beside the hall's own records). Only the user merges it."
-        in review.text()
+        "Opened the pull request https://hub.example/shop/pull/1 (1 file, not counting the hall's own records). "
+        "Only the user merges it." in review.text()
     )
     assert desk.remote_tip() == desk.branches.tip()
     (pull,) = desk.pulls
@@ -233,7 +233,7 @@ def test_the_programs_speak_english_in_every_locale(desk: Desk) -> None:
     """A push that is rejected is recognised by a word of git, which git translates."""
     desk.environ |= {"LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.UTF-8"}
     said = UserPrograms(desk.project.path, desk.environ)._run("env")
-    assert "LC_ALL=C.UTF-8" in said.out.splitlines()
+    assert "LC_ALL=C.UTF-8" in said.stdout.splitlines()
 
 
 def test_what_gh_says_is_told_without_the_person_s_secrets(desk: Desk) -> None:

@@ -218,7 +218,7 @@ def test_nor_does_it_ask_for_a_second_meeting(workshop: Workshop) -> None:
         await shop.hall.meetings.decline(meeting.id, "not now")
         again = tools(shop, run.id)["request_meeting"]
         said = await called(again, _key(shop, run.id, "request_meeting"), **topic)
-        assert f"The meeting {meeting.id} is declined" in said.text
+        assert f"Meeting {meeting.id} is declined" in said.text
         assert len(shop.hall.meetings.all("shop")) == 1
 
     workshop.inside(work)
@@ -368,7 +368,7 @@ def test_outside_of_a_project_it_has_to_name_one(workshop: Workshop, tmp_path: A
         every = {tool.name: tool for tool in shop.services.manager_tools(worker, elsewhere, "r-x", "run")}
         said = await called(every["list_workers"], "t1")
         assert said.is_error
-        assert "Name one of: shop." in said.text
+        assert "Registered projects: shop." in said.text
         assert "smith" in (await called(every["list_workers"], "t1", project="shop")).text
         assert (await called(every["list_projects"], "t1")).text.startswith("- shop: ")
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_merged_is_left_on_its_branch_and_the_meeting_is_over(
     assert (refused.code, f"guild meeting close {id} --leave-work" in refused.err) == (1, True)
     assert guild("meeting", "close", id, "--no-summary", "--leave-work").code == 0
     text = parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
-    assert f"stays on the branch claude/meeting/{id}." in text
+    assert f"Not merged. It is on the branch claude/meeting/{id}." in text
     assert parlour.repo.at("claude/main", "src/cart.py") == "total = 3"
     assert parlour.repo.at(f"claude/meeting/{id}", "src/cart.py") == "total = 2"
     assert guild("project", "rm", "shop").code == 0

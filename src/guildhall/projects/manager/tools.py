@@ -234,7 +234,7 @@ class ManagerTools:
                 raise Refused("the manager cannot work on a commission", hint="Choose another worker.")
             frame = context.project_frame(target)
             created = await context.commissions().create(target, draft, frame, by=NAME, made_by=mark)
-        return f"Created {created.id} ({created.status}): {created.title} ({created.worker})."
+        return f"{created.id} is {created.status}: {created.title} ({created.worker})."
 
     async def dispatch_commission(self, id: _Id) -> str:
         """Queue a pending commission. It starts when a slot is free. Returns immediately."""
