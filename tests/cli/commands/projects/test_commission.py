@@ -194,7 +194,7 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     done = guild("commission", "dispatch", id, "--wait")
     assert done.code == 1
     assert done.out == f"{id} is failed\n"
-    assert "script.yaml: there is no such file. Make it" in done.err
+    assert "script.yaml: there is no such file. Create it" in done.err
     assert f"guild commission redispatch {id}" in done.err
     edited = guild("commission", "edit", id, "--title", "Later")
     assert edited.code == 0
@@ -394,7 +394,7 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         ((*NEW, "--title", ""), "title: it is empty"),
         (("commission", "ls", "--project", "nowhere"), "nowhere"),
         (("commission", "dispatch", "c-2222222222", "--wait"), "unknown commission"),
-        (("commission", "show", "x" * 500), "unknown commission"),
+        (("commission", "show", "x" * 500), "no commission"),
         (("commission", "cancel", "r-2222222222"), "r-2222222222 is a run, not a commission"),
         (("job", "show", "c-2222222222"), "is a commission, not a job"),
         (("run", "c-2222222222", "Go."), "is a commission, not a worker"),
