@@ -27,9 +27,7 @@ Scope = Literal["sparse", "full"]  # the content of a worktree: only the artifac
 
 def is_hall_path(path: str) -> bool:
     """Return True if only the hall writes to this path."""
-    return any(
-        path == folder or path.startswith(f"{folder}/") for folder in (f"{LORE}/{name}" for name in HALL_FOLDERS)
-    )
+    return any(f"{path}/".startswith(f"{LORE}/{name}/") for name in HALL_FOLDERS)
 
 
 def join_names(names: Sequence[str], max_names: int = 10) -> str:

@@ -206,7 +206,7 @@ def rebuild_rows(context: CommissionContext, project: Project) -> None:
 def parse(id: str, project: str, data: bytes, now: str) -> Commission:
     """Return the commission that an artifact describes. Raise InvalidFile if it describes none.
 
-    Anybody may have written the file: checks are dropped, and a person has to dispatch the commission.
+    A worker may have written the file, so checks are dropped and the user has to dispatch the commission.
     """
     where = f"{project}: {id}"
     try:

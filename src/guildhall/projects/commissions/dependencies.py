@@ -76,7 +76,6 @@ def neighbours(commission: Commission, commissions: Sequence[Commission], missin
 def missing_paths(
     dependencies: Iterable[str], exists: Callable[[str], bool], is_completed: Callable[[str], bool]
 ) -> list[str]:
-
     def is_met(path: str) -> bool:
         other = parse_artifact_path(path)
         return exists(path) if other is None else is_completed(other)
@@ -92,9 +91,8 @@ def find_missing(context: CommissionContext, commission: Commission) -> list[str
     if not commission.draft.dependencies:
         return []
     completed = {other.id for other in context.all() if other.status == "completed"}
-    return missing_paths(
-        commission.draft.dependencies, context.branches_of(commission).has_file, completed.__contains__
-    )
+    exists = context.branches_of(commission).has_file
+    return missing_paths(commission.draft.dependencies, exists, completed.__contains__)
 
 
 def missing_links(context: CommissionContext, commission: Commission) -> list[str]:

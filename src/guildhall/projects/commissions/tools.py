@@ -46,9 +46,8 @@ _DECISIONS = "- record_decision: record every decision that you make without the
 
 def commission_profile(worker: Worker) -> Worker:
     """Return the worker as it is in a commission: with file tools and these instructions."""
-    return checkout_profile(
-        worker, "\n".join([_INSTRUCTIONS, _DECISIONS] if worker.definition.base else [_INSTRUCTIONS])
-    )
+    instructions = f"{_INSTRUCTIONS}\n{_DECISIONS}" if worker.definition.base else _INSTRUCTIONS
+    return checkout_profile(worker, instructions)
 
 
 def commission_message(commission: Commission) -> str:
