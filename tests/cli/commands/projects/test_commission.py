@@ -221,7 +221,7 @@ def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) 
     assert "names no model" in guild(*HELD, "--reviewer", "guide").err
     unknown = guild(*HELD, "--depends-on", ".lore/commissions/c-2222222222.md")
     assert (unknown.code, unknown.out) == (3, "")
-    assert "dependencies: no commission 'c-2222222222'" in unknown.err
+    assert "dependencies: unknown commission 'c-2222222222'" in unknown.err
     assert guild("ls", "commissions", "--json").json["commissions"] == []
     # What is made can be put right, and never into something that cannot be done.
     made = guild(*guide, "--model", "script:script.yaml", "--max-turns", "3", "--link", "docs/nowhere.md")
@@ -390,18 +390,18 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         ((*HELD, "--model", "nobody:gpt-4"), "no provider 'nobody'"),
         ((*HELD, "--model", "script:nope.yaml"), "nope.yaml"),
         ((*HELD[:-1], " "), "the task is empty"),
-        ((*HELD[:-1], "x" * 50_001), "prompt: longer than 50,000 bytes"),
-        ((*HELD[:-1], "ü" * 25_001), "prompt: longer than 50,000 bytes"),
+        ((*HELD[:-1], "x" * 50_001), "prompt: it is longer than 50,000 bytes"),
+        ((*HELD[:-1], "ü" * 25_001), "prompt: it is longer than 50,000 bytes"),
         ((*HELD, "--title", ""), "title: it is empty"),
         (("ls", "commissions", "--project", "nowhere"), "nowhere"),
-        (("dispatch", "c-2222222222", "--wait"), "no commission"),
+        (("dispatch", "c-2222222222", "--wait"), "unknown commission"),
         (("edit", "x" * 500, "--title", "y"), "no commission"),
         (("retry", "r-2222222222"), "r-2222222222 is a run, not a commission"),
         (("retry", "j-2222222222"), "it is a job"),
         (("run", "c-2222222222", "Go."), "is a commission, not a worker"),
         (("ls", "commissions", "--status", "done"), "unknown commission status"),
-        (("show", "c-2222222222"), "no commission"),
-        (("wait", "c-2222222222"), "no commission"),
+        (("show", "c-2222222222"), "unknown commission"),
+        (("wait", "c-2222222222"), "unknown commission"),
     ],
 )
 def test_what_is_wrong_is_said(guild: Guild, workshop: Workshop, words: tuple[str, ...], said: str) -> None:
