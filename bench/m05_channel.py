@@ -24,7 +24,7 @@ from guildhall.hall.doors import McpEndpoint
 from guildhall.room.service import Rooms
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.listener import Listener
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import RunRequest
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ async def _measured(scratch: Path, tag: str) -> float:
 
 
 async def _seated(hall: Hall, room: Any, agent: str, scratch: Path) -> str:
-    seat = Seat(
+    hooks = RunHooks(
         tools=room_tools(),
-        execute=lambda run: RoomTools(room, agent, run).call,
-        began=lambda connection, run: None,
-        ended=lambda connection, run, stretch: None,
+        executor=lambda run: RoomTools(room, agent, run).call,
+        record_start=lambda connection, run: None,
+        record_stop=lambda connection, run, end: None,
     )
     request = RunRequest(worker="clerk", input="go")
-    prepared = await hall.runs.prepare(request, Frame.here(scratch, os.environ), seat=seat)
+    prepared = await hall.runs.prepare(request, Frame.here(scratch, os.environ), hooks=hooks)
     hall.runs.launch(prepared)
     return hall.runs.token(prepared.run)
 

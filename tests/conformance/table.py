@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.clock import stamp
 from guildhall.core.frame import Frame
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.records import conclude
 
@@ -59,13 +59,13 @@ class Table:
         last = self.record("listening", "said")[-1:]
         return int(str(last[0].key)[1:]) if last and last[0].kind == "listening" else None
 
-    def seat(self) -> Seat:
+    def hooks(self) -> RunHooks:
         """The run's place: it brings no tools."""
 
         def never(*_: object) -> NoReturn:
             raise AssertionError
 
-        return Seat(execute=never, hear=self._hear)
+        return RunHooks(executor=never, next_message=self._hear)
 
     async def _hear(self, number: int) -> str:
         while len(self.words) < number:
@@ -76,7 +76,7 @@ class Table:
     async def begin(self, worker: str, text: str, **options: Any) -> list[Event]:
         """A conversation that begins with this; what happens until it listens, or stops."""
         request = RunRequest(worker=worker, input=text, **options)
-        prepared = await self.hall.runs.prepare(request, self.frame, seat=self.seat())
+        prepared = await self.hall.runs.prepare(request, self.frame, hooks=self.hooks())
         self._follow(prepared.run)
         self.hall.runs.launch(prepared)
         return await self.turn()
@@ -84,7 +84,7 @@ class Table:
     async def go_on(self, run: str = "") -> None:
         """A conversation that was put away, or has stopped, lives again."""
         self._follow(run or self.run)
-        prepared = await self.hall.runs.prepare_again(self.run, self.frame, seat=self.seat())
+        prepared = await self.hall.runs.prepare_resume(self.run, self.frame, hooks=self.hooks())
         self.hall.runs.launch(prepared)
 
     async def say(self, words: str, run: str = "") -> list[Event]:
@@ -123,7 +123,9 @@ class Table:
 
     async def is_replayed(self) -> bool:
         """Whether the conversation, gone through once more on its record, is the same."""
-        played = await self.hall.main.recordings.play(self.state, self.frame, seat=seat_on_record((), converses=True))
+        played = await self.hall.main.recordings.play(
+            self.state, self.frame, hooks=replay_hooks((), is_conversation=True)
+        )
         return played.same
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.composition.database import lock_home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.store.schema import prepare
 from tests.runs.places import DONE, WRITE, put_script, put_worker
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.runs.model import Stretch
+    from guildhall.runs.model import SegmentEnd
 
 
 @pytest.fixture
@@ -271,15 +271,15 @@ def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Hom
     async def work(hall: EmbeddedHall) -> None:
         inner, go_on = hall._hall, asyncio.Event()
 
-        async def judge(run: str, stretch: Stretch) -> Stretch:
+        async def judge(run: str, end: SegmentEnd) -> SegmentEnd:
             await go_on.wait()  # it takes its time to be put away
-            return stretch
+            return end
 
         def nothing(*_: Any) -> Any: ...
 
-        seat = Seat(execute=nothing, began=nothing, ended=nothing, judge=judge)
+        hooks = RunHooks(executor=nothing, record_start=nothing, record_stop=nothing, judge=judge)
         request = RunRequest(worker="scribe", input="go")
-        prepared = await inner.runs.prepare(request, frame, seat=seat)
+        prepared = await inner.runs.prepare(request, frame, hooks=hooks)
         inner.runs.launch(prepared)
         token = inner.runs.token(prepared.run)
         async with asyncio.timeout(10):

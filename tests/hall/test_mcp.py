@@ -22,7 +22,7 @@ from guildhall.room.service import Rooms
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.http import MAX_BODY_BYTES
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.record.entries import ToolStarted
 from tests.conftest import BLOCKED, Guild
 from tests.hall.doors import MODERN, PNG, Desk, Served, put, raw, served
@@ -477,7 +477,7 @@ def test_a_run_that_is_resumed_has_another_token(home: Home, project: Path) -> N
             async with raw(f"{hall.url}/tools/", token) as http:
                 assert "result" in await http.call("note", {"number": 1}, id="a")
             await hall.hall.runs.park(run)
-            again = await hall.hall.runs.prepare_again(run, Frame.here(project, {}), [desk.toolbox()])
+            again = await hall.hall.runs.prepare_resume(run, Frame.here(project, {}), [desk.toolbox()])
             hall.hall.runs.launch(again)
             fresh = hall.hall.runs.token(run)
             assert fresh != token
@@ -594,11 +594,11 @@ class Table:
     async def sit(self, agent: str, worker: str) -> tuple[str, str]:
         """A live run in the seat of an agent: its id and its token."""
         room = self.room
-        seat = Seat(
+        hooks = RunHooks(
             tools=room_tools(),
-            execute=lambda run: RoomTools(room, agent, run).call,
+            executor=lambda run: RoomTools(room, agent, run).call,
         )
-        return await self._hall.live(worker, seat=seat)
+        return await self._hall.live(worker, hooks=hooks)
 
     def said(self) -> list[tuple[str, str]]:
         return [(message.sender, message.content) for message in self.room.messages()]
@@ -662,8 +662,8 @@ def test_a_call_that_ends_a_run_ends_it_also_when_it_comes_from_outside(home: Ho
                 raise ServerGone("the server of this tool is gone")
 
             tools = room_tools()
-            seat = Seat(tools=tools, execute=lambda run: gone)
-            run, token = await hall.live("clerk", seat=seat)
+            hooks = RunHooks(tools=tools, executor=lambda run: gone)
+            run, token = await hall.live("clerk", hooks=hooks)
             async with raw(f"{hall.url}/room/", token) as http:
                 assert "is gone" in (await http.call("channel_send", {"message": "x"}))["error"]["message"]
                 async with asyncio.timeout(5):

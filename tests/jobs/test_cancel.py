@@ -30,7 +30,7 @@ def test_a_cancelled_job_is_over_and_stays_so(shop: Shop) -> None:
         with pytest.raises(Conflict, match="was cancelled"):
             shop.jobs.result(job.id)
         with pytest.raises(Conflict):
-            await shop.hall.main.prepare_again(job.run, shop.frame)
+            await shop.hall.main.prepare_resume(job.run, shop.frame)
         assert shop.jobs.get(job.id).status == "cancelled"
 
     shop.inside(work)

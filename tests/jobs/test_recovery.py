@@ -21,7 +21,7 @@ def left(shop: Shop) -> str:
     async def work(shop: Shop) -> str:
         job = await shop.dispatch()
         await shop.until(lambda: shop.jobs.get(job.id).summary)
-        await shop.hall.runs.park_all("shutdown")
+        await shop.hall.runs.pause_all("shutdown")
         assert shop.jobs.get(job.id).status == "running"
         return job.id
 

@@ -33,7 +33,7 @@ from guildhall.core.ids import new_id
 from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
 from guildhall.runs.asks import Asks
 from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.idle import Patience
+from guildhall.runs.idle import IdleTracker
 from guildhall.runs.limits import Spent, used
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
@@ -141,7 +141,7 @@ class Place:
             store=self.store,
             bus=EventBus(),
             clock=self.clock,
-            patience=Patience(self.clock, hold=False),
+            idle_tracker=IdleTracker(self.clock, clients=0),
             interactive=False,
         )
         return ModelDoor(self.provider, self.ledger, self.clock, worker="w", ordinal=0)

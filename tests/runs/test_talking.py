@@ -15,8 +15,8 @@ from guildhall.cli.format.runs import entry_line
 from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.scripted.source import load_script
 from guildhall.runs.execution.grants import Grant
-from guildhall.runs.hooks import seat_on_record
-from guildhall.runs.idle import _SETTLED  # pyright: ignore[reportPrivateUsage]
+from guildhall.runs.hooks import replay_hooks
+from guildhall.runs.idle import _CONFIRM_DELAY_S  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.record import records
 from guildhall.runs.record.history import conversation
 from guildhall.runs.replay.script_export import script_of
@@ -99,7 +99,7 @@ def test_while_it_listens_no_time_passes_for_it(tmp_path: Path) -> None:
         for _ in range(8):
             await asyncio.sleep(0.1)  # longer than it may run
         assert types(await table.say("Still there?"), "turn_end", "listening") == ["turn_end", "listening"]
-        table.hall.runs.hold(table.run, -1)
+        table.hall.runs.add_clients(table.run, -1)
         await table.turn()
         assert table.hall.store.read(lambda c: records.running_seconds(c, table.run)) < 0.7
 
@@ -111,7 +111,7 @@ def test_it_is_held_while_somebody_is_there_and_put_away_after(tmp_path: Path) -
         await table.begin(WORKER, "Hi.")
         await asyncio.sleep(0.2)
         assert table.state.status == "running"
-        table.hall.runs.hold(table.run, -1)
+        table.hall.runs.add_clients(table.run, -1)
         assert types(await table.turn(), "run_ended") == ["run_ended"]
         assert (table.state.status, table.state.reason) == ("waiting", "person")
 
@@ -121,8 +121,8 @@ def test_it_is_held_while_somebody_is_there_and_put_away_after(tmp_path: Path) -
 def test_what_is_said_in_the_moment_in_which_it_is_put_away_is_answered(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        asyncio.get_running_loop().call_later(_SETTLED, table.put, "Still there?")
-        table.hall.runs.hold(table.run, -1)  # it is found to be stuck after as long, in the same round of the loop
+        asyncio.get_running_loop().call_later(_CONFIRM_DELAY_S, table.put, "Still there?")
+        table.hall.runs.add_clients(table.run, -1)  # the run becomes idle in the same iteration of the loop
         assert types(await table.turn(), "turn_end") == ["turn_end"]
         await until(lambda: table.state.status != "running")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
@@ -134,7 +134,7 @@ def test_what_is_said_in_the_moment_in_which_it_is_put_away_is_answered(tmp_path
 def test_a_hall_that_leaves_puts_a_listening_one_away_and_it_does_not_go_on_by_itself(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        await table.hall.runs.park_all("shutdown")
+        await table.hall.runs.pause_all("shutdown")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         assert table.hall.store.read(records.left_behind) == []
 
@@ -238,9 +238,9 @@ def test_the_limit_of_turns_is_for_what_was_said_last(tmp_path: Path) -> None:
         await table.say("Write two.")
         assert (table.state.status, (table.state.error or {}).get("limit")) == ("failed", "max_turns")
         with pytest.raises(UsageError, match="has already used 2 turns"):
-            await table.hall.runs.prepare_again(table.run, table.frame, grant=Grant(max_turns=2), seat=table.seat())
-        prepared = await table.hall.runs.prepare_again(
-            table.run, table.frame, grant=Grant(max_turns=3), seat=table.seat()
+            await table.hall.runs.prepare_resume(table.run, table.frame, grant=Grant(max_turns=2), hooks=table.hooks())
+        prepared = await table.hall.runs.prepare_resume(
+            table.run, table.frame, grant=Grant(max_turns=3), hooks=table.hooks()
         )
         table.hall.runs.launch(prepared)
         await table.turn()
@@ -314,8 +314,8 @@ def test_a_replay_finds_what_is_not_as_it_was(tmp_path: Path, change: Callable[[
         await table.say("Two.")
         assert await table.is_replayed()
         await table.hall.store.write(lambda connection: change(connection, table.run))
-        seat = seat_on_record((), converses=True)
-        played = await table.hall.main.recordings.play(table.state, table.frame, seat=seat)
+        hooks = replay_hooks((), is_conversation=True)
+        played = await table.hall.main.recordings.play(table.state, table.frame, hooks=hooks)
         assert played.difference is not None
         assert step in played.difference.text or "does not come to it" in played.difference.text
 
@@ -376,7 +376,7 @@ def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> N
         with pytest.raises(Conflict, match="is a conversation, and a conversation cannot be forked"):
             await table.hall.main.forks.fork(table.run, 2, table.frame)
         with pytest.raises(Conflict, match="is a conversation, and goes on where it is held"):
-            await table.hall.runs.prepare_again(table.run, table.frame)
+            await table.hall.runs.prepare_resume(table.run, table.frame)
 
     talk(tmp_path, scene, HELLO)
 

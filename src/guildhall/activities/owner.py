@@ -28,7 +28,7 @@ class RunOwner(Protocol):
         """End the job, commission or meeting of a run, and return the runs that ended."""
         ...
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def on_resume_failed(self, run: Run, error: GuildError) -> None:
         """Record that a run cannot be resumed automatically."""
         ...
 
@@ -40,7 +40,7 @@ class RunOwner(Protocol):
         """Apply the user's answer to an ask of the run or of a run below it."""
         ...
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """Resume waiting runs with `go_on` from now on, as soon as nothing holds them."""
         ...
 

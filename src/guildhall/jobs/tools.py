@@ -179,7 +179,7 @@ def refuse_writing(worker: Worker) -> None:
         )
 
 
-def seated(worker: Worker) -> Worker:
+def job_profile(worker: Worker) -> Worker:
     """Return the worker as it is in a job: it reads, and writes only with the tools of the job."""
     definition = worker.definition
     declared = [name for name in definition.tools if name not in (*READING, *WRITING)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.idle import Patience
+    from guildhall.runs.idle import IdleTracker
     from guildhall.runs.record.journal import Journal
     from guildhall.store.engine import Store
 
@@ -148,7 +148,15 @@ class Asking:
     """Asks on behalf of one run, and tells what happens in it."""
 
     def __init__(
-        self, journal: Journal, root: str, *, asks: Asks, store: Store, bus: EventBus, clock: Clock, patience: Patience
+        self,
+        journal: Journal,
+        root: str,
+        *,
+        asks: Asks,
+        store: Store,
+        bus: EventBus,
+        clock: Clock,
+        idle_tracker: IdleTracker,
     ) -> None:
         self.journal = journal
         self.root = root
@@ -156,7 +164,7 @@ class Asking:
         self._store = store
         self._bus = bus
         self.clock = clock
-        self.patience = patience
+        self.idle_tracker = idle_tracker
 
     @property
     def run(self) -> str:
@@ -174,11 +182,11 @@ class Asking:
         question: Question,
         entry: Callable[[str], Payload],
         seconds: float | None = None,
-        patience: Patience | None = None,
+        idle_tracker: IdleTracker | None = None,
     ) -> Ask:
         """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
         ask = await self.opened(kind, key, subject, question, entry, seconds)
-        return await self.closed(ask, patience)
+        return await self.closed(ask, idle_tracker)
 
     async def opened(
         self,
@@ -211,10 +219,10 @@ class Asking:
             self.publish(AskOpenedData, {"ask": ask.as_dict()})
         return ask
 
-    async def closed(self, ask: Ask, patience: Patience | None = None) -> Ask:
+    async def closed(self, ask: Ask, idle_tracker: IdleTracker | None = None) -> Ask:
         """The ask once it is closed; waits for it."""
         if ask.status == "open":
-            with (patience or self.patience).waiting():
+            with (idle_tracker or self.idle_tracker).waiting():
                 ask = await self._asks.wait(ask)
             self.publish(AskClosedData, {"id": ask.id, "status": ask.status})
         return ask

@@ -144,9 +144,9 @@ def reached(
 def seconds_since_start(journal: Journal) -> float:
     """How long a stretch that was never ended had been running, by what it put on record; waiting is not counted."""
     began = max(place for place, entry in enumerate(journal.entries) if isinstance(entry.data, Assembly | Resumed))
-    stretch = journal.entries[began:]
+    segment = journal.entries[began:]
     return sum(
         (moment(after.at) - moment(before.at)).total_seconds()
-        for before, after in pairwise(stretch)
+        for before, after in pairwise(segment)
         if not isinstance(before.data, _WAITS)
     )

@@ -163,7 +163,7 @@ class ForkOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class SegmentEnd:
     """How one stretch of a run's life ended: for good, or for now."""
 
     status: RunStatus
@@ -173,12 +173,12 @@ class Stretch:
     output: Any = None
 
     @staticmethod
-    def parked(cause: ParkCause) -> Stretch:
-        return Stretch(status="parked", pause=cause, reason=_PAUSE_REASONS.get(cause))
+    def parked(cause: ParkCause) -> SegmentEnd:
+        return SegmentEnd(status="parked", pause=cause, reason=_PAUSE_REASONS.get(cause))
 
     @staticmethod
-    def waiting(cause: WaitCause) -> Stretch:
-        return Stretch(status="waiting", pause=cause, reason=_PAUSE_REASONS.get(cause))
+    def waiting(cause: WaitCause) -> SegmentEnd:
+        return SegmentEnd(status="waiting", pause=cause, reason=_PAUSE_REASONS.get(cause))
 
     @property
     def is_at_limit(self) -> bool:

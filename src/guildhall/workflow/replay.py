@@ -16,7 +16,7 @@ from guildhall.room.replay import Repeated, RoomReplay, mail_shown
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import room_tools
 from guildhall.runs.execution.prepare import frame_then
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolStarted
 from guildhall.runs.replay.replay import Difference, Over, Replayed, difference_of
@@ -90,16 +90,16 @@ class TeamAgain:
 
     # The agents
 
-    def seated(self, run: Run) -> tuple[Worker, Seat] | None:
+    def seated(self, run: Run) -> tuple[Worker, RunHooks] | None:
         """Return the current worker and the seat of a run, or None if the run has no seat, or no longer has one."""
         name = run.worker.removeprefix(VOTER)
         agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
         if run.parent != self.instance.id or agent is None:
             return None
         if run.worker.startswith(VOTER):
-            return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
+            return election.voter(agent), replay_hooks(room_tools(election.TOOLS))
         tools = room_tools() if self.workflow.definition.context.enabled else ()
-        return self.workflow.seated(agent, self.values), seat_on_record(tools)
+        return self.workflow.seated(agent, self.values), replay_hooks(tools)
 
     # The room
 
@@ -249,8 +249,8 @@ class WorkflowReplays:
                 history=self.history,
             )
             again = replace(root, request=replace(root.request, input=asked_of(workflow)))
-            seat = seat_on_record(TOOLS)
-            played = [await self.recordings.play(again, frame, worker=conducting(workflow), seat=seat, runtime=team)]
+            hooks = replay_hooks(TOOLS)
+            played = [await self.recordings.play(again, frame, worker=conducting(workflow), hooks=hooks, runtime=team)]
             if played[0].same:
                 played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
         found = [*team.found, *(self._found(one) for one in played if not one.same)]
@@ -261,8 +261,8 @@ class WorkflowReplays:
         return Replayed(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
     async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> Replayed:
-        worker, seat = team.seated(run) or (None, None)
-        return await self.recordings.play(run, frame, worker=worker, seat=seat)
+        worker, hooks = team.seated(run) or (None, None)
+        return await self.recordings.play(run, frame, worker=worker, hooks=hooks)
 
     def _found(self, played: Replayed) -> Found:
         assert played.difference is not None

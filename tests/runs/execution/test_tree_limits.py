@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from guildhall.runs.execution.budget import Budget, Purse, Short
+from guildhall.runs.execution.budget import Budget, InsufficientFunds, RunBudget
 from guildhall.runs.limits import Spent
 from guildhall.runs.model import Bounds
 from tests.runs.execution.test_delegation import answer, run, told
@@ -295,15 +295,15 @@ def price(tokens: int) -> float:
     return 0.001 + tokens * 0.00001
 
 
-def tree(shape: list[int], dollars: list[float | None], tokens: list[int | None]) -> list[Purse]:
+def tree(shape: list[int], dollars: list[float | None], tokens: list[int | None]) -> list[RunBudget]:
     """Purses, each below the one that `shape` names."""
-    purses: list[Purse] = []
+    budgets: list[RunBudget] = []
     for number, above in enumerate(shape):
         bounds = Bounds(
             budget=dollars[number] if number == 0 else None, max_budget_usd=dollars[number], max_tokens=tokens[number]
         )
-        purses.append(Purse(f"r-{number}", bounds, Spent(), purses[above % number] if number else None))
-    return purses
+        budgets.append(RunBudget(f"r-{number}", bounds, Spent(), budgets[above % number] if number else None))
+    return budgets
 
 
 @given(
@@ -317,34 +317,34 @@ def test_no_order_of_calls_passes_any_limit(
     shape: list[int], seed: int, dollars: list[float | None], tokens: list[int | None]
 ) -> None:
     """Calls of many runs begin, end, fail and are cut off in any order: no level ever holds more than its limit."""
-    purses = tree(shape, dollars, tokens)
-    levels: list[Budget] = [level for purse in purses for level in (*purse.dollars.levels(), purse.tokens)]
+    budgets = tree(shape, dollars, tokens)
+    levels: list[Budget] = [level for budget in budgets for level in (*budget.dollars.levels(), budget.tokens)]
     chance = random.Random(seed)
-    under_way: dict[str, tuple[Purse, int, int]] = {}
+    under_way: dict[str, tuple[RunBudget, int, int]] = {}
     for number in range(60):
         if under_way and chance.random() < 0.4:
             key = chance.choice(list(under_way))
-            purse, sent, most = under_way.pop(key)
+            run_budget, sent, most = under_way.pop(key)
             answered = chance.randint(0, most)
             if chance.random() < 0.1:
-                purse.let_go()
-                under_way = {key: held for key, held in under_way.items() if held[0] is not purse}
+                run_budget.let_go()
+                under_way = {key: held for key, held in under_way.items() if held[0] is not run_budget}
             else:
-                purse.settle(key, price(answered), chance.randint(0, sent) + answered)
+                run_budget.settle(key, price(answered), chance.randint(0, sent) + answered)
         else:
-            purse, sent, key = chance.choice(purses), chance.randint(1, 400), f"m{number}"
-            held = purse.reserve(key, sent, price, floor=64, ceiling=1000)
-            if isinstance(held, Short):
+            run_budget, sent, key = chance.choice(budgets), chance.randint(1, 400), f"m{number}"
+            held = run_budget.reserve(key, sent, price, floor=64, ceiling=1000)
+            if isinstance(held, InsufficientFunds):
                 assert held.level.limit is not None
                 assert held.needed > (held.level.left or 0.0) - 1e-9
             else:
                 cost, most = held
                 assert cost is not None
-                under_way[key] = (purse, sent, 1000 if most is None else most)
+                under_way[key] = (run_budget, sent, 1000 if most is None else most)
         for level in levels:
             assert level.limit is None or level.spent + level.reserved <= level.limit + 1e-9, level
-    for purse in purses:
-        purse.let_go()
+    for run_budget in budgets:
+        run_budget.let_go()
     assert all((level.reserved, level.holders) == (0.0, 0) for level in levels)
 
 
@@ -352,17 +352,17 @@ def test_no_order_of_calls_passes_any_limit(
 def test_those_that_wait_for_room_all_come_to_an_end(limit: float, each: list[int]) -> None:
     """Side by side each is served, or told that there is not enough: none waits for ever."""
 
-    async def one(purse: Purse, answered: int) -> bool:
-        while isinstance(held := purse.reserve("m1", 10, price, floor=64, ceiling=1000), Short):
-            if not await purse.room(held):
+    async def one(run_budget: RunBudget, answered: int) -> bool:
+        while isinstance(held := run_budget.reserve("m1", 10, price, floor=64, ceiling=1000), InsufficientFunds):
+            if not await run_budget.room(held):
                 return False
         await asyncio.sleep(0)
-        purse.settle("m1", price(min(answered, held[1] or 0)), answered)
+        run_budget.settle("m1", price(min(answered, held[1] or 0)), answered)
         return True
 
-    async def all_of_them() -> tuple[Purse, list[bool]]:
-        root = Purse("r-0", Bounds(budget=limit), Spent(), None)
-        below = [Purse(f"r-{number}", Bounds(), Spent(), root) for number in range(1, len(each) + 1)]
+    async def all_of_them() -> tuple[RunBudget, list[bool]]:
+        root = RunBudget("r-0", Bounds(budget=limit), Spent(), None)
+        below = [RunBudget(f"r-{number}", Bounds(), Spent(), root) for number in range(1, len(each) + 1)]
         async with asyncio.timeout(5):
             return root, await asyncio.gather(*(one(*pair) for pair in zip(below, each, strict=True)))
 

@@ -50,7 +50,7 @@ class Recovery:
                 else:
                     await go_on(part, run)
             for seating in self._hall.owners():
-                seating.keep_going(partial(go_on, self._hall.main))
+                seating.start_resuming(partial(go_on, self._hall.main))
             self._hall.keeps_alive.append(lambda: any(seating.expecting for seating in self._hall.owners()))
         finally:
             self.under_way = False
@@ -68,12 +68,12 @@ async def go_on(part: RunServices, run: Run) -> None:
         await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")  # it takes a second, the first time
         # Where the run was, with the variables of the terminal that started this hall.
         frame = replace(part.environment.frame_at(run.frame.cwd, run.frame.root), caller=run.frame.caller)
-        part.launch(await part.prepare_again(run.id, frame))
+        part.launch(await part.prepare_resume(run.id, frame))
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
         if (owner := part.owner_of(run.kind)) is not None and not part.runs.alive(run.id):
-            await owner.could_not_go_on(run, error)
+            await owner.on_resume_failed(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
 

@@ -103,7 +103,7 @@ class RunServices:
             store=self.store,
             history=self.history,
             assembler=self.workers.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
+            recorded_hooks=lambda run: jobs.recorded_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
             runtime_of=self.runtimes.for_replay,
             tokens=self.runtimes.tokens,
         )
@@ -172,7 +172,7 @@ class RunServices:
             self.workers.check_trust(worker, frame, [toolbox.name for toolbox in given])
         return await self.runs.prepare(request, frame, given)
 
-    async def prepare_again(
+    async def prepare_resume(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
         """Prepare a stopped run for being resumed: a worker's, a workflow's, or one that a service owns.
@@ -186,7 +186,7 @@ class RunServices:
             return await self.workflows.again(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
             return await owner.again(run, frame, grant)
-        return await self.runs.prepare_again(run, frame, given, grant)
+        return await self.runs.prepare_resume(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
         """Start to execute a prepared run."""
@@ -208,7 +208,7 @@ class RunServices:
                 if not stays:
                     await self.runs.park(prepared.run)
                 elif prepared.frame.interactive:
-                    self.runs.hold(prepared.run, -1)
+                    self.runs.add_clients(prepared.run, -1)
 
 
 class WorkflowDatabase(RunServices):
@@ -299,10 +299,10 @@ class WorkflowDatabases:
         """The number of runs that are executed now, without the runs that they have called."""
         return sum(runs.count for runs in self._built_runs())
 
-    async def park_all(self, cause: ParkCause) -> None:
+    async def pause_all(self, cause: ParkCause) -> None:
         """Park the runs of all databases."""
         for runs in self._built_runs():
-            await runs.park_all(cause)
+            await runs.pause_all(cause)
 
     def _built_runs(self) -> list[Runs]:
         built = (database.peek_runs() for database in (self._main, *self._open.values()))

@@ -70,7 +70,7 @@ class RunService(Runs):
                 async for event in events:
                     yield event
             return
-        prepared = await part.prepare_again(run, frame, toolboxes, grant)
+        prepared = await part.prepare_resume(run, frame, toolboxes, grant)
         async with aclosing(part.stream(prepared, stays=self._stays)) as events:
             async for event in events:
                 yield event
@@ -84,7 +84,7 @@ class RunService(Runs):
             return
         with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._stays else None) as events:
             people = int(frame.interactive)
-            runs.hold(began.root, people)
+            runs.add_clients(began.root, people)
             try:
                 yield began
                 async for event in events:
@@ -92,7 +92,7 @@ class RunService(Runs):
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                runs.hold(began.root, -people)
+                runs.add_clients(began.root, -people)
 
     async def park(self, run: str) -> None:
         part = self._hall.where(run)

@@ -171,7 +171,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        problems += [str(error) for error in hall.workers.supply.lacking(worker_in(package), frame)]
+        problems += [str(error) for error in hall.workers.preflight.missing(worker_in(package), frame)]
     return replace(told, problems=tuple(problems))
 
 

@@ -24,7 +24,7 @@ from guildhall.projects.commissions.queue import BudgetReserved, attempt_budget
 from guildhall.projects.commissions.states import check_event, new_attempt
 from guildhall.projects.commissions.tools import commission_message, commission_profile
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import RunRequest, Stretch
+from guildhall.runs.model import RunRequest, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.record.records import cancel_tree, find_run
 from guildhall.workers.registry import BY_OPTION
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
 
 _log = logging.getLogger("guildhall.commissions")
 
@@ -73,7 +73,7 @@ def open_attempt(connection: Connection, id: str, now: str) -> Commission:
 
 
 async def start(
-    context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[CommissionPurpose], Seat]
+    context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[CommissionPurpose], RunHooks]
 ) -> None:
     """Start the run of a dispatched commission, or fail the commission with the reason.
 
@@ -96,7 +96,7 @@ async def start(
 
 
 async def _start_run(
-    context: CommissionContext, commission: Commission, frame: Frame, hooks: Callable[[CommissionPurpose], Seat]
+    context: CommissionContext, commission: Commission, frame: Frame, hooks: Callable[[CommissionPurpose], RunHooks]
 ) -> None:
     frame = context.project_frame(context.project(commission), frame)
     worker = context.find_worker(commission.worker, frame)
@@ -119,7 +119,7 @@ async def _start_run(
         purpose=purpose,
     )
     runs, profile = context.runs(), commission_profile(worker)
-    runs.launch(await runs.prepare(request, frame, worker=profile, seat=hooks(purpose)))
+    runs.launch(await runs.prepare(request, frame, worker=profile, hooks=hooks(purpose)))
 
 
 def record_start(context: CommissionContext, id: str, connection: Connection, run: str) -> None:
@@ -171,7 +171,7 @@ async def stop(context: CommissionContext, id: str) -> Commission | None:
     await context.runs().park(commission.run, "shutdown")
     commission = context.get(id)
     if commission.is_submitted and commission.draft.reviewer is None and commission.status == "in_progress":
-        await finish(context, commission, Stretch(status="completed"))
+        await finish(context, commission, SegmentEnd(status="completed"))
         commission = context.get(id)
     if commission.status != "in_progress":
         return None

@@ -24,7 +24,7 @@ from guildhall.projects.commissions.conflict import ask_user
 from guildhall.projects.commissions.contract import check_contract, commit_if_possible, commit_work
 from guildhall.projects.commissions.review import require_approval
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Stretch
+from guildhall.runs.model import SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.record.records import conclude, find_run, give_up
 
@@ -39,7 +39,7 @@ MERGED = "merged into the integration branch"
 _log = logging.getLogger("guildhall.commissions")
 
 
-async def judge(context: CommissionContext, id: str, run: str, ending: Stretch) -> Stretch:
+async def judge(context: CommissionContext, id: str, run: str, ending: SegmentEnd) -> SegmentEnd:
     """Return how the run of a commission really ends. Called before its end is recorded.
 
     A submitted result counts even if the run failed afterwards. If something outside of the work prevents the merge,
@@ -51,16 +51,16 @@ async def judge(context: CommissionContext, id: str, run: str, ending: Stretch) 
     try:
         return await _judge(context, commission, run, ending)
     except (NotFulfilled, MergeConflict) as error:
-        return Stretch(status="failed", reason=error.code, error=error.as_dict(), output=ending.output)
+        return SegmentEnd(status="failed", reason=error.code, error=error.as_dict(), output=ending.output)
     except Exception as error:  # noqa: BLE001 - such as a full disk, a branch in use, an invalid config.yaml
         if not isinstance(error, GuildError):
             _log.exception("%s", id)
         known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
         await context.hold(id, "cannot_merge", known)
-        return Stretch.parked("user")
+        return SegmentEnd.parked("user")
 
 
-async def _judge(context: CommissionContext, commission: Commission, run: str, ending: Stretch) -> Stretch:
+async def _judge(context: CommissionContext, commission: Commission, run: str, ending: SegmentEnd) -> SegmentEnd:
     if not commission.is_submitted:
         await commit_if_possible(context, commission)
         if ending.status == "failed":
@@ -83,7 +83,7 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
         if ending.error
         else None
     )
-    return Stretch(status="completed", reason=late, output=commission.result)
+    return SegmentEnd(status="completed", reason=late, output=commission.result)
 
 
 def _merge(context: CommissionContext, commission: Commission) -> None:
@@ -94,7 +94,7 @@ def _merge(context: CommissionContext, commission: Commission) -> None:
     context.workplace(commission).land(message, {commission.path: artifact})
 
 
-def record_end(context: CommissionContext, id: str, connection: Connection, run: str, ending: Stretch) -> None:
+def record_end(context: CommissionContext, id: str, connection: Connection, run: str, ending: SegmentEnd) -> None:
     """Apply `complete` or `fail`, in the transaction that ends the run."""
     commission = records.find(connection, id)
     if commission is None or commission.run != run or commission.status != "in_progress":
@@ -110,7 +110,7 @@ def record_end(context: CommissionContext, id: str, connection: Connection, run:
             ask_user(connection, failed, now)
 
 
-async def finish(context: CommissionContext, commission: Commission, ending: Stretch) -> None:
+async def finish(context: CommissionContext, commission: Commission, ending: SegmentEnd) -> None:
     """End a commission whose run is not executed any more, as if the run had ended like this."""
     run = str(commission.run)
     judged = await judge(context, commission.id, run, ending)

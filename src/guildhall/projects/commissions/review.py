@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from guildhall.activities.contract import READING, output_text
 from guildhall.core.errors import Conflict, NotFulfilled
 from guildhall.core.text import check_text
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Run, RunRequest, Stretch
+from guildhall.runs.model import Run, RunRequest, SegmentEnd
 from guildhall.runs.record.journal import calls_made
 from guildhall.runs.record.records import run_of_call
 from guildhall.tools.definition import invoke, tool
@@ -82,7 +82,7 @@ def _fence(text: str, language: str = "") -> str:
 
 async def require_approval(
     context: CommissionContext, commission: Commission, run: str, commit: str | None
-) -> Stretch | None:
+) -> SegmentEnd | None:
     """Have the work reviewed if the draft names a reviewer. Raise NotFulfilled if it is not approved.
 
     Return None if the work may be merged, or how the run has to pause while the review waits for the user.
@@ -95,7 +95,7 @@ async def require_approval(
         raise NotFulfilled(missing) if context.history.get(run).status in RUN_ENDED else Conflict(missing)
     review = await _review(context, commission, reviewer, run, f"review-{(commit or '')[:12]}")
     if review.status not in RUN_ENDED:
-        return Stretch(status=review.status, pause=review.pause, reason=review.reason)
+        return SegmentEnd(status=review.status, pause=review.pause, reason=review.reason)
     verdicts = calls_made(context.history.entries(review.id), submit_review.name)
     if not verdicts:
         reason = review.error["message"] if review.error else "the reviewer did not call submit_review"
@@ -114,7 +114,7 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
     runs = context.runs()
     made = context.store.read(lambda connection: run_of_call(connection, run, key))
     if made is not None:
-        return made if made.status in RUN_ENDED else await runs.sit_down_again(run, made.id, _hooks())
+        return made if made.status in RUN_ENDED else await runs.resume_child(run, made.id, _hooks())
     worker = context.find_worker(reviewer, runs.prepared(run).frame)
     diff = await asyncio.to_thread(context.git(commission).diff, str(commission.branch))
     request = RunRequest(
@@ -122,14 +122,16 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
         input=review_message(commission, diff),
         purpose=commission.purpose(None),
     )
-    return await runs.take_seat(run, key, request, worker=review_profile(worker), seat=_hooks())
+    return await runs.run_child(run, key, request, worker=review_profile(worker), hooks=_hooks())
 
 
-def _hooks() -> Seat:
+def _hooks() -> RunHooks:
     def execute(run: str) -> Execute:
         async def call_tool(tool: Tool, call: ToolCall) -> ToolResult:
             return await invoke(tool, call.arguments or {})
 
         return call_tool
 
-    return Seat(tools=TOOLS, execute=execute, server=SERVER, seated=review_profile, withheld=WITHHELD)
+    return RunHooks(
+        tools=TOOLS, executor=execute, server=SERVER, adapt_worker=review_profile, withheld_capabilities=WITHHELD
+    )

@@ -39,9 +39,9 @@ from guildhall.projects.commissions.queue import Queue, cost
 from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.projects.records import known
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Ask, Run, Stretch
+from guildhall.runs.model import Ask, Run, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
 
 if TYPE_CHECKING:
@@ -219,18 +219,18 @@ class Commissions:
 
     # the hooks of a run that carries out a commission
 
-    def _hooks(self, purpose: CommissionPurpose) -> Seat:
+    def _hooks(self, purpose: CommissionPurpose) -> RunHooks:
         context, id, contract = self.context, purpose.id, purpose.contract
         assert contract is not None
-        return Seat(
+        return RunHooks(
             tools=commission_tools(contract.schema),
-            execute=lambda run: partial(self._call_tool, id, contract, run),
-            began=partial(attempts.record_start, context, id),
-            ended=partial(completion.record_end, context, id),
+            executor=lambda run: partial(self._call_tool, id, contract, run),
+            record_start=partial(attempts.record_start, context, id),
+            record_stop=partial(completion.record_end, context, id),
             server=SERVER,
-            seated=commission_profile,
+            adapt_worker=commission_profile,
             judge=partial(completion.judge, context, id),
-            settled=partial(self._run_stopped, id),
+            on_stopped=partial(self._run_stopped, id),
         )
 
     async def _call_tool(self, id: str, contract: Contract, run: str, tool: Tool, call: ToolCall) -> ToolResult:
@@ -248,7 +248,7 @@ class Commissions:
         )
         return await CommissionTools(context, commission.id, contract, asking, call.key).call(tool, call)
 
-    async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
+    async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Continue after the end of a run segment was recorded."""
         await asyncio.to_thread(current_artifact, self.context, self.get(id))  # remembers the redacted texts
         if ending.status == "waiting" and self._timers is not None:
@@ -281,7 +281,7 @@ class Commissions:
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
             await asyncio.to_thread(workplace.check_out, worker.definition.checkout)
             hooks = self._hooks(purpose)
-            prepared = await context.runs().prepare_again(run, frame, grant=grant, seat=hooks)
+            prepared = await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
             await context.release(commission.id)
             return prepared
 
@@ -294,13 +294,13 @@ class Commissions:
         cancelled = await self.cancel(self.context.commission_of(run).id)
         return [run] if cancelled.status == "cancelled" else []
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def on_resume_failed(self, run: Run, error: GuildError) -> None:
         """Finish a commission whose run cannot be resumed if its result is submitted, else put it on hold."""
         commission = self.context.commission_of(run.id)
         if self.context.history.get(run.id).status in RUN_ENDED or commission.run != run.id:
             return
         if commission.is_submitted:
-            ending = Stretch(status="failed", reason=error.code, error=error.as_dict())
+            ending = SegmentEnd(status="failed", reason=error.code, error=error.as_dict())
             await completion.finish(self.context, commission, ending)
         else:
             await self.context.hold(commission.id, "cannot_resume", error)
@@ -316,7 +316,7 @@ class Commissions:
     async def answered(self, ask: Ask) -> None:
         await self._answers.receive(ask)
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
         context = self.context
         self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=go_on)
@@ -361,14 +361,16 @@ async def _log_errors(work: Callable[[], Awaitable[None]]) -> None:
         _log.exception("commissions")
 
 
-def recorded_hooks(run: Run) -> Seat | None:
+def recorded_hooks(run: Run) -> RunHooks | None:
     """Return the hooks of a commission's run or review for a replay, or None for other runs."""
     if (purpose := run.purpose_as(CommissionPurpose)) is None:
         return None
     contract = purpose.contract
     if contract is None:
-        return seat_on_record(review.TOOLS, review.review_profile, server=review.SERVER, withheld=review.WITHHELD)
-    return seat_on_record(commission_tools(contract.schema), commission_profile, server=SERVER)
+        return replay_hooks(
+            review.TOOLS, review.review_profile, server=review.SERVER, withheld_capabilities=review.WITHHELD
+        )
+    return replay_hooks(commission_tools(contract.schema), commission_profile, server=SERVER)
 
 
 # recovery
@@ -404,7 +406,7 @@ async def do_next_step(context: CommissionContext, commission: Commission) -> No
         case "finish":
             assert run is not None
             failed = run.status != "completed"
-            ending = Stretch(status="failed" if failed else "completed", reason=run.reason, error=run.error)
+            ending = SegmentEnd(status="failed" if failed else "completed", reason=run.reason, error=run.error)
             await completion.finish(context, commission, ending)
         case "cancel":
             await _end(context, id, "cancel", "its run was cancelled")

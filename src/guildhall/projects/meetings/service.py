@@ -26,7 +26,7 @@ from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, ch
 from guildhall.projects.meetings.tools import SERVER, meeting_profile, meeting_tools
 from guildhall.runs.asks import checked
 from guildhall.runs.assembly.preflight import refuse_talking
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Run
 from guildhall.runs.purpose import MeetingPurpose
@@ -229,7 +229,7 @@ class Meetings:
         await self.close_meeting(meeting.id, self.context.hall_frame(meeting), summarise=False)
         return [run]
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def on_resume_failed(self, run: Run, error: GuildError) -> None:
         """Fail a run that cannot be resumed. Its meeting stays open, and the next message starts a new session."""
         status = self.context.history.get(run.id).status
         if status == "running" or status in RUN_ENDED:
@@ -245,7 +245,7 @@ class Meetings:
 
     # recovery
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """Start the recovery of the meetings of the previous hall."""
         self._sessions.start_task(self.recover())
 
@@ -295,8 +295,8 @@ class Meetings:
         self._sessions.close()
 
 
-def recorded_session_hooks(run: Run) -> Seat | None:
+def recorded_session_hooks(run: Run) -> RunHooks | None:
     """Return the hooks of a run of a meeting, for a replay, or None for other runs."""
     if run.kind != "meeting":
         return None
-    return seat_on_record(meeting_tools(), meeting_profile, converses=True, server=SERVER)
+    return replay_hooks(meeting_tools(), meeting_profile, is_conversation=True, server=SERVER)

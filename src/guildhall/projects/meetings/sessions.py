@@ -45,9 +45,9 @@ from guildhall.projects.meetings.tools import (
 )
 from guildhall.projects.meetings.transcript import Summary, render_transcript, summarise
 from guildhall.runs.execution.segment import cut_short
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.limits import Spent, in_force
-from guildhall.runs.model import Run, RunRequest, Stretch
+from guildhall.runs.model import Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.tools.definition import call_method
@@ -176,7 +176,7 @@ class Sessions:
         if not frame.interactive:
             return lambda: None
         if not launched:  # a launched run counts the user who launches it
-            context.runs().hold(run, 1)
+            context.runs().add_clients(run, 1)
 
         def leave() -> None:
             if not context.is_alive(run):
@@ -192,7 +192,7 @@ class Sessions:
         """Count the user as gone. The run may have stopped, and been resumed, meanwhile."""
         self._keep_alive.pop(run, None)
         if self._context.is_alive(run) and self._context.runs().attended(run):
-            self._context.runs().hold(run, -1)
+            self._context.runs().add_clients(run, -1)
 
     # the run
 
@@ -260,7 +260,7 @@ class Sessions:
         request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
         hooks = self._hooks(purpose, reason)
-        return await context.runs().prepare(request, run_frame, worker=meeting_profile(worker), seat=hooks)
+        return await context.runs().prepare(request, run_frame, worker=meeting_profile(worker), hooks=hooks)
 
     async def resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a meeting to resume in its checkout."""
@@ -270,24 +270,24 @@ class Sessions:
         check_open(meeting)
         await context.check_out(meeting, checkout_scope(context, meeting))
         hooks = self._hooks(purpose)
-        return await context.runs().prepare_again(run, frame, grant=grant, seat=hooks)
+        return await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
 
     # the hooks of a run that is a session of a meeting
 
-    def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> Seat:
+    def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> RunHooks:
         context, id, after = self._context, purpose.id, purpose.after
 
         def record_start(connection: Connection, run: str) -> None:
             records.add_session(connection, id, Session(run=run, after=after), reason, context.now())
 
-        return Seat(
+        return RunHooks(
             tools=meeting_tools(),
-            execute=lambda run: partial(self._call_tool, id, run),
-            began=record_start,
+            executor=lambda run: partial(self._call_tool, id, run),
+            record_start=record_start,
             server=SERVER,
-            seated=meeting_profile,
-            settled=partial(self._run_stopped, id),
-            hear=partial(self._wait_for_message, id, after),
+            adapt_worker=meeting_profile,
+            on_stopped=partial(self._run_stopped, id),
+            next_message=partial(self._wait_for_message, id, after),
         )
 
     async def _call_tool(self, id: str, run: str, tool: Tool, call: ToolCall) -> ToolResult:
@@ -344,7 +344,7 @@ class Sessions:
                 _log.warning("%s: the transcript cannot be written: %s", id, error)
         render_notes(details(context, id), Summary(), context.redact)
 
-    async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
+    async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
         if ending.pause == "message" and not self._followers[id] and unanswered(self._context, id) is not None:

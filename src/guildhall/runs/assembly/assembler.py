@@ -27,9 +27,16 @@ from guildhall.runs.assembly.assembled import (
     told_as_then,
 )
 from guildhall.runs.assembly.attachments import collect_for_person, permit
-from guildhall.runs.assembly.callees import NOBODY, declared, on_record, reached, tree_tools
+from guildhall.runs.assembly.callees import NO_MEMBER_TOOLS, declared, on_record, reached, tree_tools
 from guildhall.runs.assembly.mcp_servers import still_served
-from guildhall.runs.assembly.preflight import Supply, fitting, refuse, refuse_native, refuse_talking, refuse_unguarded
+from guildhall.runs.assembly.preflight import (
+    Preflight,
+    fitting,
+    refuse,
+    refuse_native,
+    refuse_talking,
+    refuse_unguarded,
+)
 from guildhall.runs.assembly.tool_set import (
     base_toolbox,
     bounds_of,
@@ -52,7 +59,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.runs.assembly.memory import RunMemory
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import RunRequest
     from guildhall.runs.record.entries import Assembly
     from guildhall.runtimes.model import Attachment
@@ -67,7 +74,7 @@ if TYPE_CHECKING:
 class Assembler:
     """Assembles runs for one hall."""
 
-    supply: Supply
+    preflight: Preflight
     find: Callable[[str, Frame], Worker]
     everyone: Callable[[Frame], Iterable[Listed]]
     active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
@@ -89,7 +96,7 @@ class Assembler:
         worker: Worker | None = None,
         caller: Assembled | None = None,
         attached: tuple[Attachment, ...] | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> Assembled:
         """Assemble a new run. `given`: toolboxes of the caller's process. `worker`: if it was found already.
 
@@ -101,9 +108,9 @@ class Assembler:
             raise UsageError("the input is empty", hint="Say what the worker is to do.")
         worker = worker or self.find(request.worker, frame)
         usable(worker, "name")
-        if seat is not None and seat.hear is not None:
+        if hooks is not None and hooks.next_message is not None:
             refuse_talking(worker)
-        settings = self.supply.settings(frame)
+        settings = self.preflight.settings(frame)
         try:
             choice = fitting(worker, _chosen(worker, frame, settings, request))
         except ModelUnusable:
@@ -111,7 +118,7 @@ class Assembler:
                 raise
             choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
         named, own = [toolbox.name for toolbox in given], choice.by == "worker"
-        refuse(self.supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
+        refuse(self.preflight.missing(worker, frame, given=named, script=own, thorough=False), worker.place)
         recipe = Recipe(
             run=run,
             worker=worker,
@@ -120,10 +127,10 @@ class Assembler:
             model=choice.model,
             mode=request.mode,
             bounds=bounds_of(worker, settings, request, called=caller is not None),
-            output_schema=await self.supply.output_schema(worker, frame),
+            output_schema=await self.preflight.output_schema(worker, frame),
             given=given,
-            above=seat.around if seat else caller.around(worker) if caller else frozenset(),
-            seat=seat,
+            above=hooks.other_capabilities if hooks else caller.around(worker) if caller else frozenset(),
+            hooks=hooks,
             called=caller is not None,
             activation=None if worker.activate else DEFAULT,
             context=context_of(request, self.project(frame)) if worker.activate else {},
@@ -138,10 +145,10 @@ class Assembler:
         return replace(await self._build(recipe), attachments=attached or ())
 
     async def revive(
-        self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, seat: Seat | None = None
+        self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, hooks: RunHooks | None = None
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
-        recipe = replace(recorded(frozen, frame, run=run, given=given), seat=seat)
+        recipe = replace(recorded(frozen, frame, run=run, given=given), hooks=hooks)
         built = await self._build(recipe)
         async with ended_if_not_used(built.servers):
             tools = told_as_then(built.tools, frozen.tools)
@@ -158,7 +165,7 @@ class Assembler:
             if then.path is None or then.scope == "workflow" or not then.path.exists():
                 return revived  # a workflow keeps to its record
             worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
-            worker = _in_seat(worker, seat)
+            worker = _adapt(worker, hooks)
             served = still_served(worker, then, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served)
             return tightened(revived, await self._build(today))
@@ -171,21 +178,21 @@ class Assembler:
         *,
         run: str,
         worker: Worker | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> tuple[Assembled, bool]:
         """Assemble a recorded run from the current worker, and return True if a recorded definition was used."""
         given = [as_recorded(name, tools) for name, tools in frozen.given.items()]
-        recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
+        recipe, gone = replace(recorded(frozen, frame, run=run, given=given), hooks=hooks), False
         try:
-            worker = worker or _in_seat(self.find(request.worker, frame), seat)
-            schema = await self.supply.output_schema(worker, frame)
+            worker = worker or _adapt(self.find(request.worker, frame), hooks)
+            schema = await self.preflight.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
         listed = {name: as_recorded(name, tools).tools for name, tools in frozen.servers.items()}
         then_worker = from_snapshot(frozen.worker)
         served = still_served(worker, then_worker, listed)
-        recipe = replace(recipe, served=served, outsiders=on_record(frozen, then_worker, worker))
+        recipe = replace(recipe, served=served, member_tools=on_record(frozen, then_worker, worker))
         recipe = recipe if worker.activate else replace(recipe, activation=DEFAULT)
         assembled = await self._build(recipe)
         assembled = replace(assembled, attachments=files_of(frozen))
@@ -207,9 +214,9 @@ class Assembler:
 
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        settings = self.supply.settings(frame)
-        surroundings = surroundings_of(worker, frame, self._view(worker, frame), settings, self.supply.environ)
-        recipe = replace(recipe, outsiders=recipe.outsiders or self.supply.outsiders(worker, frame))
+        settings = self.preflight.settings(frame)
+        surroundings = surroundings_of(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
+        recipe = replace(recipe, member_tools=recipe.member_tools or self.preflight.member_tools(worker, frame))
         servers = await self.serve(worker, frame, surroundings) if recipe.served is None else Servers()
         async with ended_if_not_used(servers):
             served = servers.tools if recipe.served is None else recipe.served
@@ -233,15 +240,15 @@ class Assembler:
             memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activated(worker, tools, memory, recipe.context)
         patience = settings.approvals.timeout
-        outsiders = recipe.outsiders or NOBODY
+        member_tools = recipe.member_tools or NO_MEMBER_TOOLS
         return Assembled(
             worker=worker,
             model=recipe.model,
             mode=recipe.mode,
-            system_prompt=_prompt(activation.prompt(worker.instructions), outsiders.prompt, memory),
+            system_prompt=_prompt(activation.prompt(worker.instructions), member_tools.prompt, memory),
             memory=memory,
             first_message=recipe.input,
-            tools=activation.chosen(tools, recipe.seat.tools if recipe.seat else ()),
+            tools=activation.chosen(tools, recipe.hooks.tools if recipe.hooks else ()),
             rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
             bounds=activation.bounds(recipe.bounds),
             activation=activation,
@@ -251,7 +258,7 @@ class Assembler:
             above=recipe.above,
             callees=callees,
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
-            outsiders=outsiders,
+            member_tools=member_tools,
             called=recipe.called,
             converses=recipe.converses,
         )
@@ -262,12 +269,14 @@ class Assembler:
         """All tools of the run, in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
         base = self.base_tools(worker, frame, recipe.part_of, run=recipe.run, model=recipe.model)
-        tree, seat = self.tree_tools(worker, frame), recipe.seat
-        system = (*seat.beside(base), *seat.tools, *seat.beside(tree)) if seat else (*base, *tree)
-        outsiders = recipe.outsiders or NOBODY
-        system += outsiders.tools
+        tree, hooks = self.tree_tools(worker, frame), recipe.hooks
+        system = (
+            (*hooks.filter_base_tools(base), *hooks.tools, *hooks.filter_base_tools(tree)) if hooks else (*base, *tree)
+        )
+        member_tools = recipe.member_tools or NO_MEMBER_TOOLS
+        system += member_tools.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
-        boxes = await self._toolboxes(worker, frame, surroundings, given, outsiders.toolboxes)
+        boxes = await self._toolboxes(worker, frame, surroundings, given, member_tools.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
         every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self.replace_tool, every))
@@ -284,7 +293,7 @@ class Assembler:
         """Return the tools that a worker has without declaring them, except those for calling workers."""
         if not worker.definition.base:
             return ()
-        limit = self.supply.settings(frame).memory.limit_tokens
+        limit = self.preflight.settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
         return (*base_toolbox().tools, *memory, *self.provided(worker, frame, run, context))
 
@@ -294,7 +303,7 @@ class Assembler:
         return tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return view_of(worker, worker.folders(frame), frame, self.supply.home, self.supply.locked())
+        return view_of(worker, worker.folders(frame), frame, self.preflight.home, self.preflight.locked())
 
     async def _toolboxes(
         self,
@@ -310,7 +319,7 @@ class Assembler:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
-                code = self.supply.toolbox(worker, name, frame, given)
+                code = self.preflight.toolbox(worker, name, frame, given)
                 found[name] = (await self.describe(code, surroundings)).tools
         return found
 
@@ -327,8 +336,8 @@ def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunReques
     return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, given_by=by)
 
 
-def _in_seat(worker: Worker, seat: Seat | None) -> Worker:
-    return seat.seated(worker) if seat and seat.seated else worker
+def _adapt(worker: Worker, hooks: RunHooks | None) -> Worker:
+    return hooks.adapt_worker(worker) if hooks and hooks.adapt_worker else worker
 
 
 def _prompt(instructions: str, *blocks: str) -> str:

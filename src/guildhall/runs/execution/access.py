@@ -16,7 +16,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 from guildhall.models.passthrough.connection import Line
 from guildhall.models.passthrough.session import Passing, Shown
 from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
-from guildhall.runtimes.model import Assignment, Entry, Guest
+from guildhall.runtimes.model import Assignment, Entry, ProgramHooks
 from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lobby:
+class ProgramAccess:
     """Lets the programs of one run in."""
 
     run: str
@@ -38,12 +38,12 @@ class Lobby:
     assignment: Assignment
     line: Line = field(default_factory=Line)  # to the provider; it is closed with the run
 
-    def admit(self, behind: Behind, guest: Guest) -> Entry:
+    def register(self, behind: Behind, hooks: ProgramHooks) -> Entry:
         servers = {name: tools for name, tools in self.servers.items() if tools}
-        if guest.result is not None and self.assignment.output_schema is not None:
+        if hooks.result is not None and self.assignment.output_schema is not None:
             servers[RESULT] = (_result_tool(self.assignment.output_schema),)
         names = {
-            guest.name_of(server, shown_at(server, tool.name)): tool.name
+            hooks.name_of(server, shown_at(server, tool.name)): tool.name
             for server, tools in servers.items()
             for tool in tools
         }
@@ -56,11 +56,11 @@ class Lobby:
             calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
             door.heard(call_of(key, part) for part in calls)
             results.heard(key, calls)
-            guest.heard(response)
+            hooks.heard(response)
 
         async def own(call: ToolCall) -> ToolResult:
-            assert guest.result is not None
-            return await guest.result(call.arguments or {})
+            assert hooks.result is not None
+            return await hooks.result(call.arguments or {})
 
         async def ask(
             key: str,
@@ -68,7 +68,7 @@ class Lobby:
             parameters: ModelRequestParameters,
             through: Through | None = None,
         ) -> ModelResponse:
-            if guest.over():  # it is about to be ended
+            if hooks.over():  # it is about to be ended
                 await asyncio.get_running_loop().create_future()
             return await behind.model(key, messages, parameters, through)
 

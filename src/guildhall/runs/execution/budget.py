@@ -58,17 +58,17 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Short:
+class InsufficientFunds:
     """A level that has not enough left for a call, and what the call takes at the least."""
 
     level: Budget
     needed: float
 
 
-class Purse:
+class RunBudget:
     """What the model calls of one run may still take, below that of the run that has called it."""
 
-    def __init__(self, run: str, bounds: Bounds, spent: Spent, above: Purse | None) -> None:
+    def __init__(self, run: str, bounds: Bounds, spent: Spent, above: RunBudget | None) -> None:
         """`spent` is what the run and all that it has called have spent; the levels above know of it already."""
         top = above.dollars if above else Budget(name="budget", owner=run, limit=bounds.budget, spent=spent.dollars)
         self.dollars = Budget(
@@ -86,18 +86,18 @@ class Purse:
 
     def reserve(
         self, key: str, sent: int, price: Callable[[int], float | None], *, floor: int, ceiling: int
-    ) -> tuple[float | None, int | None] | Short:
+    ) -> tuple[float | None, int | None] | InsufficientFunds:
         """Reserve a call with `sent` tokens, and return its dollars and the limit of its answer, if there is one."""
         most: int | None = None
         if (level := self.tokens.tightest()) is not None:
             most = min(int(level.left or 0) - sent, ceiling)
             if most < floor:
-                return Short(level=level, needed=sent + floor)
+                return InsufficientFunds(level=level, needed=sent + floor)
         cost = price(ceiling if most is None else most)
         if cost is not None and (level := self.dollars.tightest()) is not None:
             most = affordable(level.left or 0.0, price, ceiling if most is None else most)
             if most < floor:
-                return Short(level=level, needed=price(floor) or 0.0)
+                return InsufficientFunds(level=level, needed=price(floor) or 0.0)
             cost = price(most)
         tokens = sent + (ceiling if most is None else most)
         self._held[key] = (cost or 0.0, tokens)
@@ -105,7 +105,7 @@ class Purse:
         self.tokens.reserve(tokens)
         return cost, most
 
-    async def room(self, short: Short) -> bool:
+    async def room(self, short: InsufficientFunds) -> bool:
         """Whether there is room once others have given back what they hold: waits until one of them has."""
         level = short.level
         if level.limit is None or level.holders <= 0 or level.spent + short.needed > level.limit:

@@ -27,7 +27,7 @@ from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR, ModelCall
 from guildhall.runs import limits
 from guildhall.runs.asks import Asking, Asks
-from guildhall.runs.execution.budget import Purse, Short
+from guildhall.runs.execution.budget import InsufficientFunds, RunBudget
 from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.policy.rules import Verdict
-    from guildhall.runs.idle import Patience
+    from guildhall.runs.idle import IdleTracker
     from guildhall.runs.limits import LimitName
     from guildhall.store.engine import Store
     from guildhall.tools.gate import Approval, Doubt
@@ -84,16 +84,18 @@ class LiveLedger(Asking):
         store: Store,
         bus: EventBus,
         clock: Clock,
-        patience: Patience,
+        idle_tracker: IdleTracker,
         interactive: bool,
-        seated: bool = False,
+        is_hooked: bool = False,
         below: Iterable[Journal] = (),
         above: LiveLedger | None = None,
     ) -> None:
         """`below`: journals of the called runs. A `seated` run gets more by resuming the run at the top."""
-        super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, patience=patience)
+        super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, idle_tracker=idle_tracker)
         self.bounds: Bounds = limits.in_force(journal)
-        self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
+        self.run_budget = RunBudget(
+            self.run, self.bounds, limits.Spent.by([journal, *below]), above.run_budget if above else None
+        )
         self._lost = limits.Spent.in_vain([journal, *below])
         self._above = above
         self._denied: set[LimitName] = set()  # those for which the answer was no, in this stretch
@@ -102,7 +104,7 @@ class LiveLedger(Asking):
         self._worker = worker
         self._identity = identity
         self._interactive = interactive
-        self._resumed_by = self.run if above is None else root if seated else None
+        self._resumed_by = self.run if above is None else root if is_hooked else None
 
     # the model door
 
@@ -130,17 +132,17 @@ class LiveLedger(Asking):
         while (most := self.bounds.max_turns) is not None and self._turns() >= most:
             await self.limit("max_turns")
         while True:
-            held = self.purse.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
-            if not isinstance(held, Short):
+            held = self.run_budget.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
+            if not isinstance(held, InsufficientFunds):
                 return held
-            if not await self.purse.room(held):
+            if not await self.run_budget.room(held):
                 name = cast("LimitName", held.level.name)
                 needed = held.level.spent + held.needed
-                await self.owner(held.level.owner).limit(name, needed, waiting=self.patience)
+                await self.owner(held.level.owner).limit(name, needed, waiting=self.idle_tracker)
 
     def _turns(self) -> int:
         """Those that were made and those under way: a program may ask for several side by side."""
-        return self.journal.turns() + self.purse.calls
+        return self.journal.turns() + self.run_budget.calls
 
     def owner(self, run: str) -> LiveLedger:
         """The ledger of the run above, or of this one, whose limit it is."""
@@ -153,7 +155,7 @@ class LiveLedger(Asking):
             answers=self.journal.answers(),  # those that the message follows, so that a replay knows them again
             attempt=call.attempt,
             reserved_usd=call.reserved_usd,
-            reserved_tokens=self.purse.held(call.key),
+            reserved_tokens=self.run_budget.held(call.key),
             max_tokens=call.max_tokens,
         )
         await self.journal.append(asked, key=call.key)
@@ -163,7 +165,7 @@ class LiveLedger(Asking):
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
-        self.purse.settle(call.key, cost or 0.0, 0)
+        self.run_budget.settle(call.key, cost or 0.0, 0)
         failure = ModelCallFailed(
             code=error.code,
             message=error.message,
@@ -195,7 +197,7 @@ class LiveLedger(Asking):
             await self.journal.append(
                 answer, key=call.key, also=lambda connection: records.change_run(connection, self.run, **asdict(total))
             )
-        self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
+        self.run_budget.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
         self.publish(TurnEndData, {"turn": total.turns, **usage, "cost_usd": cost})
 
     def on_text(self, text: str) -> None:
@@ -232,15 +234,15 @@ class LiveLedger(Asking):
         """The error that ends the run at one of its limits."""
         return limits.reached(name, self.bounds, self.run, needed, lost=self._lost, resumed_by=self._resumed_by)
 
-    async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: Patience | None = None) -> None:
+    async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: IdleTracker | None = None) -> None:
         """Ask for more at a limit, or raise LimitReached. `waiting`: of the run below that reached the limit."""
-        patience = waiting or self.patience
+        idle_tracker = waiting or self.idle_tracker
         value = getattr(self.bounds, name)
-        with patience.waiting():
+        with idle_tracker.waiting():
             await self._asking.acquire()
         try:
             if getattr(self.bounds, name) == value:  # it was not raised while another call of the tree was asking
-                await self._ask_for_more(name, value, needed, patience)
+                await self._ask_for_more(name, value, needed, idle_tracker)
         finally:
             self._asking.release()
 
@@ -250,22 +252,23 @@ class LiveLedger(Asking):
         ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, name, mark))
         return ask is not None and ask.status == "answered"
 
-    async def _ask_for_more(self, name: LimitName, value: float, needed: float, patience: Patience) -> None:
+    async def _ask_for_more(self, name: LimitName, value: float, needed: float, idle_tracker: IdleTracker) -> None:
         error = self.limit_reached(name, needed)
         asked = self._interactive or name == "budget" or self._has_answer(name, value)
         if name in self._denied or not asked:
             raise error
+        spent = self.run_budget.dollars.spent
         ask = await self._ask(
             "limit",
             name,
             [name, value],
             Question(
                 title=f"{self._worker} has reached its limit of {limits.in_words(name, value)} ({name})",
-                body=f"{error.message}.\nSpent so far: {self.purse.dollars.spent:.4f} USD. 'yes' allows as much again.",
+                body=f"{error.message}.\nSpent so far: {spent:.4f} USD. 'yes' allows as much again.",
                 choices=("yes", "no", AMOUNT),
             ),
             lambda ask: LimitAsked(limit=name, value=value, ask=ask),
-            patience=patience,
+            idle_tracker=idle_tracker,
         )
         choice = ask.answer.choice if ask.answer else "no"
         more = value if choice == "yes" else amount_of(choice) or 0
@@ -276,7 +279,7 @@ class LiveLedger(Asking):
             self._denied.add(name)
             raise error
         self.bounds = replace(self.bounds, **granted)
-        self.purse.allow(self.run, self.bounds)
+        self.run_budget.allow(self.run, self.bounds)
 
     # the tool door
 

@@ -142,7 +142,7 @@ class _CompactorRun:
             mode="strict",
         )
         frame = replace(self._request.frame, caller=HALL, interactive=False)
-        run = await self._runs.to_its_end(request, frame, self._set_run)
+        run = await self._runs.run_to_end(request, frame, self._set_run)
         if run.status != "completed":
             reason = (run.error["message"] if run.error else run.reason) or "no reason given"
             raise RuntimeFailed(f"{run.id} {run.status}: {reason}")

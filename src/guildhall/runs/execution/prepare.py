@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.purpose import Purpose
     from guildhall.runs.record.history import History
     from guildhall.runtimes.model import Attachment
@@ -65,7 +65,7 @@ class Prepared:
     below: tuple[Journal, ...] = ()  # of the runs that it has called before
     seconds_before: float = 0.0
     resumed: bool = False
-    seat: Seat | None = None
+    hooks: RunHooks | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Preparation:
         caller: Prepared | None = None,
         call: str | None = None,
         attached: tuple[Attachment, ...] | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> Prepared:
         """Create a run that can be launched. `given`: toolboxes of the caller's process. `worker`: if found already.
 
@@ -106,10 +106,10 @@ class Preparation:
             worker=worker,
             caller=caller.assembled if caller else None,
             attached=attached,
-            seat=seat,
+            hooks=hooks,
         )
         async with ended_if_not_used(assembled.servers):
-            prepared = await self._put_on_record(run, request, assembled, frame, caller, call, seat)
+            prepared = await self._put_on_record(run, request, assembled, frame, caller, call, hooks)
         return replace(prepared, given=tuple(given))
 
     async def _put_on_record(
@@ -120,7 +120,7 @@ class Preparation:
         frame: Frame,
         caller: Prepared | None,
         call: str | None,
-        seat: Seat | None,
+        hooks: RunHooks | None,
     ) -> Prepared:
         """A run that is assembled, with its model and its first entry."""
         root = caller.root if caller else run
@@ -153,8 +153,8 @@ class Preparation:
             ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
             records.add_run(connection, **row, ordinal=ordinal)
             records.add_entry(connection, first)
-            if seat is not None:
-                seat.began(connection, run)
+            if hooks is not None:
+                hooks.record_start(connection, run)
             return ordinal
 
         return Prepared(
@@ -168,10 +168,10 @@ class Preparation:
             override_model=request.override_model,
             purpose=request.purpose,
             limited=limited or assembled.bounds.max_budget_usd is not None,
-            seat=seat,
+            hooks=hooks,
         )
 
-    async def prepare_again(
+    async def prepare_resume(
         self,
         run_id: str,
         frame: Frame,
@@ -179,20 +179,20 @@ class Preparation:
         grant: Grant | None = None,
         *,
         caller: Prepared | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> Prepared:
         """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
         run = self.history.get(run_id)
         self._refuse_resuming(run, caller)
         journal = self.history.journal(run_id)
-        if seat is None or seat.hear is None:
+        if hooks is None or hooks.next_message is None:
             journal.check_no_conversation("goes on where it is held", hint=f"guild show {run_id}")
         frame = frame_then(run.frame, frame)
-        assembled = await self.assembler.revive(journal.assembly, frame, given, run=run_id, seat=seat)
+        assembled = await self.assembler.revive(journal.assembly, frame, given, run=run_id, hooks=hooks)
         async with ended_if_not_used(assembled.servers):
             refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
             prepared = await self._take_up(run, journal, assembled, frame, grant, caller)
-        return replace(prepared, given=tuple(given), seat=seat)
+        return replace(prepared, given=tuple(given), hooks=hooks)
 
     async def _take_up(
         self,

@@ -21,13 +21,13 @@ from guildhall.models.door import ModelDoor
 from guildhall.runs.assembly.attachments import hand_on
 from guildhall.runs.assembly.callees import CREATE
 from guildhall.runs.execution import delegation
-from guildhall.runs.execution.access import Lobby
+from guildhall.runs.execution.access import ProgramAccess
 from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.execution.prepare import Preparation, Prepared, belongs, refuse_over
 from guildhall.runs.execution.segment import Execution
 from guildhall.runs.execution.tokens import RunDoor, Tokens, servers_of
-from guildhall.runs.idle import Patience
+from guildhall.runs.idle import IdleTracker
 from guildhall.runs.model import ENDED, ParkCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from guildhall.runs.asks import Asks
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.prepare import SourceOf
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.record.history import History
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
     """Return the data of the event that a run has started. `parent`: the run that called it."""
     assembled, source = prepared.assembled, prepared.source
-    plan = prepared.seat.plan if prepared.seat else None
+    plan = prepared.hooks.plan_line if prepared.hooks else None
     if plan is None:
         plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None).line()
     return RunStartedData(
@@ -116,7 +116,7 @@ class Runs:
             self.store, self.clock, self.boot, self.history, self.assembler, self.source_of, self.alive
         )
         self.prepare = preparation.prepare
-        self.prepare_again = preparation.prepare_again
+        self.prepare_resume = preparation.prepare_resume
 
     def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
         """Begins to execute; what happens is told as events. `runtime` executes it, where it has one of its own."""
@@ -125,12 +125,12 @@ class Runs:
 
     def _enliven(self, prepared: Prepared, above: Live | None, runtime: Runtime | None = None) -> Live:
         """Puts together what a run is executed with."""
-        assembled, seat = prepared.assembled, prepared.seat
-        makes_wait = above.ledger.patience if above and seat is None else None
-        people = above.ledger.patience.people if above else int(prepared.frame.interactive)
+        assembled, hooks = prepared.assembled, prepared.hooks
+        makes_wait = above.ledger.idle_tracker if above and hooks is None else None
+        clients = above.ledger.idle_tracker.clients if above else int(prepared.frame.interactive)
         if not ROWS[assembled.worker.definition.runtime].routed:
-            people += 1  # it is not put away while it waits: it could not be walked through its record again
-        patience = Patience(self.clock, hold=people, parent=makes_wait)
+            clients += 1  # it is not put away while it waits: it could not be walked through its record again
+        idle_tracker = IdleTracker(self.clock, clients=clients, parent=makes_wait)
         ledger = LiveLedger(
             worker=assembled.worker.name,
             identity=assembled.worker.identity,
@@ -140,14 +140,14 @@ class Runs:
             store=self.store,
             bus=self.bus,
             clock=self.clock,
-            patience=patience,
+            idle_tracker=idle_tracker,
             interactive=prepared.frame.interactive,
-            seated=seat is not None and above is not None,
+            is_hooked=hooks is not None and above is not None,
             below=prepared.below,
             above=above and above.ledger,
         )
 
-        of_seat = {tool.name: seat.execute(prepared.run) for tool in seat.tools} if seat else {}
+        of_seat = {tool.name: hooks.executor(prepared.run) for tool in hooks.tools} if hooks else {}
 
         async def by_run(tool: Tool, call: ToolCall) -> ToolResult:
             if tool.name in of_seat:
@@ -155,21 +155,28 @@ class Runs:
             return await (self._create_worker if tool.name == CREATE else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
-        servers = servers_of(assembled, seat)
-        lobby = Lobby(run=prepared.run, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
+        servers = servers_of(assembled, hooks)
+        program_access = ProgramAccess(
+            run=prepared.run, tokens=self.tokens, servers=servers, assignment=assembled.assignment
+        )
         execution = Execution(
             ledger=ledger,
             runtime=runtime or self._runtime(prepared),
             gate=Gate(
-                assembled.tools, assembled.rules, assembled.mode, ledger, executor, closed=seat.closed if seat else None
+                assembled.tools,
+                assembled.rules,
+                assembled.mode,
+                ledger,
+                executor,
+                closed=hooks.block_reason if hooks else None,
             ),
             model_door=ModelDoor(
                 prepared.source, ledger, self.clock, worker=assembled.worker.name, ordinal=prepared.ordinal
             ),
-            lobby=lobby,
+            program_access=program_access,
             seconds_before=prepared.seconds_before,
-            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), lobby.line.close()),
-            seat=seat,
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), program_access.line.close()),
+            hooks=hooks,
         )
         live = Live(
             prepared=prepared,
@@ -236,8 +243,8 @@ class Runs:
             self._gone(live)
         return self.history.get(live.prepared.run)
 
-    async def take_seat(
-        self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat, place: Path | None = None
+    async def run_child(
+        self, above: str, key: str, request: RunRequest, *, worker: Worker, hooks: RunHooks, place: Path | None = None
     ) -> Run:
         """Run a worker with hooks below a live run, until it ends or stops. `place`: its folder, if another."""
         caller = self._alive[above]
@@ -246,21 +253,21 @@ class Runs:
             frame = replace(frame, cwd=place, root=project_root(place))
         async with caller.calling:
             prepared = await self.prepare(
-                request, frame, caller.prepared.given, worker=worker, caller=caller.prepared, call=key, seat=seat
+                request, frame, caller.prepared.given, worker=worker, caller=caller.prepared, call=key, hooks=hooks
             )
             live = self._enliven(prepared, caller)
         return await self._carry_out(caller, live)
 
-    async def sit_down_again(self, above: str, run: str, seat: Seat, grant: Grant | None = None) -> Run:
+    async def resume_child(self, above: str, run: str, hooks: RunHooks, grant: Grant | None = None) -> Run:
         """The same for one that was there before and has stopped, with more to use up if more is granted."""
         caller = self._alive[above]
         async with caller.calling:
-            live = self._enliven(await self._again(caller, self.history.get(run), seat, grant), caller)
+            live = self._enliven(await self._again(caller, self.history.get(run), hooks, grant), caller)
         return await self._carry_out(caller, live)
 
     def attended(self, run: str) -> bool:
         """Whether somebody sits at a terminal for a live run."""
-        return self._alive[run].ledger.patience.people > 0
+        return self._alive[run].ledger.idle_tracker.clients > 0
 
     def prepared(self, run: str) -> Prepared:
         """What a live run was launched with."""
@@ -270,9 +277,11 @@ class Runs:
         """Where what happens in a live run is put on record and told."""
         return self._alive[run].ledger
 
-    async def _again(self, caller: Live, run: Run, seat: Seat | None = None, grant: Grant | None = None) -> Prepared:
-        return await self.prepare_again(
-            run.id, caller.prepared.frame, caller.prepared.given, grant, caller=caller.prepared, seat=seat
+    async def _again(
+        self, caller: Live, run: Run, hooks: RunHooks | None = None, grant: Grant | None = None
+    ) -> Prepared:
+        return await self.prepare_resume(
+            run.id, caller.prepared.frame, caller.prepared.given, grant, caller=caller.prepared, hooks=hooks
         )
 
     async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:
@@ -304,7 +313,7 @@ class Runs:
     async def _create_worker(self, caller: Live, call: ToolCall) -> ToolResult:
         """A worker that another one writes."""
         prepared = caller.prepared
-        settings = self.assembler.supply.settings(prepared.frame)
+        settings = self.assembler.preflight.settings(prepared.frame)
         near = prepared.assembled.worker.frame(prepared.frame)
 
         def planned(worker: Worker) -> str:
@@ -323,7 +332,7 @@ class Runs:
         """What opens the tool door of a live run from outside."""
         return self._alive[run].token
 
-    async def to_its_end(self, request: RunRequest, frame: Frame, began: Callable[[str], None]) -> Run:
+    async def run_to_end(self, request: RunRequest, frame: Frame, began: Callable[[str], None]) -> Run:
         """A run that nobody follows, once it has stopped. Cut off, it is cancelled: nobody is to go on with it."""
         prepared = await self.prepare(request, frame)
         began(prepared.run)
@@ -349,7 +358,7 @@ class Runs:
         if task is not None and not (self._alive[run].execution.is_open and self.history.get(run).status == "running"):
             await asyncio.wait({task})
 
-    async def park_all(self, cause: ParkCause = "user") -> None:
+    async def pause_all(self, cause: ParkCause = "user") -> None:
         await asyncio.gather(*(self.park(run, cause) for run in list(self._tasks)))
 
     @property
@@ -357,11 +366,11 @@ class Runs:
         """How many live that no other one has called."""
         return len(self._tasks)
 
-    def hold(self, run: str, more: int) -> None:
+    def add_clients(self, run: str, count: int) -> None:
         """So many people more, or less, sit at a terminal for a live run and those below it."""
         for live in self._alive.values():
             if live.prepared.root == run:
-                live.ledger.patience.hold(more)
+                live.ledger.idle_tracker.add_clients(count)
 
     def began(self, run: str) -> Event | None:
         """Return the event that the run has started, for a client that follows it later, or None if it is not alive."""

@@ -30,7 +30,7 @@ from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.text import check_text
 from guildhall.models.door import OUTPUT_CEILING, ModelDoor
 from guildhall.runs import limits
-from guildhall.runs.model import ParkCause, Stretch
+from guildhall.runs.model import ParkCause, SegmentEnd
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     Crashed,
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import Through
-    from guildhall.runs.execution.access import Lobby
+    from guildhall.runs.execution.access import ProgramAccess
     from guildhall.runs.execution.ledger import LiveLedger
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.record import entries
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry, Guest, Outcome, Runtime
+    from guildhall.runtimes.model import Entry, Outcome, ProgramHooks, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
@@ -79,9 +79,9 @@ RESUME_HINTS: Mapping[type[GuildError], str] = {
 class Stops(Exception):
     """Raised by a runtime that stops for now, or ends, in a way of its own."""
 
-    def __init__(self, stretch: Stretch) -> None:
-        super().__init__(stretch.status)
-        self.stretch = stretch
+    def __init__(self, end: SegmentEnd) -> None:
+        super().__init__(end.status)
+        self.end = end
 
 
 class Execution:
@@ -94,21 +94,21 @@ class Execution:
         runtime: Runtime,
         gate: Gate,
         model_door: ModelDoor,
-        lobby: Lobby,
+        program_access: ProgramAccess,
         seconds_before: float,
         clean_up: Callable[[], Awaitable[object]],
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> None:
         self._ledger = ledger
         self._runtime = runtime
         self._gate = gate
         self._model_door = model_door
-        self._lobby = lobby
-        self._patience = ledger.patience
+        self._program_access = program_access
+        self._idle_tracker = ledger.idle_tracker
         self._clock = ledger.clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
-        self._seat = seat
+        self._hooks = hooks
         self._began = self._clock.monotonic()
         self._parked = asyncio.Event()
         self._park_cause: ParkCause = "user"
@@ -133,12 +133,12 @@ class Execution:
         through: Through | None = None,
     ) -> ModelResponse:
         await self.only_while_open()
-        with self._patience.call():
+        with self._idle_tracker.call():
             return await self._model_door.ask(key, messages, parameters, through)
 
     async def tool(self, call: ToolCall) -> ToolResult:
         await self.only_while_open()
-        with self._patience.call():
+        with self._idle_tracker.call():
             task = asyncio.create_task(self._gate.call(call))
             self._under_way.add(task)
             try:
@@ -152,11 +152,11 @@ class Execution:
         if (words := self._ledger.heard(key)) is not None:
             return words
         number = self._ledger.journal.message_number(key)
-        hear = self._seat.hear if self._seat else None
-        if hear is None:
+        next_message = self._hooks.next_message if self._hooks else None
+        if next_message is None:
             raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
-        with self._patience.call():
-            words = check_text("message", await self._heard(asyncio.ensure_future(hear(number)), number))
+        with self._idle_tracker.call():
+            words = check_text("message", await self._heard(asyncio.ensure_future(next_message(number)), number))
             await self.only_while_open()
             await self._ledger.hears(number, words)
         return words
@@ -169,14 +169,14 @@ class Execution:
                 return hearing.result()
             await self._ledger.listens(number)
             self._listening = True
-            with self._patience.waiting():
+            with self._idle_tracker.waiting():
                 return await hearing
         finally:
             self._listening = False
             hearing.cancel()
 
-    def admit(self, guest: Guest) -> Entry:
-        return self._lobby.admit(self, guest)
+    def register(self, program: ProgramHooks) -> Entry:
+        return self._program_access.register(self, program)
 
     async def only_while_open(self) -> None:
         """Block a new call of a parked run for good, and of a run out of time until the user grants more."""
@@ -201,7 +201,7 @@ class Execution:
         return self._ledger.asked_another(key, messages)
 
     def expects(self, calls: int) -> None:
-        self._patience.expect(calls)
+        self._idle_tracker.expect_calls(calls)
 
     def upstream(self, api: str) -> Upstream | None:
         return self._model_door.upstream(api)
@@ -220,7 +220,7 @@ class Execution:
         for called in self._called:
             called.park(cause)
 
-    async def carry_out(self, called: Execution) -> Stretch:
+    async def carry_out(self, called: Execution) -> SegmentEnd:
         """Executes a run that this one has called. It is parked with this one, and cut off with it."""
         self._called.add(called)
         called._caller = self
@@ -231,11 +231,11 @@ class Execution:
         finally:
             self._called.discard(called)
 
-    async def run(self) -> Stretch:
+    async def run(self) -> SegmentEnd:
         """Executes until something ends the stretch, and puts the end on record."""
         body = asyncio.create_task(self._execute())
         watchers: dict[asyncio.Task[Any], str] = {
-            asyncio.create_task(self._patience.stuck.wait()): "stuck",
+            asyncio.create_task(self._idle_tracker.idle.wait()): "stuck",
             asyncio.create_task(self._parked.wait()): "parked",
             asyncio.create_task(self._time_over()): "late",
             asyncio.create_task(self._broken.wait()): "broken",
@@ -244,12 +244,12 @@ class Execution:
             first = await self._first(body, watchers)
             if first == "parked":
                 await self._let_calls_finish()
-            stretch = self._judge(body, first)
+            end = self._judge(body, first)
         except asyncio.CancelledError:  # of a run that waits the answer is still awaited
-            cut_off = self._waiting if self._patience.only_waits else Stretch.parked("interrupted")
+            cut_off = self._waiting if self._idle_tracker.is_waiting else SegmentEnd.parked("interrupted")
             await self._end(cut_off, body, *watchers)
             raise
-        return await self._end(stretch, body, *watchers)
+        return await self._end(end, body, *watchers)
 
     async def _first(self, body: asyncio.Task[Any], watchers: dict[asyncio.Task[Any], str]) -> str | None:
         """What ends the stretch; None: the run itself."""
@@ -258,17 +258,17 @@ class Execution:
             if body in done:
                 return None
             first = watchers[found := next(iter(done))]
-            if first != "stuck" or self._patience.only_waits:
+            if first != "stuck" or self._idle_tracker.is_waiting:
                 return first
             del watchers[found]  # what it waited for came in that very moment
-            self._patience.stuck.clear()
-            watchers[asyncio.create_task(self._patience.stuck.wait())] = first
+            self._idle_tracker.idle.clear()
+            watchers[asyncio.create_task(self._idle_tracker.idle.wait())] = first
 
     async def _execute(self) -> Outcome:
         """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
         for crash in range(1, _CRASHES + 1):
             try:
-                return await self._runtime.execute(self._lobby.assignment, self)
+                return await self._runtime.execute(self._program_access.assignment, self)
             except RuntimeCrashed as error:
                 if crash == _CRASHES:
                     raise
@@ -278,36 +278,36 @@ class Execution:
                 self._ledger.publish(ErrorData, again)
         raise AssertionError
 
-    async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
+    async def _end(self, end: SegmentEnd, *tasks: asyncio.Task[Any]) -> SegmentEnd:
         self._ending = True
         try:
             await self._stop(*tasks)
-            judged = stretch
-            if self._seat is not None and self._seat.judge is not None:
-                judged = await self._seat.judge(self._ledger.run, stretch)
-            await self._record(judged, None if judged == stretch else stretch)
+            judged = end
+            if self._hooks is not None and self._hooks.judge is not None:
+                judged = await self._hooks.judge(self._ledger.run, end)
+            await self._record(judged, None if judged == end else end)
             return judged
         finally:
             self.stopped.set()
 
     @property
-    def _waiting(self) -> Stretch:
-        return Stretch.waiting("message" if self._listening else "ask")
+    def _waiting(self) -> SegmentEnd:
+        return SegmentEnd.waiting("message" if self._listening else "ask")
 
-    def _judge(self, body: asyncio.Task[Any], first: str | None) -> Stretch:
+    def _judge(self, body: asyncio.Task[Any], first: str | None) -> SegmentEnd:
         if first == "stuck":
             return self._waiting
         if first == "parked" and self._park_cause == "shutdown" and self._listening:
             return self._waiting  # there is nothing for it to go on with by itself
         if first == "parked":
-            return Stretch.parked(self._park_cause)
+            return SegmentEnd.parked(self._park_cause)
         if first == "late":
             return _failed(self._ledger.limit_reached("timeout"))
         error = self._error if first == "broken" else body.exception()
         if error is None:
-            return Stretch(status="completed", output=body.result().output)
+            return SegmentEnd(status="completed", output=body.result().output)
         if isinstance(error, Stops):
-            return error.stretch
+            return error.end
         if isinstance(error, GuildError):
             return _failed(error, RESUME_HINTS.get(type(error), "").format(root=self._ledger.root))
         return _failed(
@@ -331,7 +331,7 @@ class Execution:
         await asyncio.get_running_loop().create_future()
 
     def _running_seconds(self) -> float:
-        return self._clock.monotonic() - self._began - self._patience.idle_seconds()
+        return self._clock.monotonic() - self._began - self._idle_tracker.idle_seconds()
 
     async def _let_calls_finish(self) -> None:
         if self._under_way:
@@ -346,20 +346,20 @@ class Execution:
         for task in running:
             with suppress(asyncio.CancelledError, Exception):
                 await task
-        self._ledger.purse.let_go()
+        self._ledger.run_budget.let_go()
         await self._clean_up()
 
-    async def _record(self, stretch: Stretch, unjudged: Stretch | None = None) -> None:
+    async def _record(self, end: SegmentEnd, unjudged: SegmentEnd | None = None) -> None:
         """Puts the end on record; `unjudged` is what it would have been in no seat, where that is something else."""
-        ended = stretch.status in {"completed", "failed"}
+        ended = end.status in {"completed", "failed"}
         seconds = self._seconds_before + self._running_seconds()
         now = stamp(self._clock.now())
         columns: dict[str, Any] = {
-            "status": stretch.status,
-            "pause": stretch.pause,
-            "reason": stretch.reason,
-            "error": stretch.error,
-            "output": stretch.output,
+            "status": end.status,
+            "pause": end.pause,
+            "reason": end.reason,
+            "error": end.error,
+            "output": end.output,
             "running_seconds": seconds,
             "ended_at": now if ended else None,
             "owner": None,
@@ -370,33 +370,33 @@ class Execution:
             records.park_below(connection, self._ledger.run)
             if ended:
                 records.withdraw_asks(connection, self._ledger.run, now, questions=False)
-            if self._seat is not None:
-                self._seat.ended(connection, self._ledger.run, stretch)
+            if self._hooks is not None:
+                self._hooks.record_stop(connection, self._ledger.run, end)
 
-        await self._ledger.journal.append(_stop(stretch, unjudged), also=also)
-        if self._seat is not None and self._seat.settled is not None:
-            await self._seat.settled(self._ledger.run, stretch)
-        if stretch.error is not None:
-            self._ledger.publish(ErrorData, {**stretch.error})
-        self._ledger.publish(RunEndedData, {"status": stretch.status, "reason": stretch.reason})
+        await self._ledger.journal.append(_stop(end, unjudged), also=also)
+        if self._hooks is not None and self._hooks.on_stopped is not None:
+            await self._hooks.on_stopped(self._ledger.run, end)
+        if end.error is not None:
+            self._ledger.publish(ErrorData, {**end.error})
+        self._ledger.publish(RunEndedData, {"status": end.status, "reason": end.reason})
 
 
-def _stop(stretch: Stretch, unjudged: Stretch | None) -> Payload:
+def _stop(end: SegmentEnd, unjudged: SegmentEnd | None) -> Payload:
     """Return the journal entry of the end of a run segment."""
-    status, reason = stretch.status, stretch.reason
+    status, reason = end.status, end.reason
     by_itself = None if unjudged is None else Unjudged.of(unjudged)
     if status in {"completed", "failed"}:
-        return Ended(status=status, reason=reason, error=stretch.error, output=stretch.output, unjudged=by_itself)
-    return Paused(status=status, reason=reason, pause=stretch.pause, unjudged=by_itself)
+        return Ended(status=status, reason=reason, error=end.error, output=end.output, unjudged=by_itself)
+    return Paused(status=status, reason=reason, pause=end.pause, unjudged=by_itself)
 
 
-def _failed(error: GuildError, hint: str = "") -> Stretch:
+def _failed(error: GuildError, hint: str = "") -> SegmentEnd:
     """Return the end of a run that failed. `hint` follows the hint of the error itself."""
     reason = "limit" if isinstance(error, LimitReached) else error.code
     data = error.as_dict()
     if hint:
         data["hint"] = f"{error.hint} {hint}" if error.hint else hint
-    return Stretch(status="failed", reason=reason, error=data)
+    return SegmentEnd(status="failed", reason=reason, error=data)
 
 
 CUT_OFF = "[The person interrupted here.]"

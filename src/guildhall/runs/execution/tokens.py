@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.session import Ask as AskModel
     from guildhall.models.passthrough.session import Passing
     from guildhall.runs.assembly.assembled import Assembled
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
 
 
 TOOLS = "tools"
@@ -141,13 +141,13 @@ class Tokens:
         return door if door is not None and door.behind.is_open else None
 
 
-def servers_of(assembled: Assembled, seat: Seat | None) -> dict[str, tuple[Tool, ...]]:
+def servers_of(assembled: Assembled, hooks: RunHooks | None) -> dict[str, tuple[Tool, ...]]:
     """A run's tools by server: those of its seat, those that dispatch to members, each on its own, and all others."""
-    dispatch = assembled.outsiders.dispatch
+    dispatch = assembled.member_tools.dispatch
     theirs = {tool.name: name for name, tools in dispatch.items() for tool in tools}
-    if seat is not None:
-        theirs |= {tool.name: seat.server for tool in seat.tools if tool.name not in theirs}
-    names = (TOOLS, *((seat.server,) if seat and seat.tools else ()), *dispatch)
+    if hooks is not None:
+        theirs |= {tool.name: hooks.server for tool in hooks.tools if tool.name not in theirs}
+    names = (TOOLS, *((hooks.server,) if hooks and hooks.tools else ()), *dispatch)
     tools = [tool for tool in assembled.tools if not tool.native]
     return {name: tuple(tool for tool in tools if theirs.get(tool.name, TOOLS) == name) for name in names}
 

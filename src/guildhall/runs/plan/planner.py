@@ -16,7 +16,7 @@ from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.policy.rules import Action, Mode, Risk, Rule, judge, judge_risk, rules_against_risk
 from guildhall.runs.assembly.callees import CREATE, Reached, declared, keeps_budget, reached
 from guildhall.runs.assembly.preflight import (
-    Supply,
+    Preflight,
     fitting,
     refuse_unguarded,
     schema_of_model,
@@ -289,8 +289,8 @@ class Planner:
     priced: Callable[[str, Frame], bool | None]
 
     @property
-    def supply(self) -> Supply:
-        return self.assembler.supply
+    def preflight(self) -> Preflight:
+        return self.assembler.preflight
 
     async def plan(
         self, worker: Worker, frame: Frame, request: RunRequest | None = None, *, seat: PlannedSeat | None = None
@@ -318,10 +318,10 @@ class Planner:
 
     def _known(self, frame: Frame, facts: Callable[[Worker], Facts]) -> Known:
         return Known(
-            home=self.supply.home,
-            locked=tuple(self.supply.locked()),
-            environ=self.supply.environ,
-            settings=self.supply.settings(frame),
+            home=self.preflight.home,
+            locked=tuple(self.preflight.locked()),
+            environ=self.preflight.environ,
+            settings=self.preflight.settings(frame),
             find=lambda name: self.assembler.find(name, frame),
             active=lambda: self.assembler.active(frame),
             facts=facts,
@@ -330,14 +330,14 @@ class Planner:
 
     def _read(self, worker: Worker, frame: Frame, context: str) -> Facts:
         """What can be read: nothing of the worker's code is run."""
-        trust = self.supply.trust()
-        found, _ = self.supply.code_of(worker, frame)
+        trust = self.preflight.trust()
+        found, _ = self.preflight.code_of(worker, frame)
         code = tuple(
             Executes(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
             for one in found
         )
-        lacking = self.supply.lacking(worker, frame)
-        outside = self.supply.outsiders(worker, frame)
+        missing = self.preflight.missing(worker, frame)
+        outside = self.preflight.member_tools(worker, frame)
         return Facts(
             system=(
                 *self.assembler.base_tools(worker, frame, context, run="", model=""),
@@ -347,16 +347,16 @@ class Planner:
             toolboxes={name: (expected_of_member(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
-            schema=self.supply.schema_in_file(worker, frame),
-            problems=tuple(PlanProblem("missing", one.message) for one in lacking if not isinstance(one, NotTrusted)),
+            schema=self.preflight.schema_in_file(worker, frame),
+            problems=tuple(PlanProblem("missing", one.message) for one in missing if not isinstance(one, NotTrusted)),
         )
 
     async def _learned(self, worker: Worker, frame: Frame, context: str, boxes: dict[Path, Sequence[Tool]]) -> Facts:
         """What can be read, and what code that may run says about itself. `boxes` has what is known already."""
-        facts, trust = self._read(worker, frame, context), self.supply.trust()
+        facts, trust = self._read(worker, frame, context), self.preflight.trust()
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
-        for code in self.supply.code_of(worker, frame)[0]:
+        for code in self.preflight.code_of(worker, frame)[0]:
             if code.kind in ("server", "member", "activation") or not trust.holds(code):
                 continue  # nothing is started for a plan
             try:
@@ -376,6 +376,6 @@ class Planner:
     ) -> Sequence[Tool]:
         place = code.folder or code.files[0].path
         if place not in boxes:
-            nothing = Surroundings(view=view_of(worker, (), frame, self.supply.home))
+            nothing = Surroundings(view=view_of(worker, (), frame, self.preflight.home))
             boxes[place] = (await self.assembler.describe(code, nothing)).tools
         return boxes[place]

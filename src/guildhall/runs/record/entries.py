@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.policy.rules import Mode
-    from guildhall.runs.model import PauseCause, RunStatus, Stretch
+    from guildhall.runs.model import PauseCause, RunStatus, SegmentEnd
 
 
 class Tokens(TypedDict):
@@ -260,8 +260,8 @@ class Unjudged:
     output: Any = None
 
     @staticmethod
-    def of(stretch: Stretch) -> Unjudged:
-        return Unjudged(status=stretch.status, reason=stretch.reason, error=stretch.error, output=stretch.output)
+    def of(end: SegmentEnd) -> Unjudged:
+        return Unjudged(status=end.status, reason=end.reason, error=end.error, output=end.output)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ from guildhall.runs.model import (
     ForkOrigin,
     Question,
     Run,
-    Stretch,
+    SegmentEnd,
     Usage,
     request_from_record,
 )
@@ -99,7 +99,7 @@ def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     still_waiting = update(runs).where(orphans, _LAST_KIND == "listening")
-    connection.execute(still_waiting.values(**_pause_columns(Stretch.waiting("message"))))
+    connection.execute(still_waiting.values(**_pause_columns(SegmentEnd.waiting("message"))))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
     _count_crashes(connection, ids)
     gone = {"reason": "the process that ran it is gone", "status": "lost", "pause": None}
@@ -185,11 +185,11 @@ def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
 def park_below(connection: Connection, run: str) -> None:
     """Puts away what a run has called and that had not begun to work yet when the run stopped."""
     unbegun = runs.c.id.in_(select(_ids_below(run))) & (runs.c.status == "running")
-    connection.execute(update(runs).where(unbegun).values(**_pause_columns(Stretch.parked("interrupted"))))
+    connection.execute(update(runs).where(unbegun).values(**_pause_columns(SegmentEnd.parked("interrupted"))))
 
 
-def _pause_columns(stretch: Stretch) -> dict[str, Any]:
-    return {"status": stretch.status, "pause": stretch.pause, "reason": stretch.reason, "owner": None}
+def _pause_columns(end: SegmentEnd) -> dict[str, Any]:
+    return {"status": end.status, "pause": end.pause, "reason": end.reason, "owner": None}
 
 
 def running_seconds(connection: Connection, run: str) -> float:

@@ -26,7 +26,7 @@ from guildhall.core.errors import (
 from guildhall.models.catalog import RecordingSource
 from guildhall.runs.assembly.preflight import refuse_unrecorded
 from guildhall.runs.execution import delegation
-from guildhall.runs.execution.access import Lobby
+from guildhall.runs.execution.access import ProgramAccess
 from guildhall.runs.execution.prepare import frame_then
 from guildhall.runs.execution.tokens import Tokens, servers_of
 from guildhall.runs.purpose import CallPurpose
@@ -61,12 +61,12 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.runs import RuntimeOf
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import Run
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
     from guildhall.runtimes.model import Entry as Entrance
-    from guildhall.runtimes.model import Guest, Outcome, Runtime
+    from guildhall.runtimes.model import Outcome, ProgramHooks, Runtime
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
@@ -110,7 +110,7 @@ class Over(Exception):
 
 
 async def replay(
-    journal: Journal, assembled: Assembled, runtime: Runtime, gave: Gave, lobby: Lobby
+    journal: Journal, assembled: Assembled, runtime: Runtime, gave: Gave, program_access: ProgramAccess
 ) -> Difference | None:
     """Return the first difference between the record and a run today on the recorded answers, or None.
 
@@ -120,7 +120,7 @@ async def replay(
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)
-        outcome = await _ReplayDoors(record, assembled, gave, lobby).played(runtime)
+        outcome = await _ReplayDoors(record, assembled, gave, program_access).played(runtime)
         record.compare_end(outcome.output)
     except (Over, ReplayDiffers):
         pass
@@ -220,10 +220,10 @@ class _ReplayDoors:
 
     is_open = True
 
-    def __init__(self, record: _Record, assembled: Assembled, gave: Gave, lobby: Lobby) -> None:
+    def __init__(self, record: _Record, assembled: Assembled, gave: Gave, program_access: ProgramAccess) -> None:
         self._record = record
         self._gave = gave
-        self._lobby = lobby
+        self._program_access = program_access
         self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         ledger = _ReplayLedger(record)
         self._gate = Gate(
@@ -232,7 +232,7 @@ class _ReplayDoors:
 
     async def played(self, runtime: Runtime) -> Outcome:
         """What comes of it; what went wrong at a door that was come to from outside is raised too."""
-        playing = asyncio.ensure_future(runtime.execute(self._lobby.assignment, self))
+        playing = asyncio.ensure_future(runtime.execute(self._program_access.assignment, self))
         try:
             await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
             return self._broken.result() if self._broken.done() else playing.result()
@@ -240,8 +240,8 @@ class _ReplayDoors:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
 
-    def admit(self, guest: Guest) -> Entrance:
-        return self._lobby.admit(self, guest)
+    def register(self, program: ProgramHooks) -> Entrance:
+        return self._program_access.register(self, program)
 
     def is_another(self, call: ToolCall) -> bool:
         return False  # what is not as it was is told of the call itself
@@ -416,7 +416,7 @@ class Recordings:
     store: Store
     history: History
     assembler: Assembler
-    seat_of: Callable[[Run], Seat | None]  # the hooks for a replay of a run at the top of its tree
+    recorded_hooks: Callable[[Run], RunHooks | None]  # the hooks for a replay of a run at the top of its tree
     runtime_of: RuntimeOf
     tokens: Tokens
 
@@ -444,24 +444,24 @@ class Recordings:
         frame: Frame,
         *,
         worker: Worker | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
         runtime: Runtime | None = None,
     ) -> Replayed:
         """Replay one run without the runs that it called. Worker, hooks and runtime are looked up if not given."""
         journal = self.history.journal(run.id)
         then = frame_then(run.frame, frame)
-        seat = seat or self.seat_of(run)
+        hooks = hooks or self.recorded_hooks(run)
         assembled, gone = await self.assembler.again(
-            run.request, journal.assembly, then, run=run.id, worker=worker, seat=seat
+            run.request, journal.assembly, then, run=run.id, worker=worker, hooks=hooks
         )
         call = run.purpose_as(CallPurpose)
         if runtime is None:
             refuse_unrecorded(assembled.worker, run.id)
             own = assembled.worker.definition.runtime
             runtime = delegation.OneCall(call.arguments()) if call else self.runtime_of(own, then)
-        servers = servers_of(assembled, seat)
-        lobby = Lobby(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
-        difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), lobby)
+        servers = servers_of(assembled, hooks)
+        program_access = ProgramAccess(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
+        difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), program_access)
         return Replayed(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
 
     def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
