@@ -15,7 +15,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.frame import Frame
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import RunRequest
-from guildhall.runs.record.records import conclude
+from guildhall.runs.record.records import complete_run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -119,7 +119,7 @@ class Table:
         """Ends the conversation with what has come of it, also in the middle of an answer."""
         await self.hall.runs.park(self.run)
         now = stamp(self.hall.clock.now())
-        await self.hall.store.write(lambda connection: conclude(connection, self.run, output, now))
+        await self.hall.store.write(lambda connection: complete_run(connection, self.run, output, now))
 
     async def is_replayed(self) -> bool:
         """Whether the conversation, gone through once more on its record, is the same."""

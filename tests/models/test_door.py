@@ -270,7 +270,7 @@ def test_a_call_that_was_cut_off_counts_as_spent(place: Callable[..., Place]) ->
     here = place(dies, says(), max_budget_usd=0.01)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(ask(here))
-    assert Spent.in_vain([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
+    assert Spent.by_cut_off_calls([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
     with pytest.raises(LimitReached):
         asyncio.run(ask(here))
     assert len(here.provider.asked) == 1

@@ -136,7 +136,7 @@ def test_a_hall_that_leaves_puts_a_listening_one_away_and_it_does_not_go_on_by_i
         await table.begin(WORKER, "Hi.")
         await table.hall.runs.pause_all("shutdown")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
-        assert table.hall.store.read(records.left_behind) == []
+        assert table.hall.store.read(records.list_resumable) == []
 
     talk(tmp_path, scene, HELLO, held=True)
 
@@ -145,10 +145,10 @@ def test_a_hall_that_leaves_puts_a_listening_one_away_and_it_does_not_go_on_by_i
 def test_a_hall_that_dies_while_it_listens_loses_nothing(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        lost = await table.hall.store.write(lambda c: records.mark_lost(c, "another hall"))
+        lost = await table.hall.store.write(lambda c: records.mark_interrupted(c, "another hall"))
         assert lost == []
         assert (table.state.status, table.state.reason) == ("waiting", "person")
-        assert table.hall.store.read(records.left_behind) == []
+        assert table.hall.store.read(records.list_resumable) == []
 
     talk(tmp_path, scene, HELLO, held=True)
 
@@ -159,7 +159,7 @@ def test_a_hall_that_dies_in_a_turn_loses_the_run_and_it_goes_on_there(tmp_path:
         await table.begin(WORKER, "Hi.")
         table.put("Write.")
         await until(lambda: len(table.record("model_asked")) == 3)
-        lost = await table.hall.store.write(lambda c: records.mark_lost(c, "another hall"))
+        lost = await table.hall.store.write(lambda c: records.mark_interrupted(c, "another hall"))
         assert lost == [table.run]
 
     talk(tmp_path, scene, HELLO, WRITE, SLOW, held=True)

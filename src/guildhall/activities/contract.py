@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from guildhall.runs.purpose import Contract
 
 
-READING = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
-WRITING = ("Write", "Edit")  # file tools of commissions and meetings; a job has none
+READ_TOOLS = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
+WRITE_TOOLS = ("Write", "Edit")  # file tools of commissions and meetings; a job has none
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AskedQuestion:
     """A question of the worker, with the user's answer."""
 
     ask: str  # its id in the inbox
@@ -43,7 +43,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
+class Decision:
     """A decision that the worker made on its own."""
 
     question: str
@@ -108,7 +108,7 @@ async def call_with_answers(tools: object, tool: Tool, call: ToolCall, questions
     return replace(result, content=(*result.content, *map(_answer_block, answers)))
 
 
-def _answer_block(asked: Asked) -> Text:
+def _answer_block(asked: AskedQuestion) -> Text:
     return Text(f"A person has answered your question {asked.question!r}: {asked.answer}")
 
 

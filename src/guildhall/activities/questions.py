@@ -14,9 +14,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guildhall.activities.contract import Asked
+from guildhall.activities.contract import AskedQuestion
 from guildhall.core.clock import Clock, moment
-from guildhall.runs.model import RELAYED, WORDS, Ask, Question, Run
+from guildhall.runs.model import FREE_TEXT, RELAYED, Ask, Question, Run
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, QuestionAsked
 from guildhall.runs.record.journal import entries_with
@@ -46,23 +46,23 @@ class QuestionChannel:
     store: Store
     ledger: Callable[[], LiveLedger]
     lock: asyncio.Lock  # concurrent calls collect answers one after another
-    keep: Callable[[Asked], Awaitable[None]]  # records the question with the activity, too
+    keep: Callable[[AskedQuestion], Awaitable[None]]  # records the question with the activity, too
 
     async def ask(self, key: str, question: str, wait: bool) -> str | None:
         """Ask a question, once for each call. With `wait`, return the answer, or None if nobody will give one."""
         ledger = self.ledger()
-        shown = Question(title=self.title, body=question, choices=(WORDS,))
+        shown = Question(title=self.title, body=question, choices=(FREE_TEXT,))
         ask = await ledger.opened(
             "question", key, [question], shown, lambda ask: QuestionAsked(question=question, wait=wait, ask=ask)
         )
-        await self.keep(Asked(ask=ask.id, at=ask.created_at, question=question))
+        await self.keep(AskedQuestion(ask=ask.id, at=ask.created_at, question=question))
         if not wait:
             return None
         ask = await ledger.closed(ask)
         await ledger.apply(ask, key)
         return answer_text(ask) if ask.answer is not None else None
 
-    async def new_answers(self, key: str) -> Sequence[Asked]:
+    async def new_answers(self, key: str) -> Sequence[AskedQuestion]:
         """Return the answers since the last call. A repeated call, by its key, receives the same answers again."""
         ledger = self.ledger()
         async with self.lock:
@@ -82,8 +82,8 @@ def _is_awaited(ledger: LiveLedger, ask: Ask) -> bool:
     return asked is not None and asked.data.wait
 
 
-def _asked(ask: Ask) -> Asked:
-    return Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask))
+def _asked(ask: Ask) -> AskedQuestion:
+    return AskedQuestion(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask))
 
 
 class ResumeTimers:

@@ -21,7 +21,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import Asked, call_with_answers, is_result_accepted, output_text, rejection_reason
+from guildhall.activities.contract import (
+    AskedQuestion,
+    call_with_answers,
+    is_result_accepted,
+    output_text,
+    rejection_reason,
+)
 from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletable, NotFulfilled
@@ -173,7 +179,7 @@ class Jobs(Register):
 
         return execute
 
-    async def _keep_question(self, id: str, asked: Asked) -> None:
+    async def _keep_question(self, id: str, asked: AskedQuestion) -> None:
         try:
             async with self._writing[id]:
                 await asyncio.to_thread(self._index.folder(id).ask, asked)
@@ -217,7 +223,7 @@ class Jobs(Register):
             await self._runs().cancel(run.id)
             return
         now = stamp(self._clock.now())
-        await self._store.write(lambda connection: records.conclude(connection, run.id, output, now))
+        await self._store.write(lambda connection: records.complete_run(connection, run.id, output, now))
 
     async def delete(self, id: str, *, force: bool = False) -> None:
         """Delete a job that was completed or cancelled, or with `force` one that failed."""
@@ -267,13 +273,13 @@ class Jobs(Register):
             self._timers.expect(run)
         if end.status in ENDED:
             try:
-                await self.follow(run)
+                await self.apply_end(run)
             except GuildError as error:  # the run's own record has it, and the next start repairs the directory
                 _log.warning("%s: %s", id, error)
 
     # Going on
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare the run of a stopped job to be resumed. The job is running again."""
         purpose = self._history.purpose(run, JobPurpose)
         if (job := self._index.get(purpose.id)) is None:
@@ -293,7 +299,7 @@ class Jobs(Register):
                 self._timers.expect(run.id)
 
     @property
-    def expecting(self) -> bool:
+    def has_pending_resume(self) -> bool:
         """Return True if a job is about to be resumed."""
         return self._timers is not None and self._timers.busy
 
@@ -310,21 +316,21 @@ class Jobs(Register):
 
         def write(connection: Connection) -> None:
             if known:
-                records.give_up(connection, run.id, error.as_dict(), now)
+                records.fail_run(connection, run.id, error.as_dict(), now)
             else:
                 records.cancel_tree(connection, run.id, now)
 
         await self._store.write(write)
-        await self.follow(run.id)
+        await self.apply_end(run.id)
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """Write the recorded end of a run to its job."""
         found = self._history.get(run)
         job = self._index.get(self._history.purpose(run, JobPurpose).id)
         if job is not None and job.status == "running" and found.status in ENDED:
             await self._save(self._as_on_record(job, found, gone="failed"))
 
-    async def answered(self, ask: Ask) -> None:
+    async def on_answer(self, ask: Ask) -> None:
         """Write the user's answer to a question of a job to its directory."""
         purpose = self._history.get(ask.run).purpose_as(JobPurpose)
         if ask.kind != "question" or purpose is None or self._index.get(purpose.id) is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from guildhall.activities.contract import READING, WRITING
+from guildhall.activities.contract import READ_TOOLS, WRITE_TOOLS
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import NotFound
 from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
@@ -22,7 +22,7 @@ from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import moments, transitions
 from guildhall.runs.assembly.preflight import fitting
-from guildhall.runs.execution.grants import unpriced
+from guildhall.runs.execution.grants import no_price_error
 from guildhall.workers.registry import BY_OPTION, Choice, choose_model
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Workplace:
         return aside
 
 
-FILES = (*READING, *WRITING)  # that it has without declaring them
+FILES = (*READ_TOOLS, *WRITE_TOOLS)  # that it has without declaring them
 
 
 def in_checkout(worker: Worker, how_to: str) -> Worker:
@@ -127,7 +127,7 @@ class UsableModels:
         if choice.by in ("override", "frame"):
             _refuse_unknown(choice.model)
         if in_dollars and self.priced(choice.model, frame) is False:
-            raise unpriced(choice.model)
+            raise no_price_error(choice.model)
 
     def now(self, worker: Worker, frame: Frame) -> None:
         """Raises where nobody would answer at once."""

@@ -22,7 +22,7 @@ from guildhall.core.errors import Conflict, NotFound, RuntimeFailed, UsageError
 from guildhall.core.events import AskClosedData, AskOpenedData, DataT, Event, EventBus
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.core.text import is_text, nearest_or
-from guildhall.runs.model import Answer, Ask, AskKind, Question, choice_of, choices_in_words
+from guildhall.runs.model import Answer, Ask, AskKind, Question, format_choices, parse_choice
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, Payload
 
@@ -83,7 +83,7 @@ class Asks:
         if answered is None:
             current = self.get(ask_id)
             raise Conflict(
-                f"the ask {ask_id} is no longer open: {current.closed_words}",
+                f"the ask {ask_id} is no longer open: {current.closed_reason}",
                 hint=f"`guild show {ask_id}` shows what was said; `guild show {ask.run}` how the run stands.",
             )
         return answered
@@ -137,14 +137,14 @@ def checked(ask: Ask, answer: Answer) -> Answer:
         raise UsageError("the note is not text: it holds a NUL, or bytes that are not UTF-8")
     if len(answer.choice) > _LONGEST_NOTE or not is_text(answer.choice):
         raise UsageError(f"the answer is not text, or longer than {_LONGEST_NOTE:,} characters")
-    choice = choice_of(ask.question.choices, answer.choice)
+    choice = parse_choice(ask.question.choices, answer.choice)
     if choice is None:
-        named = choices_in_words(ask.question.choices)
+        named = format_choices(ask.question.choices)
         raise UsageError(f"{answer.choice!r} is no answer to {ask.id}", hint=f"Answer with one of: {named}.")
     return replace(answer, choice=choice)
 
 
-class Asking:
+class RunAsks:
     """Asks on behalf of one run, and tells what happens in it."""
 
     def __init__(
@@ -199,7 +199,7 @@ class Asking:
     ) -> Ask:
         """Return an earlier ask about this subject, open or closed, or a new one. `entry` makes its journal payload."""
         mark = fingerprint(subject)
-        ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
+        ask = self._store.read(lambda connection: records.find_latest_ask(connection, self.run, key, mark))
         # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.
         if ask is None or ask.status == "withdrawn" or (kind == "limit" and ask.status == "applied"):
             now = self.clock.now()

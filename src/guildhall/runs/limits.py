@@ -41,7 +41,7 @@ _UNITS: dict[LimitName, str] = {"max_turns": "turns", "max_tokens": "tokens", "t
 _WAITS = (ToolAsked, ToolDoubted, LimitAsked, LoopAsked, QuestionAsked, Listening)
 
 
-def in_force(journal: Journal) -> Bounds:
+def current_bounds(journal: Journal) -> Bounds:
     """The bounds that were frozen at the start, with all that has been granted since."""
     bounds = Bounds(**journal.assembly.bounds)
     for entry in journal.entries:
@@ -64,7 +64,7 @@ def used(journal: Journal) -> Usage:
     )
 
 
-def used_with(journal: Journal, input_tokens: int, output_tokens: int, cost: float | None) -> Usage:
+def usage_with(journal: Journal, input_tokens: int, output_tokens: int, cost: float | None) -> Usage:
     """What the run will have used up with one more answer."""
     answer = Usage(turns=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost)
     return Usage.total([used(journal), answer])
@@ -78,7 +78,7 @@ class Spent:
     tokens: int = 0
 
     @staticmethod
-    def in_vain(journals: Iterable[Journal]) -> Spent:
+    def by_cut_off_calls(journals: Iterable[Journal]) -> Spent:
         """What was reserved for calls that were cut off, and may have been paid for."""
         calls = [call for journal in journals for call in _cut_off_calls(journal)]
         dollars = sum(call.reserved_usd or 0.0 for call in calls)
@@ -88,7 +88,7 @@ class Spent:
     def by(journals: Iterable[Journal]) -> Spent:
         """Return what these runs have spent. A call that was cut off counts with its whole reservation."""
         every = list(journals)
-        total, lost = Usage.total(map(used, every)), Spent.in_vain(every)
+        total, lost = Usage.total(map(used, every)), Spent.by_cut_off_calls(every)
         tokens = total.input_tokens + total.output_tokens + lost.tokens
         return Spent(dollars=(total.cost_usd or 0.0) + lost.dollars, tokens=tokens)
 
@@ -107,7 +107,7 @@ def _cut_off_calls(journal: Journal) -> list[ModelAsked]:
     return [*lost, *open_calls.values()]
 
 
-def in_words(name: LimitName, value: float) -> str:
+def format_limit(name: LimitName, value: float) -> str:
     """A limit as people read it: 1 turn, 150 turns, 2.5 USD."""
     unit = _UNITS.get(name, "USD")
     number = f"{value:,}" if isinstance(value, int) else f"{value:g}"
@@ -123,14 +123,14 @@ def reached(
     """
     value = getattr(bounds, name)
     if name == "max_turns":
-        message, more = f"the run has used its {in_words(name, value)}", f"--max-turns {value * 2}"
+        message, more = f"the run has used its {format_limit(name, value)}", f"--max-turns {value * 2}"
     elif name == "max_tokens":
-        message = f"the next model call may take more than what is left of {in_words(name, value)}"
+        message = f"the next model call may take more than what is left of {format_limit(name, value)}"
         more = f"--max-tokens {max(value * 2, round(needed * 1.1))}"
     elif name == "timeout":
-        message, more = f"the run has been running for {in_words(name, value)}", "gives it the same again."
+        message, more = f"the run has been running for {format_limit(name, value)}", "gives it the same again."
     else:
-        message = f"the next model call may cost more than what is left of {in_words(name, value)}"
+        message = f"the next model call may cost more than what is left of {format_limit(name, value)}"
         more = f"--budget {max(value * 2, needed * 1.1):g}"
     if name == "max_tokens" and lost.tokens:
         message += f"; {lost.tokens:,} of them are held by calls that were cut off"

@@ -28,10 +28,10 @@ ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
 # Why a run is parked: by the user, because the hall stopped, because its process was cut off, or as a new fork. Only
 # after `shutdown` the next hall resumes the run; otherwise the user does.
-ParkCause = Literal["user", "shutdown", "interrupted", "fork"]
+PauseCause = Literal["user", "shutdown", "interrupted", "fork"]
 WaitCause = Literal["ask", "message"]  # why a run waits: for the answer to an ask, or for the user's next message
-PauseCause = Literal[ParkCause, WaitCause]
-_PAUSE_REASONS: dict[PauseCause, str] = {
+StopCause = Literal[PauseCause, WaitCause]
+_PAUSE_REASONS: dict[StopCause, str] = {
     "user": "by the user",
     "shutdown": "shutdown",
     "interrupted": "interrupted",
@@ -45,35 +45,35 @@ HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 AskKind = Literal["approval", "unknown_effect", "limit", "loop", "question", "conflict", "meeting"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 # What outlives the run that asks it, and keeps that from nothing: the answer is for whatever the run has made or begun.
-ASIDE: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
+OUTLIVING_KINDS: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
 
 
 AMOUNT = "amount"  # among the choices of an ask: any positive number is an answer
-WORDS = "words"  # the only choice of an ask: whatever is said is the answer
+FREE_TEXT = "words"  # the only choice of an ask: whatever is said is the answer
 DATE = "date"  # among the choices of an ask: it is to be asked again then, and is out of sight until then
 _OTHER_WORDS = {"approve": "yes", "deny": "no"}
 
 
-def choice_of(choices: Collection[str], typed: str) -> str | None:
+def parse_choice(choices: Collection[str], typed: str) -> str | None:
     """The choice that was meant: the whole word or its first letters; where an amount or a date is one, such a one."""
-    if WORDS in choices:
+    if FREE_TEXT in choices:
         return typed.strip() or None
     word = typed.strip().lower()
     word = _OTHER_WORDS.get(word, word)
     found = [choice for choice in choices if choice not in (AMOUNT, DATE) and word and choice.startswith(word)]
     if len(found) == 1:
         return found[0]
-    if DATE in choices and (date := date_of(typed)) is not None:
+    if DATE in choices and (date := parse_date(typed)) is not None:
         return date
-    return word if AMOUNT in choices and amount_of(word) is not None else None
+    return word if AMOUNT in choices and parse_amount(word) is not None else None
 
 
-def choices_in_words(choices: Collection[str]) -> str:
-    others = {AMOUNT: "an amount such as 2.50", WORDS: "words of your own", DATE: "a date such as 2027-01-31"}
+def format_choices(choices: Collection[str]) -> str:
+    others = {AMOUNT: "an amount such as 2.50", FREE_TEXT: "words of your own", DATE: "a date such as 2027-01-31"}
     return ", ".join(others.get(choice, choice) for choice in choices)
 
 
-def amount_of(text: str) -> float | None:
+def parse_amount(text: str) -> float | None:
     """The positive number that a text is, if it is one."""
     try:
         amount = float(text.removeprefix("$"))
@@ -82,7 +82,7 @@ def amount_of(text: str) -> float | None:
     return amount if 0 < amount < 1_000_000 else None
 
 
-def date_of(text: str) -> str | None:
+def parse_date(text: str) -> str | None:
     """The moment that a date or a time names, as a stamp, if it is one; without a zone by this machine's clock."""
     try:
         return stamp(datetime.fromisoformat(text.strip()).astimezone())
@@ -167,13 +167,13 @@ class SegmentEnd:
     """How one stretch of a run's life ended: for good, or for now."""
 
     status: RunStatus
-    pause: PauseCause | None = None  # why the run is parked or waits
+    pause: StopCause | None = None  # why the run is parked or waits
     reason: str | None = None  # for people; no code reads it
     error: ErrorInfo | None = None
     output: Any = None
 
     @staticmethod
-    def parked(cause: ParkCause) -> SegmentEnd:
+    def parked(cause: PauseCause) -> SegmentEnd:
         return SegmentEnd(status="parked", pause=cause, reason=_PAUSE_REASONS.get(cause))
 
     @staticmethod
@@ -221,7 +221,7 @@ class Run:
     worker: str
     model: str
     status: RunStatus
-    pause: PauseCause | None = None  # why the run is parked or waits
+    pause: StopCause | None = None  # why the run is parked or waits
     reason: str | None  # for people; no code reads it
     request: RunRequest
     frame: RecordedFrame
@@ -250,7 +250,7 @@ class Run:
         return self.error["code"] if self.error is not None else None
 
     @property
-    def needs_person(self) -> bool:
+    def needs_user(self) -> bool:
         """Return True if the run has stopped and only the user can let it resume."""
         return self.status == "waiting" or (self.status == "parked" and self.pause != "shutdown")
 
@@ -338,7 +338,7 @@ class Ask:
         return self.answer.choice if self.answer else self.status
 
     @property
-    def closed_words(self) -> str:
+    def closed_reason(self) -> str:
         """Why it takes no answer any more."""
         return f"it was answered: {self.answer.choice}" if self.answer else f"it is {self.status}"
 

@@ -198,7 +198,7 @@ def _disturbed(connection: Connection, run: str, end: SegmentEnd) -> bool:
 def effects_before(connection: Connection, instance: str, agent: str, number: int) -> str:
     """Return the effects of the failed runs right before an agent's run of this number, or an empty text."""
     calls = (f"{agent}/{earlier}" for earlier in range(number - 1, 0, -1))
-    runs = (run_records.run_of_call(connection, instance, call) for call in calls)
+    runs = (run_records.find_call_run(connection, instance, call) for call in calls)
     failed = list(takewhile(lambda run: run is not None and run.status == "failed", runs))
     lines = [line for run in reversed(failed) if run for line in _effects(connection, run.id)]
     if not lines:

@@ -19,7 +19,7 @@ from guildhall.models.model import VOTER
 from guildhall.room.model import Actor, Proposal, RoomRecord
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.room.voting import announcement
-from guildhall.runs.execution.segment import Stops
+from guildhall.runs.execution.segment import StopSegment
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED, Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import PLAIN
@@ -87,7 +87,7 @@ class Election:
         if "parked" in stood:  # so is the whole workflow, in a moment: it is gone on with later
             await asyncio.get_running_loop().create_future()
         if is_open and in_time and "waiting" in stood:
-            raise Stops(SegmentEnd.waiting("ask"))
+            raise StopSegment(SegmentEnd.waiting("ask"))
         await self._close(proposal)
 
     def cut_off(self) -> list[Agent]:
@@ -97,7 +97,8 @@ class Election:
 
     def _unfinished(self, connection: Connection) -> list[tuple[Agent, Run]]:
         calls = (
-            (agent, run_records.run_of_call(connection, self.instance, _call(agent))) for agent in self.workflow.agents
+            (agent, run_records.find_call_run(connection, self.instance, _call(agent)))
+            for agent in self.workflow.agents
         )
         return [(agent, run) for agent, run in calls if run is not None and run.status not in ENDED]
 
@@ -115,7 +116,7 @@ class Election:
 
     async def _vote(self, agent: Agent, proposal: Proposal) -> Run | None:
         """The run in which an agent votes, once it has; the one of before, where it was cut off."""
-        made = self.store.read(lambda connection: run_records.run_of_call(connection, self.instance, _call(agent)))
+        made = self.store.read(lambda connection: run_records.find_call_run(connection, self.instance, _call(agent)))
         if made is not None and made.status in ENDED:
             return made
         if made is not None:

@@ -15,7 +15,7 @@ from guildhall.room.model import PERSON, LogEntry
 from guildhall.room.replay import Repeated, RoomReplay, mail_shown
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import room_tools
-from guildhall.runs.execution.prepare import frame_then
+from guildhall.runs.execution.prepare import recorded_frame
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolStarted
@@ -229,7 +229,7 @@ class WorkflowReplays:
         tree = self.history.tree(root.id)
         wanted = {one.id for one in self.history.tree(run)}
         steps = sum(len(self.history.entries(one)) for one in wanted)
-        there = frame_then(root.frame, frame)
+        there = recorded_frame(root.frame, frame)
         workflow, gone = self._of_today(instance, there)
         try:
             params = self.history.purpose(root.id, WorkflowPurpose).params

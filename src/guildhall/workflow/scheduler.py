@@ -23,7 +23,7 @@ from guildhall.room import mentions, voting
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor, RoomEventType
 from guildhall.room.tools import RoomTools, room_tools
-from guildhall.runs.execution.segment import Stops
+from guildhall.runs.execution.segment import StopSegment
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record.entries import Answered, LoopAsked
@@ -298,7 +298,7 @@ class Team:
     def _attended(self) -> bool:
         if self.order is not None and self.order.is_unattended:
             return False
-        return self.runs.attended(self.instance.id)
+        return self.runs.is_attended(self.instance.id)
 
     # Tasks beside the turns of agents
 
@@ -388,7 +388,7 @@ class Team:
                 await self._rest()
             elif not standing.busy:
                 if standing.end_of_segment is not None:
-                    raise Stops(standing.end_of_segment)
+                    raise StopSegment(standing.end_of_segment)
                 return
 
     async def _rest(self) -> None:

@@ -21,7 +21,7 @@ from guildhall.room.model import ALL, Actor, RoomEvent, Said
 from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
 from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.hooks import RunHooks
-from guildhall.runs.limits import in_force
+from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED, Ask, RunRequest, SegmentEnd
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import records as run_records
@@ -212,7 +212,7 @@ class Workflows:
         there = workflow.frame(frame)
         hooks = self._conductor(workflow, there, lambda connection, run: None)
         granted = grant.budget if grant is not None else None
-        budget = granted if granted is not None else in_force(self.history.journal(run)).budget
+        budget = granted if granted is not None else current_bounds(self.history.journal(run)).budget
         request = replace(self.history.get(run).request, budget=budget)
         hooks = replace(hooks, plan_line=opening_of(workflow, request, there, self.settings(there)))
         return await self.runs.prepare_resume(run, frame, grant=grant, hooks=hooks)
@@ -222,7 +222,7 @@ class Workflows:
         for agent in self.agents(run):
             if agent.status == "failed" and agent.run is not None:
                 below = (self.history.journal(one.id) for one in self.history.below(agent.run))
-                grant.refuse_too_little(self.history.journal(agent.run), tuple(below))
+                grant.check_above_usage(self.history.journal(agent.run), tuple(below))
 
     def launch(self, prepared: Prepared) -> None:
         """Lets a workflow live that was made ready."""

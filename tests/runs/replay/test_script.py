@@ -25,7 +25,7 @@ from guildhall.core.frame import RecordedFrame
 from guildhall.models.model import Query
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.runs.model import Run, RunRequest, Usage
-from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, Tokens
+from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, TokenUsage
 from guildhall.runs.record.messages import dump_response
 from guildhall.runs.replay.script_export import script_of
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
@@ -308,7 +308,7 @@ def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = 
             reserved_tokens=0,
             max_tokens=None,
         )
-        usage = Tokens(input_tokens=1, output_tokens=1)
+        usage = TokenUsage(input_tokens=1, output_tokens=1)
         answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=None)
         entries += [(f"m{number}", asked), (f"m{number}", answer)]
     record: dict[str, Any] = dict.fromkeys(field.name for field in fields(Run))

@@ -12,7 +12,7 @@ from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import Screen, money, one_line
 from guildhall.core.clock import moment
 from guildhall.core.errors import ErrorInfo
-from guildhall.runs.model import AMOUNT, DATE, WORDS, Ask, Run
+from guildhall.runs.model import AMOUNT, DATE, FREE_TEXT, Ask, Run
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import entries
 
@@ -192,7 +192,7 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 
     No answer is suggested for a call with an unknown effect: only the user knows what happened.
     """
-    if WORDS in ask.question.choices:
+    if FREE_TEXT in ask.question.choices:
         return f'guild answer {ask.id} "..."'
     examples = {AMOUNT: "2.50", DATE: "2027-01-31"}
     words = [examples.get(choice, choice) for choice in ask.question.choices]

@@ -18,7 +18,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import HallInUse, HallUnavailable
 from guildhall.runs.asks import Asks
 from guildhall.runs.record.history import History
-from guildhall.runs.record.records import mark_lost
+from guildhall.runs.record.records import mark_interrupted
 from guildhall.store.engine import Store
 from guildhall.store.schema import is_created, prepare
 
@@ -93,7 +93,7 @@ class Database:
 
     def _mark_lost(self, store: Store) -> None:
         """Mark the runs of a hall that died as lost."""
-        store.submit(lambda connection: mark_lost(connection, self._boot)).result()
+        store.submit(lambda connection: mark_interrupted(connection, self._boot)).result()
 
     def close(self) -> None:
         """Close the store and release the lock."""

@@ -36,7 +36,9 @@ class Recovery:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         parts = hall.databases()
-        self._left = [(part, run, crashes) for part in parts for run, crashes in part.store.read(records.left_behind)]
+        self._left = [
+            (part, run, crashes) for part in parts for run, crashes in part.store.read(records.list_resumable)
+        ]
         self.under_way = bool(self._left)
 
     async def go_on(self) -> None:
@@ -51,7 +53,7 @@ class Recovery:
                     await go_on(part, run)
             for seating in self._hall.owners():
                 seating.start_resuming(partial(go_on, self._hall.main))
-            self._hall.keeps_alive.append(lambda: any(seating.expecting for seating in self._hall.owners()))
+            self._hall.keeps_alive.append(lambda: any(seating.has_pending_resume for seating in self._hall.owners()))
         finally:
             self.under_way = False
 
@@ -86,11 +88,11 @@ async def _give_up(part: RunServices, run: Run) -> None:
     now = stamp(part.environment.clock.now())
 
     def write(connection: Connection) -> None:
-        records.give_up(connection, run.id, error.as_dict(), now)
+        records.fail_run(connection, run.id, error.as_dict(), now)
         if run.kind == "workflow":
             workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
     await part.store.write(write)
     if (owner := part.owner_of(run.kind)) is not None:
-        await owner.follow(run.id)
+        await owner.apply_end(run.id)
     _log.warning("%s is given up: %s", run.id, error.message)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.model import Ask, ParkCause, RunRequest
+    from guildhall.runs.model import Ask, PauseCause, RunRequest
     from guildhall.runs.replay.fork import Forks
     from guildhall.runs.replay.replay import Recordings
     from guildhall.tools.model import Toolbox
@@ -185,7 +185,7 @@ class RunServices:
         if kind == "workflow":
             return await self.workflows.again(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
-            return await owner.again(run, frame, grant)
+            return await owner.prepare_resume(run, frame, grant)
         return await self.runs.prepare_resume(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
@@ -299,7 +299,7 @@ class WorkflowDatabases:
         """The number of runs that are executed now, without the runs that they have called."""
         return sum(runs.count for runs in self._built_runs())
 
-    async def pause_all(self, cause: ParkCause) -> None:
+    async def pause_all(self, cause: PauseCause) -> None:
         """Park the runs of all databases."""
         for runs in self._built_runs():
             await runs.pause_all(cause)

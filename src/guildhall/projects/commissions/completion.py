@@ -26,7 +26,7 @@ from guildhall.projects.commissions.review import require_approval
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose
-from guildhall.runs.record.records import conclude, find_run, give_up
+from guildhall.runs.record.records import complete_run, fail_run, find_run
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -121,10 +121,10 @@ async def finish(context: CommissionContext, commission: Commission, ending: Seg
         found = find_run(connection, run)
         if found is not None and found.status not in RUN_ENDED:
             if judged.status == "completed":
-                conclude(connection, run, judged.output, context.now())
+                complete_run(connection, run, judged.output, context.now())
             else:
                 error = judged.error or ErrorInfo(code="error", message=judged.reason or "unknown reason")
-                give_up(connection, run, error, context.now())
+                fail_run(connection, run, error, context.now())
         record_end(context, commission.id, connection, run, judged)
 
     await context.store.write(write)

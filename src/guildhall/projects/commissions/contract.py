@@ -13,7 +13,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import MAX_PROBLEMS, READING, WRITING, check_output, output_text
+from guildhall.activities.contract import MAX_PROBLEMS, READ_TOOLS, WRITE_TOOLS, check_output, output_text
 from guildhall.core.errors import GuildError, NotFulfilled
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import TOOLS, Commission, parse_checkout_name
@@ -197,13 +197,13 @@ async def _report_lost_work(context: CommissionContext, commission: Commission, 
         return
     entries = context.history.entries(commission.run)
     before = [entry.data for entry in entries_with(entries, ToolStarted) if entry.at <= lost_at]
-    changing = [call for call in before if call.tool not in (*READING, *TOOLS)]
+    changing = [call for call in before if call.tool not in (*READ_TOOLS, *TOOLS)]
     if not changing:
         return
     await context.store.write(
         lambda connection: records.change(connection, commission.id, context.now(), loss_reported_by=call)
     )
-    written: list[Mapping[str, Any]] = [call.arguments or {} for call in changing if call.tool in WRITING]
+    written: list[Mapping[str, Any]] = [call.arguments or {} for call in changing if call.tool in WRITE_TOOLS]
     names = list(dict.fromkeys(str(one["file_path"]) for one in written if "file_path" in one))
     files = f": {_names(names)}" if names else ""
     raise NotFulfilled(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.projects.commissions import records
-from guildhall.runs.limits import in_force
+from guildhall.runs.limits import current_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -89,7 +89,7 @@ class Queue:
 
     def _is_paused(self, commission: Commission) -> bool:
         run = self._context.find_run(commission.run)
-        return commission.hold is not None or (run is not None and run.needs_person)
+        return commission.hold is not None or (run is not None and run.needs_user)
 
     def _limit(self, commission: Commission) -> int:
         try:
@@ -165,7 +165,7 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
     run = context.find_run(manager or None)
     if run is None or run.request.budget is None:
         return None
-    budget = in_force(context.history.journal(manager)).budget
+    budget = current_bounds(context.history.journal(manager)).budget
     if budget is None:
         return None
     spent, holders = run.cost_usd or 0.0, list[str]()
@@ -181,5 +181,5 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
 def _reserved(context: CommissionContext, commission: Commission) -> float:
     """Return the dollars that a running commission may still spend."""
     run = context.find_run(commission.run)
-    limit = in_force(context.history.journal(run.id)).max_budget_usd if run is not None else None
+    limit = current_bounds(context.history.journal(run.id)).max_budget_usd if run is not None else None
     return 0.0 if run is None or limit is None else max(0.0, limit - (run.cost_usd or 0.0))

@@ -12,14 +12,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.activities.contract import READING, output_text
+from guildhall.activities.contract import READ_TOOLS, output_text
 from guildhall.core.errors import Conflict, NotFulfilled
 from guildhall.core.text import check_text
 from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Run, RunRequest, SegmentEnd
-from guildhall.runs.record.journal import calls_made
-from guildhall.runs.record.records import run_of_call
+from guildhall.runs.record.journal import successful_calls
+from guildhall.runs.record.records import find_call_run
 from guildhall.tools.definition import invoke, tool
 from guildhall.tools.executor import BUILT_IN
 
@@ -56,9 +56,14 @@ TOOLS: tuple[Tool, ...] = (submit_review,)
 def review_profile(worker: Worker) -> Worker:
     """Return the worker as a reviewer: it cannot write anything."""
     definition = worker.definition
-    declared = [name for name in definition.tools if name not in READING and BUILT_IN[name].isdisjoint(WITHHELD)]
+    declared = [name for name in definition.tools if name not in READ_TOOLS and BUILT_IN[name].isdisjoint(WITHHELD)]
     sandboxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
-    changes = {"tools": (*READING, *declared), "sandboxes": sandboxes, "output_schema_ref": None, "allow_workers": ()}
+    changes = {
+        "tools": (*READ_TOOLS, *declared),
+        "sandboxes": sandboxes,
+        "output_schema_ref": None,
+        "allow_workers": (),
+    }
     instructions = f"{worker.instructions.rstrip()}\n\n{_INSTRUCTIONS}\n"
     return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
 
@@ -96,7 +101,7 @@ async def require_approval(
     review = await _review(context, commission, reviewer, run, f"review-{(commit or '')[:12]}")
     if review.status not in RUN_ENDED:
         return SegmentEnd(status=review.status, pause=review.pause, reason=review.reason)
-    verdicts = calls_made(context.history.entries(review.id), submit_review.name)
+    verdicts = successful_calls(context.history.entries(review.id), submit_review.name)
     if not verdicts:
         reason = review.error["message"] if review.error else "the reviewer did not call submit_review"
         raise NotFulfilled(f"no review from {reviewer}: {reason}", hint=f"guild show {review.id}")
@@ -112,7 +117,7 @@ async def require_approval(
 async def _review(context: CommissionContext, commission: Commission, reviewer: str, run: str, key: str) -> Run:
     """Execute the review of a commit to its end. After a crash the same review run resumes."""
     runs = context.runs()
-    made = context.store.read(lambda connection: run_of_call(connection, run, key))
+    made = context.store.read(lambda connection: find_call_run(connection, run, key))
     if made is not None:
         return made if made.status in RUN_ENDED else await runs.resume_child(run, made.id, _hooks())
     worker = context.find_worker(reviewer, runs.prepared(run).frame)

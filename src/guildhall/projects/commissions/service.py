@@ -47,7 +47,7 @@ from guildhall.runs.purpose import CommissionPurpose, Contract
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from guildhall.activities.contract import Asked
+    from guildhall.activities.contract import AskedQuestion
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project
@@ -142,7 +142,7 @@ class Commissions:
     def _run_needs_user(self, run: str) -> bool:
         """Return True if a run waits for the user. A question alone does not stop it."""
         open_asks = (ask for ask in self.context.asks.of_run(run) if ask.status == "open")
-        return self.context.history.get(run).needs_person or any(ask.kind != "question" for ask in open_asks)
+        return self.context.history.get(run).needs_user or any(ask.kind != "question" for ask in open_asks)
 
     async def wait_idle(self, ids: Sequence[str], within: float) -> bool:
         """Wait until all of these have ended or need the user. Return False if that takes over `within` seconds."""
@@ -236,7 +236,7 @@ class Commissions:
     async def _call_tool(self, id: str, contract: Contract, run: str, tool: Tool, call: ToolCall) -> ToolResult:
         context, commission = self.context, self.get(id)
 
-        async def remember(asked: Asked) -> None:  # so that every hall writes it redacted into the artifact
+        async def remember(asked: AskedQuestion) -> None:  # so that every hall writes it redacted into the artifact
             context.redact(asked.question)
 
         asking = QuestionChannel(
@@ -266,7 +266,7 @@ class Commissions:
 
     # the owner of runs (RunOwner)
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a commission to resume in its checkout."""
         context, purpose = self.context, self.context.history.purpose(run, CommissionPurpose)
         commission = context.commission_of(run)
@@ -306,14 +306,14 @@ class Commissions:
             await self.context.hold(commission.id, "cannot_resume", error)
         await self._after_change()
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """End a commission whose run was ended on record without being executed."""
         commission = self.context.commission_of(run)
         if commission.run == run and commission.status == "in_progress":
             await do_next_step(self.context, commission)
             await self._after_change()
 
-    async def answered(self, ask: Ask) -> None:
+    async def on_answer(self, ask: Ask) -> None:
         await self._answers.receive(ask)
 
     def start_resuming(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
@@ -334,7 +334,7 @@ class Commissions:
         self._watcher.start()
 
     @property
-    def expecting(self) -> bool:
+    def has_pending_resume(self) -> bool:
         return bool(self._tasks) or (self._timers is not None and self._timers.busy)
 
     async def drain(self) -> None:

@@ -100,7 +100,7 @@ def _record_close(connection: Connection, id: str, summary: Summary, now: str) -
     for session in records.sessions(connection, id):
         run = run_records.find_run(connection, session.run)
         if run is not None and run.status not in ("completed", "cancelled"):
-            run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
+            run_records.complete_run(connection, run.id, summary.text or "the meeting was closed", now)
     return meeting
 
 

@@ -216,7 +216,7 @@ class Meetings:
 
     # the owner of runs (RunOwner)
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         async with self._sessions.locks[self.context.history.purpose(run, MeetingPurpose).id]:
             return await self._sessions.resume(run, frame, grant)
 
@@ -235,12 +235,12 @@ class Meetings:
         if status == "running" or status in RUN_ENDED:
             return
         now = self.context.now()
-        await self.context.store.write(lambda c: run_records.give_up(c, run.id, error.as_dict(), now))
+        await self.context.store.write(lambda c: run_records.fail_run(c, run.id, error.as_dict(), now))
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """Do nothing: the end of a run does not change its meeting."""
 
-    async def answered(self, ask: Ask) -> None:
+    async def on_answer(self, ask: Ask) -> None:
         """Do nothing: a run applies the answers to its asks itself."""
 
     # recovery
@@ -288,7 +288,7 @@ class Meetings:
         self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
 
     @property
-    def expecting(self) -> bool:
+    def has_pending_resume(self) -> bool:
         return self._sessions.is_busy
 
     def close(self) -> None:

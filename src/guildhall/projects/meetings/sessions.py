@@ -44,9 +44,9 @@ from guildhall.projects.meetings.tools import (
     renewed_message,
 )
 from guildhall.projects.meetings.transcript import Summary, render_transcript, summarise
-from guildhall.runs.execution.segment import cut_short
+from guildhall.runs.execution.segment import record_cut_off_answer
 from guildhall.runs.hooks import RunHooks
-from guildhall.runs.limits import Spent, in_force
+from guildhall.runs.limits import Spent, current_bounds
 from guildhall.runs.model import Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record.entries import ModelAnswered
@@ -191,7 +191,7 @@ class Sessions:
     def _leave(self, run: str) -> None:
         """Count the user as gone. The run may have stopped, and been resumed, meanwhile."""
         self._keep_alive.pop(run, None)
-        if self._context.is_alive(run) and self._context.runs().attended(run):
+        if self._context.is_alive(run) and self._context.runs().is_attended(run):
             self._context.runs().add_clients(run, -1)
 
     # the run
@@ -306,7 +306,7 @@ class Sessions:
         assert meeting.run is not None
         answer = self._partial_answers.get(meeting.run, "")
         await self._context.runs().park(meeting.run, "user")
-        await cut_short(self._context.history.journal(meeting.run), answer)
+        await record_cut_off_answer(self._context.history.journal(meeting.run), answer)
 
     async def _wait_for_message(self, id: str, after: int, number: int) -> str:
         """Return the text of the message with this number in the session, once the user has sent it.
@@ -381,11 +381,11 @@ def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[st
     """Return the limits of the session that follows a run: what the sessions before it have left."""
     last = history.journal(run)
     below = [history.journal(child.id) for child in history.below(run)]
-    bounds, spent = in_force(last), Spent.by([last, *below])
+    bounds, spent = current_bounds(last), Spent.by([last, *below])
     limits: dict[str, Any] = {}
     dollars, tokens = None, None
     if grant is not None:
-        grant.refuse_too_little(last, below)
+        grant.check_above_usage(last, below)
         dollars, tokens = grant.budget, grant.max_tokens
         limits["max_turns"] = grant.max_turns
     for name in ("max_budget_usd", "budget"):

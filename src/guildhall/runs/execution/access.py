@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 
 from guildhall.models.passthrough.connection import Line
 from guildhall.models.passthrough.session import Passing, Shown
-from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
+from guildhall.runs.execution.tokens import RESULT, RunDoor, RunHandle, TokenRegistry, server_tool_name
 from guildhall.runtimes.model import Assignment, Entry, ProgramHooks
 from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
 from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -33,23 +33,23 @@ class ProgramAccess:
     """Lets the programs of one run in."""
 
     run: str
-    tokens: Tokens
+    tokens: TokenRegistry
     servers: Mapping[str, tuple[Tool, ...]]
     assignment: Assignment
     line: Line = field(default_factory=Line)  # to the provider; it is closed with the run
 
-    def register(self, behind: Behind, hooks: ProgramHooks) -> Entry:
+    def register(self, handle: RunHandle, hooks: ProgramHooks) -> Entry:
         servers = {name: tools for name, tools in self.servers.items() if tools}
         if hooks.result is not None and self.assignment.output_schema is not None:
             servers[RESULT] = (_result_tool(self.assignment.output_schema),)
         names = {
-            hooks.name_of(server, shown_at(server, tool.name)): tool.name
+            hooks.name_of(server, server_tool_name(server, tool.name)): tool.name
             for server, tools in servers.items()
             for tool in tools
         }
-        door = RunDoor(run=self.run, servers=servers, behind=behind)
+        door = RunDoor(run=self.run, servers=servers, handle=handle)
 
-        results = Results(behind, frozenset(names.values()))
+        results = Results(handle, frozenset(names.values()))
         door.done = results.done
 
         def heard(key: str, response: ModelResponse) -> None:
@@ -70,7 +70,7 @@ class ProgramAccess:
         ) -> ModelResponse:
             if hooks.over():  # it is about to be ended
                 await asyncio.get_running_loop().create_future()
-            return await behind.model(key, messages, parameters, through)
+            return await handle.model(key, messages, parameters, through)
 
         door.own = own if RESULT in servers else None
         door.passing = passing = Passing(
@@ -82,10 +82,10 @@ class ProgramAccess:
                 results=results.known,
                 settle=results.settle,
             ),
-            breaks=behind.breaks,
+            breaks=handle.breaks,
             heard=heard,
-            another=behind.asks_another,
-            upstream=behind.upstream,
+            another=handle.is_other_question,
+            upstream=handle.upstream,
             line=self.line,
         )
         token = self.tokens.issue(door)
@@ -104,9 +104,9 @@ class Results:
     The program itself refuses a call of a tool that the run does not have. The gate gets the call too, and records it.
     """
 
-    def __init__(self, behind: Behind, tools: frozenset[str]) -> None:
+    def __init__(self, handle: RunHandle, tools: frozenset[str]) -> None:
         self.known: dict[str, ToolReturnPart] = {}  # by the ids that the model gave the calls
-        self._behind = behind
+        self._behind = handle
         self._tools = tools
         self._calls: dict[str, ToolCallPart] = {}  # by their keys
         self._ids: set[str] = set()

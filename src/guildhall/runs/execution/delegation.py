@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from guildhall.runs.record.journal import Journal
     from guildhall.workers.model import Listed, Worker
 
-DEEPEST = 8  # runs below one another, the one at the top included
+MAX_DEPTH = 8  # runs below one another, the one at the top included
 
 
-class OneCall:
+class SingleCallRuntime:
     """Runs a worker without its model: it calls another worker, as the code that uses it says, and that is all."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class OneCall:
 
 
 @dataclass(frozen=True)
-class Unasked:
+class NoModel:
     """Stands where a run's model would: it is never asked, and costs nothing."""
 
     name: str
@@ -80,7 +80,7 @@ class ChildStopped(Exception):
     """A run that was called has stopped for now, and so does the one that called it."""
 
 
-def permitted(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
+def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
     """The worker that is meant, if it may be called: by the allow-list, or because this tree of runs has made it."""
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
@@ -100,12 +100,12 @@ def result_of(run: Run) -> ToolResult:
         return ToolResult.of(as_input(run.output))
     error = run.error or ErrorInfo(code="error", message=run.reason or "no reason given")
     said = error["message"]
-    if limit_above(run):
+    if is_at_parent_limit(run):
         raise LimitReached(said, limit=error.get("limit"), run=error.get("run"), hint=error.get("hint"))
     return ToolResult.error(f"The worker {run.worker} did not finish ({run.id} {run.status}): {said}")
 
 
-def limit_above(run: Run) -> bool:
+def is_at_parent_limit(run: Run) -> bool:
     """Whether a run stopped at a limit of one that called it, so that with more it can go on."""
     if run.error is None or run.error["code"] != LimitReached.code:
         return False
@@ -123,7 +123,7 @@ def identity_of(worker: Worker) -> str:
     return fingerprint(worker.definition.model_dump(mode="json", exclude={"status"}))
 
 
-def not_changed(worker: Worker, made: Mapping[str, str]) -> None:
+def check_unchanged(worker: Worker, made: Mapping[str, str]) -> None:
     """Raises where a worker that this tree has made is no longer the one that was approved."""
     if identity_of(worker) != made[worker.name]:
         raise Refused(

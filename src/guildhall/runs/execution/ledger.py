@@ -26,9 +26,9 @@ from guildhall.core.events import (
 from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR, ModelCall
 from guildhall.runs import limits
-from guildhall.runs.asks import Asking, Asks
+from guildhall.runs.asks import Asks, RunAsks
 from guildhall.runs.execution.budget import InsufficientFunds, RunBudget
-from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
+from guildhall.runs.model import AMOUNT, Bounds, Question, parse_amount
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     LimitAsked,
@@ -37,7 +37,7 @@ from guildhall.runs.record.entries import (
     ModelAsked,
     ModelCallFailed,
     Said,
-    Tokens,
+    TokenUsage,
     ToolAsked,
     ToolDoubted,
     ToolEnded,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from guildhall.tools.gate import Approval, Doubt
 
 
-class LiveLedger(Asking):
+class LiveLedger(RunAsks):
     """Writes the journal of one run, keeps to its bounds, and waits for people on its behalf."""
 
     def __init__(
@@ -92,11 +92,11 @@ class LiveLedger(Asking):
     ) -> None:
         """`below`: journals of the called runs. A `seated` run gets more by resuming the run at the top."""
         super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, idle_tracker=idle_tracker)
-        self.bounds: Bounds = limits.in_force(journal)
+        self.bounds: Bounds = limits.current_bounds(journal)
         self.run_budget = RunBudget(
             self.run, self.bounds, limits.Spent.by([journal, *below]), above.run_budget if above else None
         )
-        self._lost = limits.Spent.in_vain([journal, *below])
+        self._lost = limits.Spent.by_cut_off_calls([journal, *below])
         self._above = above
         self._denied: set[LimitName] = set()  # those for which the answer was no, in this stretch
         self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
@@ -190,10 +190,10 @@ class LiveLedger(Asking):
         )
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
-        usage = Tokens(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
+        usage = TokenUsage(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
         answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=cost)
         async with self._adding:
-            total = limits.used_with(self.journal, **usage, cost=cost)
+            total = limits.usage_with(self.journal, **usage, cost=cost)
             await self.journal.append(
                 answer, key=call.key, also=lambda connection: records.change_run(connection, self.run, **asdict(total))
             )
@@ -249,7 +249,7 @@ class LiveLedger(Asking):
     def _has_answer(self, name: LimitName, value: float) -> bool:
         """Whether a person has answered already, though nobody sits at a terminal now."""
         mark = fingerprint([name, value])
-        ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, name, mark))
+        ask = self._store.read(lambda connection: records.find_latest_ask(connection, self.run, name, mark))
         return ask is not None and ask.status == "answered"
 
     async def _ask_for_more(self, name: LimitName, value: float, needed: float, idle_tracker: IdleTracker) -> None:
@@ -263,7 +263,7 @@ class LiveLedger(Asking):
             name,
             [name, value],
             Question(
-                title=f"{self._worker} has reached its limit of {limits.in_words(name, value)} ({name})",
+                title=f"{self._worker} has reached its limit of {limits.format_limit(name, value)} ({name})",
                 body=f"{error.message}.\nSpent so far: {spent:.4f} USD. 'yes' allows as much again.",
                 choices=("yes", "no", AMOUNT),
             ),
@@ -271,7 +271,7 @@ class LiveLedger(Asking):
             idle_tracker=idle_tracker,
         )
         choice = ask.answer.choice if ask.answer else "no"
-        more = value if choice == "yes" else amount_of(choice) or 0
+        more = value if choice == "yes" else parse_amount(choice) or 0
         raised = value + (math.ceil(more) if isinstance(value, int) else more)
         granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
         await self.apply(ask, name, bounds=granted)
@@ -306,7 +306,7 @@ class LiveLedger(Asking):
         """Ask for approval of a call, and return it with the note. The answer counts only for this `shown` data."""
         # The same words of another worker may mean another folder.
         subject = [self._identity, call.tool, call.arguments, shown]
-        given = self._store.read(lambda c: records.session_approval(c, self.root, fingerprint(subject)))
+        given = self._store.read(lambda c: records.find_standing_approval(c, self.root, fingerprint(subject)))
         if given is not None and (given.run, given.key) != (self.run, call.key):
             return "approved", None
         ask = await self._ask(

@@ -18,9 +18,9 @@ from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import WITH_LOGIN
 from guildhall.runs.assembly.attachments import refuse_untaken
 from guildhall.runs.assembly.preflight import refuse_from_the_beginning
-from guildhall.runs.execution.delegation import Unasked
-from guildhall.runs.execution.grants import Grant, has_price, priced
-from guildhall.runs.limits import in_force, seconds_since_start
+from guildhall.runs.execution.delegation import NoModel
+from guildhall.runs.execution.grants import Grant, has_price, with_enforceable_budget
+from guildhall.runs.limits import current_bounds, seconds_since_start
 from guildhall.runs.model import ENDED, Run, RunRequest
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Entry, Listening, Resumed
@@ -127,7 +127,7 @@ class Preparation:
         source = self._source(assembled, frame, request)
         refuse_untaken(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.limited)
-        assembled = priced(assembled, source, limited=limited)
+        assembled = with_enforceable_budget(assembled, source, limited=limited)
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
@@ -150,7 +150,7 @@ class Preparation:
         }
 
         def write(connection: Connection) -> int:
-            ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
+            ordinal = records.count_worker_runs(connection, root, assembled.worker.name)
             records.add_run(connection, **row, ordinal=ordinal)
             records.add_entry(connection, first)
             if hooks is not None:
@@ -187,7 +187,7 @@ class Preparation:
         journal = self.history.journal(run_id)
         if hooks is None or hooks.next_message is None:
             journal.check_no_conversation("goes on where it is held", hint=f"guild show {run_id}")
-        frame = frame_then(run.frame, frame)
+        frame = recorded_frame(run.frame, frame)
         assembled = await self.assembler.revive(journal.assembly, frame, given, run=run_id, hooks=hooks)
         async with ended_if_not_used(assembled.servers):
             refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
@@ -216,7 +216,7 @@ class Preparation:
         granted = (grant or Grant()).bounds(journal, below, source)
         _make_folders(assembled)
         await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
-        bounds = in_force(journal)
+        bounds = current_bounds(journal)
         explicit = run.request.budget is not None or bool(caller and caller.limited)
         return Prepared(
             run=run.id,
@@ -237,7 +237,7 @@ class Preparation:
     def _source(self, assembled: Assembled, frame: Frame, request: RunRequest) -> Source:
         """Who answers; nobody where no model is asked, so that no key is needed."""
         if not request.asks_model:
-            return Unasked(assembled.model)
+            return NoModel(assembled.model)
         return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
@@ -250,19 +250,19 @@ class Preparation:
 
     def _refuse_resuming(self, run: Run, caller: Prepared | None) -> None:
         if run.parent is not None and caller is None:
-            raise belongs(run, "resume")
+            raise child_run_error(run, "resume")
         if self.alive(run.id) or (run.status == "running" and caller is None):
             raise Conflict(f"the run {run.id} is running")
         if run.status in {"completed", "cancelled"}:
             raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
 
 
-def belongs(run: Run, verb: str) -> Conflict:
+def child_run_error(run: Run, verb: str) -> Conflict:
     message = f"the run {run.id} belongs to {run.root}, which has called it"
     return Conflict(message, hint=f"guild {verb} {run.root}")
 
 
-def refuse_over(run: Run) -> None:
+def check_stoppable(run: Run) -> None:
     """Raises where there is nothing to stop; what has failed could still be gone on with."""
     if run.status in ENDED and run.status != "failed":
         raise Conflict(f"the run {run.id} is {run.status}: there is nothing to stop", hint=f"guild show {run.id}")
@@ -282,7 +282,7 @@ def _make_folders(assembled: Assembled) -> None:
             ) from None
 
 
-def frame_then(recorded: RecordedFrame, now: Frame) -> Frame:
+def recorded_frame(recorded: RecordedFrame, now: Frame) -> Frame:
     """Return the frame that the run had, with today's values of the variables that it had then."""
     return replace(
         now,

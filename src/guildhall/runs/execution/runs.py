@@ -24,11 +24,11 @@ from guildhall.runs.execution import delegation
 from guildhall.runs.execution.access import ProgramAccess
 from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.execution.prepare import Preparation, Prepared, belongs, refuse_over
-from guildhall.runs.execution.segment import Execution
-from guildhall.runs.execution.tokens import RunDoor, Tokens, servers_of
+from guildhall.runs.execution.prepare import Preparation, Prepared, check_stoppable, child_run_error
+from guildhall.runs.execution.segment import Segment
+from guildhall.runs.execution.tokens import RunDoor, TokenRegistry, servers_of
 from guildhall.runs.idle import IdleTracker
-from guildhall.runs.model import ENDED, ParkCause, Run, RunRequest
+from guildhall.runs.model import ENDED, PauseCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
@@ -76,17 +76,17 @@ def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Live:
+class LiveRun:
     """A run that is alive, below the one that called it."""
 
     prepared: Prepared
     ledger: LiveLedger
-    execution: Execution
+    execution: Segment
     calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
     created: dict[str, str]  # the workers that the tree has made, with the digests of what was approved
     token: str = field(repr=False)  # opens its tool door from outside
     started: RunStartedData
-    above: Live | None = None
+    above: LiveRun | None = None
 
     @property
     def depth(self) -> int:
@@ -107,10 +107,10 @@ class Runs:
     planner: Planner
     source_of: SourceOf
     runtime_of: RuntimeOf  # executes the runs of workers that name this runtime, with the keys of this frame
-    tokens: Tokens
+    tokens: TokenRegistry
 
     def __post_init__(self) -> None:
-        self._alive: dict[str, Live] = {}
+        self._alive: dict[str, LiveRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other run has called
         preparation = Preparation(
             self.store, self.clock, self.boot, self.history, self.assembler, self.source_of, self.alive
@@ -123,7 +123,7 @@ class Runs:
         live = self._enliven(prepared, None, runtime)
         self._tasks[prepared.run] = asyncio.create_task(self._live(live))
 
-    def _enliven(self, prepared: Prepared, above: Live | None, runtime: Runtime | None = None) -> Live:
+    def _enliven(self, prepared: Prepared, above: LiveRun | None, runtime: Runtime | None = None) -> LiveRun:
         """Puts together what a run is executed with."""
         assembled, hooks = prepared.assembled, prepared.hooks
         makes_wait = above.ledger.idle_tracker if above and hooks is None else None
@@ -159,7 +159,7 @@ class Runs:
         program_access = ProgramAccess(
             run=prepared.run, tokens=self.tokens, servers=servers, assignment=assembled.assignment
         )
-        execution = Execution(
+        execution = Segment(
             ledger=ledger,
             runtime=runtime or self._runtime(prepared),
             gate=Gate(
@@ -178,13 +178,13 @@ class Runs:
             clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), program_access.line.close()),
             hooks=hooks,
         )
-        live = Live(
+        live = LiveRun(
             prepared=prepared,
             ledger=ledger,
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else delegation.created([prepared.journal, *prepared.below]),
-            token=self.tokens.issue(RunDoor(run=prepared.run, servers=servers, behind=execution)),
+            token=self.tokens.issue(RunDoor(run=prepared.run, servers=servers, handle=execution)),
             started=started_data(prepared, above.prepared.run if above else None),
             above=above,
         )
@@ -194,10 +194,10 @@ class Runs:
 
     def _runtime(self, prepared: Prepared) -> Runtime:
         if isinstance(prepared.purpose, CallPurpose):
-            return delegation.OneCall(prepared.purpose.arguments())
+            return delegation.SingleCallRuntime(prepared.purpose.arguments())
         return self.runtime_of(prepared.assembled.worker.definition.runtime, prepared.frame)
 
-    async def _live(self, live: Live) -> None:
+    async def _live(self, live: LiveRun) -> None:
         try:
             await live.execution.run()
         except Exception as error:  # noqa: BLE001 - the disk is full, the database gone: whoever follows must hear it
@@ -207,20 +207,20 @@ class Runs:
             self._gone(live)
             del self._tasks[live.prepared.run]
 
-    def _gone(self, live: Live) -> None:
+    def _gone(self, live: LiveRun) -> None:
         del self._alive[live.prepared.run]
         self.tokens.revoke(live.token)
 
     # delegation
 
-    async def _call_worker(self, caller: Live, call: ToolCall) -> ToolResult:
+    async def _call_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
         """A run of another worker, on behalf of a call. The same call leads to the same run, also after a crash."""
         async with caller.calling:
-            made = self.store.read(lambda c: records.run_of_call(c, caller.prepared.run, call.key))
-            if made is not None and made.status in ENDED and not delegation.limit_above(made):
+            made = self.store.read(lambda c: records.find_call_run(c, caller.prepared.run, call.key))
+            if made is not None and made.status in ENDED and not delegation.is_at_parent_limit(made):
                 return delegation.result_of(made)
             try:
-                name = delegation.permitted(
+                name = delegation.resolve_callee(
                     (call.arguments or {})["worker_name"], caller.prepared.assembled.allow_workers, caller.created
                 )
                 prepared = await (self._again(caller, made) if made else self._called(caller, call, name))
@@ -235,7 +235,7 @@ class Runs:
             raise delegation.ChildStopped
         return delegation.result_of(run)
 
-    async def _carry_out(self, caller: Live, live: Live) -> Run:
+    async def _carry_out(self, caller: LiveRun, live: LiveRun) -> Run:
         """Executes a run below another one, until it ends or stops for now."""
         try:
             await caller.execution.carry_out(live.execution)
@@ -265,7 +265,7 @@ class Runs:
             live = self._enliven(await self._again(caller, self.history.get(run), hooks, grant), caller)
         return await self._carry_out(caller, live)
 
-    def attended(self, run: str) -> bool:
+    def is_attended(self, run: str) -> bool:
         """Whether somebody sits at a terminal for a live run."""
         return self._alive[run].ledger.idle_tracker.clients > 0
 
@@ -278,22 +278,24 @@ class Runs:
         return self._alive[run].ledger
 
     async def _again(
-        self, caller: Live, run: Run, hooks: RunHooks | None = None, grant: Grant | None = None
+        self, caller: LiveRun, run: Run, hooks: RunHooks | None = None, grant: Grant | None = None
     ) -> Prepared:
         return await self.prepare_resume(
             run.id, caller.prepared.frame, caller.prepared.given, grant, caller=caller.prepared, hooks=hooks
         )
 
-    async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:
+    async def _called(self, caller: LiveRun, call: ToolCall, name: str) -> Prepared:
         """The new run that a call asks for, if it may."""
-        if caller.depth >= delegation.DEEPEST:
-            raise Refused(f"worker_call: workers call one another at most {delegation.DEEPEST} deep. Do this yourself.")
+        if caller.depth >= delegation.MAX_DEPTH:
+            raise Refused(
+                f"worker_call: workers call one another at most {delegation.MAX_DEPTH} deep. Do this yourself."
+            )
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
         frame = assembled.worker.frame(caller.prepared.frame)
         callee = self.assembler.find(name, frame)
         if name in caller.created:
-            delegation.not_changed(callee, caller.created)
+            delegation.check_unchanged(callee, caller.created)
         elif name not in assembled.allow_workers:
             usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
@@ -310,7 +312,7 @@ class Runs:
             request, frame, given, worker=callee, caller=caller.prepared, call=call.key, attached=attached
         )
 
-    async def _create_worker(self, caller: Live, call: ToolCall) -> ToolResult:
+    async def _create_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
         """A worker that another one writes."""
         prepared = caller.prepared
         settings = self.assembler.preflight.settings(prepared.frame)
@@ -346,7 +348,7 @@ class Runs:
             raise
         return self.history.get(prepared.run)
 
-    async def park(self, run: str, cause: ParkCause = "user") -> None:
+    async def park(self, run: str, cause: PauseCause = "user") -> None:
         """Stops a live run, and all that it has called, for now; returns when it has stopped."""
         if (task := self._tasks.get(run)) is not None:
             self._alive[run].execution.park(cause)
@@ -358,7 +360,7 @@ class Runs:
         if task is not None and not (self._alive[run].execution.is_open and self.history.get(run).status == "running"):
             await asyncio.wait({task})
 
-    async def pause_all(self, cause: ParkCause = "user") -> None:
+    async def pause_all(self, cause: PauseCause = "user") -> None:
         await asyncio.gather(*(self.park(run, cause) for run in list(self._tasks)))
 
     @property
@@ -383,14 +385,14 @@ class Runs:
         """End a run and all runs below it, and return those that ended. `also` writes in the same transaction."""
         found = self.history.get(run)
         if found.parent is not None:
-            raise belongs(found, "stop")
-        refuse_over(found)
+            raise child_run_error(found, "stop")
+        check_stoppable(found)
         await self.park(run)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> list[str]:
             if (stopped := records.find_run(connection, run)) is not None:
-                refuse_over(stopped)  # it came to its end meanwhile: what is on record first counts
+                check_stoppable(stopped)  # it came to its end meanwhile: what is on record first counts
             if also is not None:
                 also(connection)
             return records.cancel_tree(connection, run, now)

@@ -30,7 +30,7 @@ from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.text import check_text
 from guildhall.models.door import OUTPUT_CEILING, ModelDoor
 from guildhall.runs import limits
-from guildhall.runs.model import ParkCause, SegmentEnd
+from guildhall.runs.model import PauseCause, SegmentEnd
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     Crashed,
@@ -40,7 +40,7 @@ from guildhall.runs.record.entries import (
     ModelCallFailed,
     Paused,
     Payload,
-    Tokens,
+    TokenUsage,
     Unjudged,
 )
 from guildhall.runs.record.messages import dump_response
@@ -76,7 +76,7 @@ RESUME_HINTS: Mapping[type[GuildError], str] = {
 }
 
 
-class Stops(Exception):
+class StopSegment(Exception):
     """Raised by a runtime that stops for now, or ends, in a way of its own."""
 
     def __init__(self, end: SegmentEnd) -> None:
@@ -84,7 +84,7 @@ class Stops(Exception):
         self.end = end
 
 
-class Execution:
+class Segment:
     """Drives a runtime between the doors of one run, and is those doors for it."""
 
     def __init__(
@@ -111,14 +111,14 @@ class Execution:
         self._hooks = hooks
         self._began = self._clock.monotonic()
         self._parked = asyncio.Event()
-        self._park_cause: ParkCause = "user"
+        self._park_cause: PauseCause = "user"
         self._broken = asyncio.Event()
         self._error: Exception | None = None  # what has broken it from outside
         self._in_time = asyncio.Event()
         self._in_time.set()
         self._under_way: set[asyncio.Task[ToolResult]] = set()
-        self._called: set[Execution] = set()
-        self._caller: Execution | None = None
+        self._called: set[Segment] = set()
+        self._caller: Segment | None = None
         self._listening = False  # for what the person says next
         self._ending = False
         self.stopped = asyncio.Event()
@@ -132,12 +132,12 @@ class Execution:
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse:
-        await self.only_while_open()
+        await self.wait_until_open()
         with self._idle_tracker.call():
             return await self._model_door.ask(key, messages, parameters, through)
 
     async def tool(self, call: ToolCall) -> ToolResult:
-        await self.only_while_open()
+        await self.wait_until_open()
         with self._idle_tracker.call():
             task = asyncio.create_task(self._gate.call(call))
             self._under_way.add(task)
@@ -148,7 +148,7 @@ class Execution:
 
     async def said(self, key: str) -> str:
         """The same words again where they were heard before; else waits for the person, as long as that takes."""
-        await self.only_while_open()
+        await self.wait_until_open()
         if (words := self._ledger.heard(key)) is not None:
             return words
         number = self._ledger.journal.message_number(key)
@@ -157,7 +157,7 @@ class Execution:
             raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
         with self._idle_tracker.call():
             words = check_text("message", await self._heard(asyncio.ensure_future(next_message(number)), number))
-            await self.only_while_open()
+            await self.wait_until_open()
             await self._ledger.hears(number, words)
         return words
 
@@ -178,26 +178,26 @@ class Execution:
     def register(self, program: ProgramHooks) -> Entry:
         return self._program_access.register(self, program)
 
-    async def only_while_open(self) -> None:
+    async def wait_until_open(self) -> None:
         """Block a new call of a parked run for good, and of a run out of time until the user grants more."""
         if self._parked.is_set():
             await asyncio.get_running_loop().create_future()
         await self._in_time.wait()
         if self._caller is not None:
-            await self._caller.only_while_open()
+            await self._caller.wait_until_open()
 
     @property
     def is_open(self) -> bool:
         return not self._parked.is_set() and not self._ending
 
-    def is_another(self, call: ToolCall) -> bool:
+    def is_other_call(self, call: ToolCall) -> bool:
         try:
             self._ledger.finished(call)
         except RuntimeFailed:
             return True
         return False
 
-    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+    def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         return self._ledger.asked_another(key, messages)
 
     def expects(self, calls: int) -> None:
@@ -212,7 +212,7 @@ class Execution:
 
     # the stretch
 
-    def park(self, cause: ParkCause = "user") -> None:
+    def park(self, cause: PauseCause = "user") -> None:
         """Park the run and the runs that it has called. The first cause counts."""
         if not self._parked.is_set():
             self._park_cause = cause
@@ -220,7 +220,7 @@ class Execution:
         for called in self._called:
             called.park(cause)
 
-    async def carry_out(self, called: Execution) -> SegmentEnd:
+    async def carry_out(self, called: Segment) -> SegmentEnd:
         """Executes a run that this one has called. It is parked with this one, and cut off with it."""
         self._called.add(called)
         called._caller = self
@@ -306,7 +306,7 @@ class Execution:
         error = self._error if first == "broken" else body.exception()
         if error is None:
             return SegmentEnd(status="completed", output=body.result().output)
-        if isinstance(error, Stops):
+        if isinstance(error, StopSegment):
             return error.end
         if isinstance(error, GuildError):
             return _failed(error, RESUME_HINTS.get(type(error), "").format(root=self._ledger.root))
@@ -367,7 +367,7 @@ class Execution:
 
         def also(connection: Connection) -> None:
             records.change_run(connection, self._ledger.run, **columns)
-            records.park_below(connection, self._ledger.run)
+            records.pause_children(connection, self._ledger.run)
             if ended:
                 records.withdraw_asks(connection, self._ledger.run, now, questions=False)
             if self._hooks is not None:
@@ -402,7 +402,7 @@ def _failed(error: GuildError, hint: str = "") -> SegmentEnd:
 CUT_OFF = "[The person interrupted here.]"
 
 
-async def cut_short(journal: Journal, text: str) -> bool:
+async def record_cut_off_answer(journal: Journal, text: str) -> bool:
     """Record this text as the answer to the open question of a stopped run. Return False if no question is open."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
@@ -412,7 +412,7 @@ async def cut_short(journal: Journal, text: str) -> bool:
     said = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
     response = dump_response(ModelResponse(parts=[TextPart(said)]))
     usage, cost = _taken(journal, open_ones[-1])
-    total = limits.used_with(journal, **usage, cost=cost)
+    total = limits.usage_with(journal, **usage, cost=cost)
     await journal.append(
         ModelAnswered(response=response, usage=usage, cost_usd=cost, cut_off=True),
         key=open_ones[-1].key,
@@ -421,7 +421,7 @@ async def cut_short(journal: Journal, text: str) -> bool:
     return True
 
 
-def _taken(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[Tokens, float | None]:
+def _taken(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[TokenUsage, float | None]:
     """Return the most that an interrupted call can have used. The journal already has the cost of a failed call."""
     if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None

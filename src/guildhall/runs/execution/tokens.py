@@ -37,7 +37,7 @@ _BYTES = 32
 _LONGEST_ID = 200
 
 
-class Behind(Protocol):
+class RunHandle(Protocol):
     """The run behind a door that is used from outside: a live run or a replay."""
 
     @property
@@ -48,11 +48,11 @@ class Behind(Protocol):
 
     async def tool(self, call: ToolCall) -> ToolResult: ...
 
-    def is_another(self, call: ToolCall) -> bool:
+    def is_other_call(self, call: ToolCall) -> bool:
         """Return True if the record has a different call under the key of this call."""
         ...
 
-    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+    def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Return True if the record has a different question under this key."""
         ...
 
@@ -75,7 +75,7 @@ class RunDoor:
 
     run: str
     servers: Mapping[str, tuple[Tool, ...]]
-    behind: Behind = field(repr=False)
+    handle: RunHandle = field(repr=False)
     passing: Passing | None = None
     own: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # for the server RESULT
     done: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)  # is told
@@ -90,8 +90,8 @@ class RunDoor:
         """Makes a call at the gate; what the guest itself takes goes to it."""
         if call.key in self._due:
             self._due.discard(call.key)
-            self.behind.expects(len(self._due))
-        return self.own(call) if self.own is not None and server == RESULT else self.behind.tool(call)
+            self.handle.expects(len(self._due))
+        return self.own(call) if self.own is not None and server == RESULT else self.handle.tool(call)
 
     def heard(self, calls: Iterable[ToolCall]) -> None:
         """The calls in an answer of the model, which the guest will make."""
@@ -99,7 +99,7 @@ class RunDoor:
         self._asked += new
         own = {tool.name for tools in self.servers.values() for tool in tools}
         self._due = {call.key for call in new if call.tool in own}
-        self.behind.expects(len(self._due))
+        self.handle.expects(len(self._due))
 
     def identified(self, id: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """Return the call with the key that the model's answer gave it. Without an id, the first equal call counts."""
@@ -115,7 +115,7 @@ class RunDoor:
         return ToolCall(key=f"mcp/{key}", tool=tool, arguments=arguments)
 
 
-class Tokens:
+class TokenRegistry:
     """Knows the doors by their tokens."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Tokens:
     def door(self, token: str) -> RunDoor | None:
         """The door that the token opens now."""
         door = self._doors.get(_hashed(token))
-        return door if door is not None and door.behind.is_open else None
+        return door if door is not None and door.handle.is_open else None
 
 
 def servers_of(assembled: Assembled, hooks: RunHooks | None) -> dict[str, tuple[Tool, ...]]:
@@ -152,7 +152,7 @@ def servers_of(assembled: Assembled, hooks: RunHooks | None) -> dict[str, tuple[
     return {name: tuple(tool for tool in tools if theirs.get(tool.name, TOOLS) == name) for name in names}
 
 
-def shown_at(server: str, tool: str) -> str:
+def server_tool_name(server: str, tool: str) -> str:
     """The name of a tool at its server: one that dispatches is named after the server already."""
     return tool.removeprefix(tool_name(server, "")) if server.endswith(DISPATCH) else tool
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.runs.assembly.attachments import size_in_words
-from guildhall.runs.limits import LimitName, in_words
+from guildhall.runs.limits import LimitName, format_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -163,7 +163,7 @@ def _limits(plan: Plan) -> list[str]:
     unlimited = "no price known" if plan.priced is False else whose
     parts = [unlimited if plan.worst_usd is None else f"at most {dollars(plan.worst_usd)} USD"]
     names: tuple[LimitName, ...] = ("max_turns", "max_tokens", "timeout")
-    return parts + [in_words(name, value) for name in names if (value := getattr(bounds, name)) is not None]
+    return parts + [format_limit(name, value) for name in names if (value := getattr(bounds, name)) is not None]
 
 
 def dollars(amount: float) -> str:

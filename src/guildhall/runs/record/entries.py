@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.policy.rules import Mode
-    from guildhall.runs.model import PauseCause, RunStatus, SegmentEnd
+    from guildhall.runs.model import RunStatus, SegmentEnd, StopCause
 
 
-class Tokens(TypedDict):
+class TokenUsage(TypedDict):
     """The tokens of a model call."""
 
     input_tokens: int
@@ -119,7 +119,7 @@ class ModelAnswered(Payload, kind="model_answered"):
     """The answer of the model, before the run sees it."""
 
     response: Mapping[str, Any]
-    usage: Tokens
+    usage: TokenUsage
     cost_usd: float | None
     cut_off: bool = False  # the user interrupted it: usage and cost are what was reserved
     copied: bool = False
@@ -288,7 +288,7 @@ class _Stop(Payload):
 class Paused(_Stop, kind="paused"):
     """The run stopped for now."""
 
-    pause: PauseCause | None
+    pause: StopCause | None
 
 
 @dataclass(frozen=True, kw_only=True)

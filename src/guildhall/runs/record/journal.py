@@ -131,7 +131,7 @@ def entries_with(entries: Iterable[Entry[Payload]], payload: type[PayloadT]) -> 
     return cast("list[Entry[PayloadT]]", [entry for entry in entries if isinstance(entry.data, payload)])
 
 
-def calls_made(entries: Sequence[Entry[Payload]], tool: str) -> list[Mapping[str, Any]]:
+def successful_calls(entries: Sequence[Entry[Payload]], tool: str) -> list[Mapping[str, Any]]:
     """Return the arguments of the calls of a tool that did not fail, in their order."""
     done = {entry.key for entry in entries_with(entries, ToolEnded) if not entry.data.result["is_error"]}
     begun = (entry for entry in entries_with(entries, ToolStarted) if entry.data.tool == tool)

@@ -26,9 +26,9 @@ from sqlalchemy import (
 
 from guildhall.core.frame import RecordedFrame
 from guildhall.runs.model import (
-    ASIDE,
     ENDED,
     HALL,
+    OUTLIVING_KINDS,
     Answer,
     Ask,
     AskKind,
@@ -92,7 +92,7 @@ def list_runs(connection: Connection, limit: int | None = None, *, called: bool 
     return [_run(row) for row in connection.execute(query).mappings()]
 
 
-def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
+def mark_interrupted(connection: Connection, boot: str) -> Sequence[str]:
     """Mark the runs of a hall that is gone as lost, and return their ids.
 
     A run that the hall itself created is cancelled. A conversation that waited for the user still waits.
@@ -120,28 +120,28 @@ def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
         connection.execute(update(runs).where(runs.c.id == run).values(crashes=1 if anew else runs.c.crashes + 1))
 
 
-def left_behind(connection: Connection) -> list[tuple[Run, int]]:
+def list_resumable(connection: Connection) -> list[tuple[Run, int]]:
     """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
     by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.pause == "shutdown"))
     query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
 
-def unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
+def list_unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
     """Every run that is not over: its id, its worker's name, and what it began with, if it has."""
     first = (journal.c.run == runs.c.id) & (journal.c.kind == "assembled")
     rows = select(runs.c.id, runs.c.worker, journal.c.data).select_from(runs.outerjoin(journal, first))
     return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
 
 
-def give_up(connection: Connection, run: str, error: ErrorInfo, now: str) -> None:
+def fail_run(connection: Connection, run: str, error: ErrorInfo, now: str) -> None:
     """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
     withdraw_asks(connection, run, now, questions=False)
     end = Ended(status="failed", reason=error["code"], error=error, output=None)
     _end(connection, run, end, now)
 
 
-def conclude(connection: Connection, run: str, output: Any, now: str) -> None:
+def complete_run(connection: Connection, run: str, output: Any, now: str) -> None:
     """Completes a run that was stopped for good, because what it was to give is there. What it called is over."""
     _cancel_each(connection, _unfinished_below(connection, run), now)
     withdraw_asks(connection, run, now, questions=False)
@@ -182,7 +182,7 @@ def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
     add_entry(connection, Entry(run=run, seq=last + 1, key=None, data=end, at=now))
 
 
-def park_below(connection: Connection, run: str) -> None:
+def pause_children(connection: Connection, run: str) -> None:
     """Puts away what a run has called and that had not begun to work yet when the run stopped."""
     unbegun = runs.c.id.in_(select(_ids_below(run))) & (runs.c.status == "running")
     connection.execute(update(runs).where(unbegun).values(**_pause_columns(SegmentEnd.parked("interrupted"))))
@@ -196,12 +196,12 @@ def running_seconds(connection: Connection, run: str) -> float:
     return connection.execute(select(runs.c.running_seconds).where(runs.c.id == run)).scalar_one()
 
 
-def runs_of_worker(connection: Connection, root: str, worker: str) -> int:
+def count_worker_runs(connection: Connection, root: str, worker: str) -> int:
     """How many runs of a worker a tree has. A workflow's own run is none, though an agent may be named alike."""
     return connection.execute(_RUNS_OF_WORKER, {"top": root, "whose": worker}).scalar_one()
 
 
-def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
+def find_call_run(connection: Connection, parent: str, call: str) -> Run | None:
     row = connection.execute(_RUN_OF_CALL, {"by": parent, "call": call}).mappings().first()
     return _run(row) if row else None
 
@@ -264,7 +264,7 @@ def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool
 
     Conflicts and meetings outlive the run, and so do its questions unless `questions` is set.
     """
-    staying = ASIDE - {"question"} if questions else ASIDE
+    staying = OUTLIVING_KINDS - {"question"} if questions else OUTLIVING_KINDS
     _withdraw(connection, _of_tree(run) & asks.c.kind.not_in(sorted(staying)), now)
 
 
@@ -288,14 +288,14 @@ def find_ask(connection: Connection, ask: str) -> Ask | None:
     return _ask(row) if row else None
 
 
-def ask_of_call(connection: Connection, run: str, key: str, subject: str) -> Ask | None:
+def find_latest_ask(connection: Connection, run: str, key: str, subject: str) -> Ask | None:
     """The newest ask about exactly this of this call."""
     query = _ASKS.where(asks.c.run == run, asks.c.key == key, asks.c.subject == subject)
     row = connection.execute(query.order_by(asks.c.created_at.desc()).limit(1)).mappings().first()
     return _ask(row) if row else None
 
 
-def session_approval(connection: Connection, root: str, subject: str) -> Ask | None:
+def find_standing_approval(connection: Connection, root: str, subject: str) -> Ask | None:
     """An approval of exactly this that was given for the whole tree of runs."""
     approvals = _ASKS.where(asks.c.root == root, asks.c.subject == subject, asks.c.kind == "approval")
     answered = connection.execute(approvals.where(asks.c.status.in_(["answered", "applied"]))).mappings()

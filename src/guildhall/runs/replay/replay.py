@@ -27,8 +27,8 @@ from guildhall.models.catalog import RecordingSource
 from guildhall.runs.assembly.preflight import refuse_unrecorded
 from guildhall.runs.execution import delegation
 from guildhall.runs.execution.access import ProgramAccess
-from guildhall.runs.execution.prepare import frame_then
-from guildhall.runs.execution.tokens import Tokens, servers_of
+from guildhall.runs.execution.prepare import recorded_frame
+from guildhall.runs.execution.tokens import TokenRegistry, servers_of
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
@@ -243,10 +243,10 @@ class _ReplayDoors:
     def register(self, program: ProgramHooks) -> Entrance:
         return self._program_access.register(self, program)
 
-    def is_another(self, call: ToolCall) -> bool:
+    def is_other_call(self, call: ToolCall) -> bool:
         return False  # what is not as it was is told of the call itself
 
-    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+    def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Only where a further question is on record at the same place; else it is a difference."""
         first, _, number = key.partition(".")
         asked = self._record.journal.last(key, ModelAsked)
@@ -418,7 +418,7 @@ class Recordings:
     assembler: Assembler
     recorded_hooks: Callable[[Run], RunHooks | None]  # the hooks for a replay of a run at the top of its tree
     runtime_of: RuntimeOf
-    tokens: Tokens
+    tokens: TokenRegistry
 
     def source(self, run: str) -> RecordingSource:
         """The model answers of a recorded run, and of those that it has called, in order."""
@@ -449,7 +449,7 @@ class Recordings:
     ) -> Replayed:
         """Replay one run without the runs that it called. Worker, hooks and runtime are looked up if not given."""
         journal = self.history.journal(run.id)
-        then = frame_then(run.frame, frame)
+        then = recorded_frame(run.frame, frame)
         hooks = hooks or self.recorded_hooks(run)
         assembled, gone = await self.assembler.again(
             run.request, journal.assembly, then, run=run.id, worker=worker, hooks=hooks
@@ -458,7 +458,7 @@ class Recordings:
         if runtime is None:
             refuse_unrecorded(assembled.worker, run.id)
             own = assembled.worker.definition.runtime
-            runtime = delegation.OneCall(call.arguments()) if call else self.runtime_of(own, then)
+            runtime = delegation.SingleCallRuntime(call.arguments()) if call else self.runtime_of(own, then)
         servers = servers_of(assembled, hooks)
         program_access = ProgramAccess(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
         difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), program_access)
@@ -466,9 +466,9 @@ class Recordings:
 
     def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
         """The run that a call has made, and what it gave by its own record, if it came to that."""
-        made = self.store.read(lambda connection: records.run_of_call(connection, caller, call))
+        made = self.store.read(lambda connection: records.find_call_run(connection, caller, call))
         end = self.history.entries(made.id)[-1].data if made else None
         if made is None or not isinstance(end, Ended):
             return None
         ended = replace(made, status=end.status, reason=end.reason, error=end.error, output=end.output)
-        return None if delegation.limit_above(ended) else (made.id, delegation.result_of(ended))
+        return None if delegation.is_at_parent_limit(ended) else (made.id, delegation.result_of(ended))
