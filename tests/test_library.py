@@ -118,7 +118,7 @@ def test_a_failure_is_an_event_and_a_result(scribe: Worker, project: Path) -> No
     assert result.error["code"] == "model_failed"
 
 
-def test_leaving_the_stream_parks_the_run(scribe: Worker) -> None:
+def test_leaving_the_stream_pauses_the_run(scribe: Worker) -> None:
     async def look() -> str:
         stream = scribe.stream("write it", mode="approve_all")
         try:
@@ -129,7 +129,7 @@ def test_leaving_the_stream_parks_the_run(scribe: Worker) -> None:
         raise AssertionError
 
     run = asyncio.run(look())
-    assert asyncio.run(scribe.result(run)).status == "parked"
+    assert asyncio.run(scribe.result(run)).status == "paused"
     assert scribe.resume(run).output == "all done"
 
 
@@ -163,7 +163,7 @@ def test_an_approver_says_no_and_may_take_its_time(scribe: Worker, project: Path
 
 
 @pytest.mark.parametrize("said", ["perhaps", None, 5, Answer(choice="maybe"), Answer(choice="no", note="\ud800")])
-def test_an_approver_that_says_nonsense_parks_the_run(scribe: Worker, project: Path, said: Any) -> None:
+def test_an_approver_that_says_nonsense_pauses_the_run(scribe: Worker, project: Path, said: Any) -> None:
     runs: list[str] = []
 
     def approver(ask: Mapping[str, Any]) -> Any:
@@ -172,7 +172,7 @@ def test_an_approver_that_says_nonsense_parks_the_run(scribe: Worker, project: P
 
     with pytest.raises(UsageError):
         scribe.run("write it", approver=approver)
-    assert asyncio.run(scribe.result(runs[0])).status == "parked"
+    assert asyncio.run(scribe.result(runs[0])).status == "paused"
     assert scribe.resume(runs[0], approver=lambda ask: "yes").output == "all done"
     assert (project / "notes" / "a.md").exists()
 

@@ -79,12 +79,12 @@ async def a_stop_ends_it_for_good(bench: Bench) -> None:
         same((await desk.state(event.run)).status, "cancelled", "how it ended")
 
 
-async def left_alone_it_is_parked_and_goes_on(bench: Bench) -> None:
+async def left_alone_it_is_paused_and_goes_on(bench: Bench) -> None:
     bench.put(write("a.md"), _SLOW)
     async with bench.hall() as desk:
         before = _below()
         run = (await heard(desk.stream(), until="tool_result"))[0].run
-        same((await desk.state(run)).status, "parked", "how it stands")
+        same((await desk.state(run)).status, "paused", "how it stands")
         same(sorted(_below() - before), [], "the processes that are left of it")
         bench.put(write("a.md"), {"say": "done"})
         await _ends_well(bench, desk, run, calls=1)

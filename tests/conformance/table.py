@@ -117,7 +117,7 @@ class Table:
 
     async def conclude(self, output: Any) -> None:
         """Ends the conversation with what has come of it, also in the middle of an answer."""
-        await self.hall.runs.park(self.run)
+        await self.hall.runs.pause(self.run)
         now = stamp(self.hall.clock.now())
         await self.hall.store.write(lambda connection: complete_run(connection, self.run, output, now))
 

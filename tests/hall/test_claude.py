@@ -335,7 +335,7 @@ def test_a_program_that_will_not_do_is_said_so_with_what_to_do(
 # How it ends
 
 
-@pytest.mark.parametrize("how", ["parked", "stopped"])
+@pytest.mark.parametrize("how", ["paused", "stopped"])
 def test_it_is_ended_at_once_with_all_that_is_its(home: Home, shop: Path, how: str) -> None:
     put(shop, WRITE, SLOW)
 
@@ -355,7 +355,7 @@ def test_it_is_ended_at_once_with_all_that_is_its(home: Home, shop: Path, how: s
             took = time.monotonic() - began
             assert (here.programs(), here.homes()) == ([], [])
             assert took < 2  # some tens of milliseconds where nothing else runs
-            if how == "parked":
+            if how == "paused":
                 put(shop, WRITE, DONE)
                 assert (await here.resume(event.run))[-1].data["status"] == "completed"
                 assert (await here.kinds(event.run)).count("tool_started") == 1

@@ -125,12 +125,12 @@ def test_a_run_that_is_running_is_not_resumed(home: Home, frame: Frame, project:
         with pytest.raises(Conflict, match="is running"):
             await followed(hall.runs.resume(first.run, frame))
         await stream.aclose()
-        assert (await hall.runs.get(first.run)).run.status == "parked"
+        assert (await hall.runs.get(first.run)).run.status == "paused"
 
     inside(home, work)
 
 
-def test_closing_the_hall_parks_what_runs(home: Home, frame: Frame, project: Path) -> None:
+def test_closing_the_hall_pauses_what_runs(home: Home, frame: Frame, project: Path) -> None:
     put_script(project, {"sleep": 30, "say": "late"})
     runs: list[str] = []
 
@@ -144,7 +144,7 @@ def test_closing_the_hall_parks_what_runs(home: Home, frame: Frame, project: Pat
         await begin(await open_hall(home, {}))
 
     asyncio.run(go())
-    assert inside(home, lambda hall: hall.runs.get(runs[0]), readonly=True).run.status == "parked"
+    assert inside(home, lambda hall: hall.runs.get(runs[0]), readonly=True).run.status == "paused"
 
 
 @pytest.mark.req("DO-9", "DO-14")

@@ -408,7 +408,7 @@ def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, pro
 # The token lives as long as its run goes on
 
 
-@pytest.mark.parametrize("ends", ["parked", "cancelled"])
+@pytest.mark.parametrize("ends", ["paused", "cancelled"])
 def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, project: Path, ends: str) -> None:
     put(project, "clerk")
     desk = Desk()
@@ -420,7 +420,7 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
             async with raw(f"{hall.url}/tools/", token) as http, raw(f"{hall.url}/tools/", another) as other:
                 waiting = asyncio.create_task(http.call("hold", {"number": 1}))
                 await asyncio.wait_for(desk.began.wait(), 5)
-                stop = hall.hall.runs.park(run) if ends == "parked" else hall.hall.runs.cancel(run)
+                stop = hall.hall.runs.pause(run) if ends == "paused" else hall.hall.runs.cancel(run)
                 stopping = asyncio.create_task(stop)
                 await asyncio.sleep(0.01)
                 assert (await http.ask("ping")).status_code == 401  # at once, while calls under way may still finish
@@ -434,7 +434,7 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
     assert desk.done == []
 
 
-@pytest.mark.parametrize("ends", ["parked", "cancelled"])
+@pytest.mark.parametrize("ends", ["paused", "cancelled"])
 def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing(
     home: Home, project: Path, ends: str
 ) -> None:
@@ -455,7 +455,7 @@ def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing
             ]
             writer.write("\r\n".join([*head, "", ""]).encode() + body[:10])
             await asyncio.sleep(0.05)
-            await (hall.hall.runs.park(run) if ends == "parked" else hall.hall.runs.cancel(run))
+            await (hall.hall.runs.pause(run) if ends == "paused" else hall.hall.runs.cancel(run))
             writer.write(body[10:])
             answer = await asyncio.wait_for(reader.read(), 5)
             writer.close()
@@ -476,7 +476,7 @@ def test_a_run_that_is_resumed_has_another_token(home: Home, project: Path) -> N
             run, token = await hall.live("clerk", desk.toolbox())
             async with raw(f"{hall.url}/tools/", token) as http:
                 assert "result" in await http.call("note", {"number": 1}, id="a")
-            await hall.hall.runs.park(run)
+            await hall.hall.runs.pause(run)
             again = await hall.hall.runs.prepare_resume(run, Frame.here(project, {}), [desk.toolbox()])
             hall.hall.runs.launch(again)
             fresh = hall.hall.runs.token(run)

@@ -41,7 +41,7 @@ def asking(project: Path) -> Path:
 
 
 @pytest.mark.req("X-5", "X-15", "DO-6")
-def test_a_parked_call_is_answered_by_another_process_and_goes_on_there(guild: Guild, asking: Path) -> None:
+def test_a_paused_call_is_answered_by_another_process_and_goes_on_there(guild: Guild, asking: Path) -> None:
     _, run, ask = start_asking(guild)
     assert not (asking / "notes" / "a.md").exists()
     needs = guild("ls", "--json").json["needs_you"]["asks"]

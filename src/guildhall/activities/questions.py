@@ -1,7 +1,7 @@
 """Questions of a run: open asks in the inbox, deliver the answers to the run, and resume waiting runs.
 
 A question either waits for its answer within its call, or the run continues and a later call delivers the answer. A
-timer resumes a parked run at once if no open ask blocks it, and otherwise when the first blocking ask expires.
+timer resumes a paused run at once if no open ask blocks it, and otherwise when the first blocking ask expires.
 
 Does not record answers of the user (`runs.asks`) and does not resume runs itself: the owner passes in the function.
 
@@ -102,7 +102,7 @@ class ResumeTimers:
         return bool(self._tasks)
 
     def expect(self, run: str) -> None:
-        """Resume a parked run: at once if no open ask blocks it, else when the first of these asks expires."""
+        """Resume a paused run: at once if no open ask blocks it, else when the first of these asks expires."""
         blocking = [ask for ask in self._asks.of_run(run) if ask.status == "open" and self._is_blocking(ask)]
         times = [ask.expires_at for ask in blocking if ask.expires_at is not None]
         self.forget(run)

@@ -195,7 +195,7 @@ class Jobs(Register):
             if job.status != "running":
                 return job
             if job.run is not None:
-                await self._runs().park(job.run, "shutdown")  # who dies now has cancelled nothing: it goes on
+                await self._runs().pause(job.run, "shutdown")  # who dies now has cancelled nothing: it goes on
             run = self._run_of(job)
             if run is not None and run.status not in ENDED:
                 await self._end(run, self._index.folder(id))
@@ -215,7 +215,7 @@ class Jobs(Register):
         return [ended.run] if ended.run is not None and ended.status == "cancelled" else []
 
     async def _end(self, run: Run, folder: JobFolder) -> None:
-        """Cancel a parked run, or complete it if it has submitted its result."""
+        """Cancel a paused run, or complete it if it has submitted its result."""
         output = None
         with suppress(InvalidFile):  # it is none any more
             output = folder.result() if is_result_accepted(self._history.entries(run.id)) else None

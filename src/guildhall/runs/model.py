@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from guildhall.core.frame import RecordedFrame
     from guildhall.policy.rules import Mode
 
-RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
+RunStatus = Literal["running", "waiting", "paused", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
-# Why a run is parked: by the user, because the hall stopped, because its process was cut off, or as a new fork. Only
+# Why a run is paused: by the user, because the hall stopped, because its process was cut off, or as a new fork. Only
 # after `shutdown` the next hall resumes the run; otherwise the user does.
 PauseCause = Literal["user", "shutdown", "interrupted", "fork"]
 WaitCause = Literal["ask", "message"]  # why a run waits: for the answer to an ask, or for the user's next message
@@ -167,14 +167,14 @@ class SegmentEnd:
     """How one stretch of a run's life ended: for good, or for now."""
 
     status: RunStatus
-    pause: StopCause | None = None  # why the run is parked or waits
+    pause: StopCause | None = None  # why the run is paused or waits
     reason: str | None = None  # for people; no code reads it
     error: ErrorInfo | None = None
     output: Any = None
 
     @staticmethod
-    def parked(cause: PauseCause) -> SegmentEnd:
-        return SegmentEnd(status="parked", pause=cause, reason=_PAUSE_REASONS.get(cause))
+    def paused(cause: PauseCause) -> SegmentEnd:
+        return SegmentEnd(status="paused", pause=cause, reason=_PAUSE_REASONS.get(cause))
 
     @staticmethod
     def waiting(cause: WaitCause) -> SegmentEnd:
@@ -221,7 +221,7 @@ class Run:
     worker: str
     model: str
     status: RunStatus
-    pause: StopCause | None = None  # why the run is parked or waits
+    pause: StopCause | None = None  # why the run is paused or waits
     reason: str | None  # for people; no code reads it
     request: RunRequest
     frame: RecordedFrame
@@ -252,7 +252,7 @@ class Run:
     @property
     def needs_user(self) -> bool:
         """Return True if the run has stopped and only the user can let it resume."""
-        return self.status == "waiting" or (self.status == "parked" and self.pause != "shutdown")
+        return self.status == "waiting" or (self.status == "paused" and self.pause != "shutdown")
 
     def as_dict(self) -> dict[str, Any]:
         """The run as `--json` prints it."""

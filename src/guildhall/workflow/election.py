@@ -84,7 +84,7 @@ class Election:
                 task.cancel()
             asked = await asyncio.gather(*voting, return_exceptions=True)
         stood = {run.status for run in asked if not isinstance(run, BaseException) and run is not None}
-        if "parked" in stood:  # so is the whole workflow, in a moment: it is gone on with later
+        if "paused" in stood:  # so is the whole workflow, in a moment: it is gone on with later
             await asyncio.get_running_loop().create_future()
         if is_open and in_time and "waiting" in stood:
             raise StopSegment(SegmentEnd.waiting("ask"))

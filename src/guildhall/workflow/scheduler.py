@@ -219,7 +219,7 @@ class Team:
                 if self._at == "quiet":
                     await self._phase("live")
                 run = await self._take_turn(agent, step)
-                if run is not None and run.status == "parked":  # so is the whole team, in a moment
+                if run is not None and run.status == "paused":  # so is the whole team, in a moment
                     await asyncio.get_running_loop().create_future()
                 self._looped.set()
                 continue

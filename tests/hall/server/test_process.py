@@ -146,7 +146,7 @@ def test_two_terminals_at_once_and_one_of_them_is_interrupted(guild_hall: GuildW
     out, err = other.communicate(timeout=PATIENCE)
     assert (other.returncode, out) == (0, "slept\n"), err
     shown = [guild_hall("show", run, "--json").json for run in runs]
-    assert [(run["status"], run["reason"]) for run in shown] == [("parked", "by the user"), ("completed", None)]
+    assert [(run["status"], run["reason"]) for run in shown] == [("paused", "by the user"), ("completed", None)]
     assert guild_hall("resume", runs[0]).out == "slept\n"
     _goes_on_without_the_terminal_that_started_it(guild_hall)
     _at_a_terminal_an_ask_is_answered(guild_hall, project)
@@ -226,13 +226,13 @@ def test_an_effect_that_was_cut_off_is_not_repeated_by_the_next_hall(
     assert (desk / "book").read_text() == "one\n"
 
 
-def test_told_to_leave_it_parks_and_the_next_one_goes_on_but_not_with_what_a_person_parked(
+def test_told_to_leave_it_pauses_and_the_next_one_goes_on_but_not_with_what_a_person_paused(
     guild_hall: GuildWithHall, project: Path
 ) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, {"sleep": 20, "say": "slept"})
     mine, theirs = guild_hall.start("run", "scribe", "mine"), guild_hall.start("run", "scribe", "theirs")
-    parked, stopped = started(mine), started(theirs)
+    paused, stopped = started(mine), started(theirs)
     mine.send_signal(signal.SIGINT)
     assert mine.wait(PATIENCE) == 130
     pid = guild_hall.hall().pid
@@ -240,13 +240,13 @@ def test_told_to_leave_it_parks_and_the_next_one_goes_on_but_not_with_what_a_per
     os.kill(pid, signal.SIGTERM)
     _, err = theirs.communicate(timeout=PATIENCE)
     assert theirs.returncode == 130
-    assert f"{stopped} parked" in err
+    assert f"{stopped} paused" in err
     assert select.select([watched], [], [], PATIENCE)[0]
     os.close(watched)
     put_script(project, DONE)
     assert guild_hall("run", "scribe", "another").code == 0
     until(lambda: guild_hall("show", stopped, "--json").json["status"] == "completed")
-    assert guild_hall("show", parked, "--json").json["status"] == "parked"
+    assert guild_hall("show", paused, "--json").json["status"] == "paused"
 
 
 def test_a_command_that_comes_while_the_hall_leaves_waits_and_starts_another(

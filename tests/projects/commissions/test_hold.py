@@ -76,7 +76,7 @@ def test_finished_work_is_on_hold_while_the_branch_is_checked_out(workshop: Work
         await shop.commissions.dispatch(made.id, shop.frame)
         shop.repo.git("switch", "-q", "claude/main")
         run = str(shop.commissions.get(made.id).run)
-        await shop.so(lambda: shop.hall.history.get(run).status == "parked")
+        await shop.so(lambda: shop.hall.history.get(run).status == "paused")
         assert shop.commissions.get(made.id).status == "in_progress"
         assert "cannot be merged now: claude/main is checked out" in (await shop.reasons(made.id))[-1]
         with pytest.raises(Conflict, match="claude/main is checked out"):
@@ -166,7 +166,7 @@ def test_finished_work_is_on_hold_while_it_cannot_be_merged(
         one = await begun(shop, reviewer="judge" if in_the_way is unreviewed else None)
         assert one.run is not None
         put_right = in_the_way(shop)
-        await shop.so(lambda: shop.hall.history.get(one.run).status == "parked")
+        await shop.so(lambda: shop.hall.history.get(one.run).status == "paused")
         waits = shop.commissions.get(one.id)
         assert (waits.status, waits.hold and waits.hold.kind) == ("in_progress", "cannot_merge"), waits.reason
         put_right()

@@ -421,7 +421,7 @@ def test_at_a_terminal_each_ask_is_answered_in_its_turn(
 
 
 @pytest.mark.req("X-2")
-def test_ctrl_c_parks_the_tree_and_resuming_repeats_nothing(guild: Guild, project: Path) -> None:
+def test_ctrl_c_pauses_the_tree_and_resuming_repeats_nothing(guild: Guild, project: Path) -> None:
     put_tree(project)
     slow = [OTHER, {"say": "two is written", "sleep": 60}]
     both = calls(call("hand", "write one"), call("hand", "write two"))
@@ -435,20 +435,20 @@ def test_ctrl_c_parks_the_tree_and_resuming_repeats_nothing(guild: Guild, projec
         seen += line
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    parked = json.loads(out)
-    assert (process.returncode, parked["status"]) == (130, "parked"), err
-    assert [one["status"] for one in parked["runs"]] == ["completed", "parked"]
+    paused = json.loads(out)
+    assert (process.returncode, paused["status"]) == (130, "paused"), err
+    assert [one["status"] for one in paused["runs"]] == ["completed", "paused"]
     listed = guild("ls", "--json").json["needs_you"]["runs"]
-    assert [one["run"] for one in listed] == [parked["run"]]
+    assert [one["run"] for one in listed] == [paused["run"]]
     for path in (project / "notes").glob("*"):
         path.unlink()
     put_answers(project, boss=[[both, {"say": "both are written"}]], hand=[ONE, TWO])
-    ran = guild("resume", parked["run"], "--output", "json")
+    ran = guild("resume", paused["run"], "--output", "json")
     assert (ran.code, ran.json["output"]) == (0, "both are written")
-    assert [one["run"] for one in ran.json["runs"]] == [one["run"] for one in parked["runs"]]
+    assert [one["run"] for one in ran.json["runs"]] == [one["run"] for one in paused["runs"]]
     assert written(project) == []  # neither was written again
     assert "[hand] " in ran.err
-    assert guild("replay", parked["run"]).code == 0
+    assert guild("replay", paused["run"]).code == 0
 
 
 @pytest.mark.req("X-15")

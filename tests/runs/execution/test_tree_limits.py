@@ -98,7 +98,7 @@ def test_a_limit_holds_for_the_whole_tree_and_resuming_enters_those_below(
         assert ran.json["error"]["run"] == ran.json["run"]
         dollars, tokens = spent(guild, ran.json["run"])
         assert (dollars if name == "max_budget_usd" else tokens) <= most + 1e-9
-        assert {one["status"] for one in ran.json["runs"]} <= {"completed", "failed", "parked"}
+        assert {one["status"] for one in ran.json["runs"]} <= {"completed", "failed", "paused"}
         seen = seen or [one["run"] for one in ran.json["runs"]]
         words = suggested(ran)
         most = float(words[-1])
@@ -266,7 +266,7 @@ def test_a_time_out_cuts_those_below_off_and_resuming_goes_on(guild: Guild, proj
     put_answers(project, boss=[[both, DONE]], hand=[quick, slow])
     late = run(guild, code=5)
     assert late["error"]["limit"] == "timeout"
-    assert [one["status"] for one in late["runs"]] == ["completed", "parked"]
+    assert [one["status"] for one in late["runs"]] == ["completed", "paused"]
     put_answers(project, boss=[[both, DONE]], hand=[quick, [{"say": "slow"}]])
     done = guild("resume", late["run"], "--output", "json")
     assert (done.code, done.json["output"]) == (0, "done")

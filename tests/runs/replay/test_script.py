@@ -265,8 +265,8 @@ def test_not_while_it_is_running(guild: Guild, project: Path) -> None:
     assert guild("fork", run, "--at", "0").code == 7
     working.terminate()
     working.wait(10)
-    parked = guild("script", run)
-    assert (parked.code, "is parked" in parked.err) == (1, True)
+    paused = guild("script", run)
+    assert (paused.code, "is paused" in paused.err) == (1, True)
 
 
 # Whatever a model answers

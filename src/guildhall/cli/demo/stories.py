@@ -351,7 +351,7 @@ class OfficeStory(Story):
         self.say(
             "The chief has a reader read each invoice: three runs at once, each with its own tools, its own limits "
             "and an output schema. Then it wants a worker that is not there yet, and writes one. That needs your "
-            "approval, so the call is parked and the command ends."
+            "approval, so the call is paused and the command ends."
         )
         self.guild("run", "chief", "Add up the invoices of this month", expect=4)
         needs_you = self.data("ls")["needs_you"]

@@ -232,7 +232,7 @@ class Hall:
         return await (compactor.wait() if timeout_s is None else compactor.wait(timeout_s))
 
     async def drain(self) -> None:
-        """Park all runs. The next hall resumes them."""
+        """Pause all runs. The next hall resumes them."""
         self._stop_wakeups()
         await self.workflow_databases.pause_all("shutdown")
         await self.settle(_SETTLE_TIMEOUT_S)
@@ -243,7 +243,7 @@ class Hall:
         self.project_services.close()
 
     async def close(self) -> None:
-        """Wait for background work, park all runs, close all parts, and release the home."""
+        """Wait for background work, pause all runs, close all parts, and release the home."""
         self._stop_wakeups()
         await self.settle()
         await self.workflow_databases.pause_all("user")

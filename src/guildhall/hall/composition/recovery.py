@@ -1,6 +1,6 @@
-"""Recovery: resumes the runs that an earlier hall lost or parked at its shutdown.
+"""Recovery: resumes the runs that an earlier hall lost or paused at its shutdown.
 
-Runs that a user parked stay parked. A run that was lost `MOST_CRASHES` times without progress fails, unless it is a
+Runs that a user paused stay paused. A run that was lost `MOST_CRASHES` times without progress fails, unless it is a
 quiet workflow. A user may still resume it.
 Does not mark runs as lost: `database` does when it is opened.
 """

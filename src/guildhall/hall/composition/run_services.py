@@ -69,12 +69,12 @@ class RunServices:
         self.store = database.store
         self.history = database.history
         self.asks = database.asks
-        self.close = database.close  # the runs must be parked
+        self.close = database.close  # the runs must be paused
         self.runtimes = runtimes
 
     @cached_property
     def runs(self) -> Runs:
-        """Prepares, executes, parks and cancels runs."""
+        """Prepares, executes, pauses and cancels runs."""
         from guildhall.runs.execution.runs import Runs
 
         return Runs(
@@ -196,7 +196,7 @@ class RunServices:
             self.runs.launch(prepared)
 
     async def stream(self, prepared: Prepared, *, stays: bool) -> AsyncGenerator[Event]:
-        """Launch a prepared run and yield its events. Closing the stream early parks the run unless the hall stays."""
+        """Launch a prepared run and yield its events. Closing the stream early pauses the run unless the hall stays."""
         with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if stays else None) as events:
             self.launch(prepared)
             try:
@@ -206,7 +206,7 @@ class RunServices:
                         break
             finally:
                 if not stays:
-                    await self.runs.park(prepared.run)
+                    await self.runs.pause(prepared.run)
                 elif prepared.frame.interactive:
                     self.runs.add_clients(prepared.run, -1)
 
@@ -300,7 +300,7 @@ class WorkflowDatabases:
         return sum(runs.count for runs in self._built_runs())
 
     async def pause_all(self, cause: PauseCause) -> None:
-        """Park the runs of all databases."""
+        """Pause the runs of all databases."""
         for runs in self._built_runs():
             await runs.pause_all(cause)
 

@@ -63,7 +63,7 @@ class RunService(Runs):
         from guildhall.runs.execution.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
-        if self._stays and part.history.get(run).status == "parked":
+        if self._stays and part.history.get(run).status == "paused":
             await part.runs.gone(run)  # it may still be stopping
         if self._stays and grant == Grant() and part.runs.alive(run):  # the hall has resumed it already
             async with aclosing(self.follow(run, frame)) as events:
@@ -94,11 +94,11 @@ class RunService(Runs):
             finally:
                 runs.add_clients(began.root, -people)
 
-    async def park(self, run: str) -> None:
+    async def pause(self, run: str) -> None:
         part = self._hall.where(run)
         part.history.get(run)
         if (runs := part.peek_runs()) is not None:
-            await runs.park(run)
+            await runs.pause(run)
 
     async def stop(self, run: str) -> Sequence[str]:
         part = self._hall.where(run)
@@ -184,7 +184,7 @@ class AskService(Asks):
         """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
         part = self._hall.where(ask.root)
         if (runs := part.peek_runs()) is not None:
-            await runs.gone(ask.root)  # a run that is being parked does not resume by itself
+            await runs.gone(ask.root)  # a run that is being paused does not resume by itself
         root = part.history.get(ask.root)
         if (seating := self._hall.owner_of(root.kind)) is None:
             return

@@ -168,7 +168,7 @@ async def stop(context: CommissionContext, id: str) -> Commission | None:
     check_event(commission, "cancel")
     if commission.status != "in_progress" or commission.run is None:
         return commission
-    await context.runs().park(commission.run, "shutdown")
+    await context.runs().pause(commission.run, "shutdown")
     commission = context.get(id)
     if commission.is_submitted and commission.draft.reviewer is None and commission.status == "in_progress":
         await finish(context, commission, SegmentEnd(status="completed"))

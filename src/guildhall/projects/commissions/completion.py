@@ -43,7 +43,7 @@ async def judge(context: CommissionContext, id: str, run: str, ending: SegmentEn
     """Return how the run of a commission really ends. Called before its end is recorded.
 
     A submitted result counts even if the run failed afterwards. If something outside of the work prevents the merge,
-    the run is parked and the commission is put on hold.
+    the run is paused and the commission is put on hold.
     """
     commission = context.get(id)
     if commission.run != run or commission.status != "in_progress" or ending.status not in ("completed", "failed"):
@@ -57,7 +57,7 @@ async def judge(context: CommissionContext, id: str, run: str, ending: SegmentEn
             _log.exception("%s", id)
         known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
         await context.hold(id, "cannot_merge", known)
-        return SegmentEnd.parked("user")
+        return SegmentEnd.paused("user")
 
 
 async def _judge(context: CommissionContext, commission: Commission, run: str, ending: SegmentEnd) -> SegmentEnd:

@@ -42,7 +42,7 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
     meeting = context.get(id)
     check_event(meeting, "close")
     if meeting.run is not None and context.is_alive(meeting.run):
-        await context.runs().park(meeting.run, "user")
+        await context.runs().pause(meeting.run, "user")
     meeting = await context.store.write(lambda c: _begin(c, id, closing, context.now()))
     summary = await _summary(context, meeting, frame) if closing.summarise else Summary()
     try:

@@ -205,7 +205,7 @@ class Sessions:
             _refuse_grant(grant, f"meeting {meeting.id} has not begun")
             return await self._start(meeting, frame), []
         if renew:
-            await context.runs().park(meeting.run, "user")
+            await context.runs().pause(meeting.run, "user")
         await context.runs().gone(meeting.run)
         if context.is_alive(meeting.run):
             _refuse_grant(grant, f"meeting {meeting.id} is running")
@@ -305,7 +305,7 @@ class Sessions:
         """Stop the answer in progress. The text so far is recorded as the answer."""
         assert meeting.run is not None
         answer = self._partial_answers.get(meeting.run, "")
-        await self._context.runs().park(meeting.run, "user")
+        await self._context.runs().pause(meeting.run, "user")
         await record_cut_off_answer(self._context.history.journal(meeting.run), answer)
 
     async def _wait_for_message(self, id: str, after: int, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Execution: prepares runs, launches them, drives them between the two doors, parks and resumes them.
+"""Execution: prepares runs, launches them, drives them between the two doors, pauses and resumes them.
 
 Does not replay recorded runs: `guildhall.runs.replay` does.
 """

@@ -1,6 +1,6 @@
-"""Live runs: launch, resume, park and cancel the runs of a hall, and run the workers that a run calls.
+"""Live runs: launch, resume, pause and cancel the runs of a hall, and run the workers that a run calls.
 
-Called runs form a tree below the run at the top. A called run is parked and cancelled together with its caller.
+Called runs form a tree below the run at the top. A called run is paused and cancelled together with its caller.
 
 Does not create rows (`runs.execution.prepare`) and does not drive the runtime (`runs.execution.segment`).
 
@@ -342,16 +342,16 @@ class Runs:
         try:
             await asyncio.wait({self._tasks[prepared.run]})
         except asyncio.CancelledError:
-            await self.park(prepared.run)
+            await self.pause(prepared.run)
             now = stamp(self.clock.now())
             await self.store.write(lambda connection: records.cancel(connection, prepared.run, now))
             raise
         return self.history.get(prepared.run)
 
-    async def park(self, run: str, cause: PauseCause = "user") -> None:
+    async def pause(self, run: str, cause: PauseCause = "user") -> None:
         """Stops a live run, and all that it has called, for now; returns when it has stopped."""
         if (task := self._tasks.get(run)) is not None:
-            self._alive[run].execution.park(cause)
+            self._alive[run].execution.pause(cause)
             await asyncio.wait({task})
 
     async def gone(self, run: str) -> None:
@@ -361,7 +361,7 @@ class Runs:
             await asyncio.wait({task})
 
     async def pause_all(self, cause: PauseCause = "user") -> None:
-        await asyncio.gather(*(self.park(run, cause) for run in list(self._tasks)))
+        await asyncio.gather(*(self.pause(run, cause) for run in list(self._tasks)))
 
     @property
     def count(self) -> int:
@@ -387,7 +387,7 @@ class Runs:
         if found.parent is not None:
             raise child_run_error(found, "stop")
         check_stoppable(found)
-        await self.park(run)
+        await self.pause(run)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> list[str]:

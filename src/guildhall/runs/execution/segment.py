@@ -1,11 +1,11 @@
-"""Run segment: drives a runtime from the start or resume of a run until the run ends, waits or is parked.
+"""Run segment: drives a runtime from the start or resume of a run until the run ends, waits or is paused.
 
-Passes the calls of the runtime to the model door and the gate. Ends when the runtime returns, the run is idle, parked
+Passes the calls of the runtime to the model door and the gate. Ends when the runtime returns, the run is idle, paused
 or out of time, or a call fails fatally. Restarts a crashed process of the runtime.
 
 Does not decide the outcome for an owner: the hooks of the run do (`runs.hooks`).
 
-Invariant: a parked run starts no new call. The end of a segment is recorded before its owner is notified.
+Invariant: a paused run starts no new call. The end of a segment is recorded before its owner is notified.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import ToolCall, ToolResult
 
 
-_GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
+_GRACE = 2.0  # seconds that calls under way get to finish when a run is paused
 _CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
 # What can be done about a run that failed by what may be over by now.
 RESUME_HINTS: Mapping[type[GuildError], str] = {
@@ -110,8 +110,8 @@ class Segment:
         self._clean_up = clean_up
         self._hooks = hooks
         self._began = self._clock.monotonic()
-        self._parked = asyncio.Event()
-        self._park_cause: PauseCause = "user"
+        self._paused = asyncio.Event()
+        self._pause_cause: PauseCause = "user"
         self._broken = asyncio.Event()
         self._error: Exception | None = None  # what has broken it from outside
         self._in_time = asyncio.Event()
@@ -179,8 +179,8 @@ class Segment:
         return self._program_access.register(self, program)
 
     async def wait_until_open(self) -> None:
-        """Block a new call of a parked run for good, and of a run out of time until the user grants more."""
-        if self._parked.is_set():
+        """Block a new call of a paused run for good, and of a run out of time until the user grants more."""
+        if self._paused.is_set():
             await asyncio.get_running_loop().create_future()
         await self._in_time.wait()
         if self._caller is not None:
@@ -188,7 +188,7 @@ class Segment:
 
     @property
     def is_open(self) -> bool:
-        return not self._parked.is_set() and not self._ending
+        return not self._paused.is_set() and not self._ending
 
     def is_other_call(self, call: ToolCall) -> bool:
         try:
@@ -212,21 +212,21 @@ class Segment:
 
     # the stretch
 
-    def park(self, cause: PauseCause = "user") -> None:
-        """Park the run and the runs that it has called. The first cause counts."""
-        if not self._parked.is_set():
-            self._park_cause = cause
-        self._parked.set()
+    def pause(self, cause: PauseCause = "user") -> None:
+        """Pause the run and the runs that it has called. The first cause counts."""
+        if not self._paused.is_set():
+            self._pause_cause = cause
+        self._paused.set()
         for called in self._called:
-            called.park(cause)
+            called.pause(cause)
 
     async def carry_out(self, called: Segment) -> SegmentEnd:
-        """Executes a run that this one has called. It is parked with this one, and cut off with it."""
+        """Executes a run that this one has called. It is paused with this one, and cut off with it."""
         self._called.add(called)
         called._caller = self
         try:
-            if self._parked.is_set():
-                called.park(self._park_cause)
+            if self._paused.is_set():
+                called.pause(self._pause_cause)
             return await called.run()
         finally:
             self._called.discard(called)
@@ -236,17 +236,17 @@ class Segment:
         body = asyncio.create_task(self._execute())
         watchers: dict[asyncio.Task[Any], str] = {
             asyncio.create_task(self._idle_tracker.idle.wait()): "stuck",
-            asyncio.create_task(self._parked.wait()): "parked",
+            asyncio.create_task(self._paused.wait()): "paused",
             asyncio.create_task(self._time_over()): "late",
             asyncio.create_task(self._broken.wait()): "broken",
         }
         try:
             first = await self._first(body, watchers)
-            if first == "parked":
+            if first == "paused":
                 await self._let_calls_finish()
             end = self._judge(body, first)
         except asyncio.CancelledError:  # of a run that waits the answer is still awaited
-            cut_off = self._waiting if self._idle_tracker.is_waiting else SegmentEnd.parked("interrupted")
+            cut_off = self._waiting if self._idle_tracker.is_waiting else SegmentEnd.paused("interrupted")
             await self._end(cut_off, body, *watchers)
             raise
         return await self._end(end, body, *watchers)
@@ -297,10 +297,10 @@ class Segment:
     def _judge(self, body: asyncio.Task[Any], first: str | None) -> SegmentEnd:
         if first == "stuck":
             return self._waiting
-        if first == "parked" and self._park_cause == "shutdown" and self._listening:
+        if first == "paused" and self._pause_cause == "shutdown" and self._listening:
             return self._waiting  # there is nothing for it to go on with by itself
-        if first == "parked":
-            return SegmentEnd.parked(self._park_cause)
+        if first == "paused":
+            return SegmentEnd.paused(self._pause_cause)
         if first == "late":
             return _failed(self._ledger.limit_reached("timeout"))
         error = self._error if first == "broken" else body.exception()

@@ -121,8 +121,8 @@ def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
 
 
 def list_resumable(connection: Connection) -> list[tuple[Run, int]]:
-    """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
-    by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.pause == "shutdown"))
+    """The runs that a hall which is gone had not paused for a person, oldest first, and how often they were lost."""
+    by_itself = (runs.c.status == "lost") | ((runs.c.status == "paused") & (runs.c.pause == "shutdown"))
     query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
@@ -185,7 +185,7 @@ def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
 def pause_children(connection: Connection, run: str) -> None:
     """Puts away what a run has called and that had not begun to work yet when the run stopped."""
     unbegun = runs.c.id.in_(select(_ids_below(run))) & (runs.c.status == "running")
-    connection.execute(update(runs).where(unbegun).values(**_pause_columns(SegmentEnd.parked("interrupted"))))
+    connection.execute(update(runs).where(unbegun).values(**_pause_columns(SegmentEnd.paused("interrupted"))))
 
 
 def _pause_columns(end: SegmentEnd) -> dict[str, Any]:

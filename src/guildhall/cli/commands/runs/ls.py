@@ -55,7 +55,7 @@ class Groups:
     def stopped(self) -> list[Run]:
         """The runs that wait for the user to resume them."""
         asked = {ask.root for ask in self.asks}
-        return [run for run in self._runs("lost", "waiting", "parked") if run.status == "lost" or run.id not in asked]
+        return [run for run in self._runs("lost", "waiting", "paused") if run.status == "lost" or run.id not in asked]
 
     @property
     def working(self) -> list[Run]:
