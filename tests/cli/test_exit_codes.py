@@ -40,7 +40,7 @@ def test_an_unknown_code_is_a_failure() -> None:
         ("completed", None, 0),
         ("waiting", None, 4),
         ("paused", None, 130),
-        ("lost", None, 1),
+        ("interrupted", None, 1),
         ("cancelled", None, 1),
         ("failed", None, 1),
         ("failed", "model_failed", 1),

@@ -122,7 +122,7 @@ async def its_hall_is_killed_and_another_goes_on(bench: Bench) -> None:
             pass  # the hall is gone, as it should be
     bench.put(write("a.md"), {"say": "done"})
     async with bench.hall() as desk:
-        same((await desk.state(run)).status, "lost", "how it stands in another hall")
+        same((await desk.state(run)).status, "interrupted", "how it stands in another hall")
         await _ends_well(bench, desk, run, calls=1)
         same(await desk.is_replayed(run), True, "whether it can be replayed")
 

@@ -204,7 +204,7 @@ def test_the_installed_command_killed_inside_a_tool(scene: Scene, undisturbed: U
     killed, run = Record.of(scene), scene.run_id()
     assert run is not None
     listed = guild("ls", "--json", env=scene.environment).json["needs_you"]
-    assert [lost["status"] for lost in listed["runs"]] == ["lost"]
+    assert [lost["status"] for lost in listed["runs"]] == ["interrupted"]
     waiting = guild("resume", run, env=scene.environment)
     assert waiting.code == 4
     assert "was cut off inside enter: did it take effect?" in waiting.err

@@ -100,9 +100,9 @@ def killed(trusted: Write, guild: Guild, project: Path) -> str:
     trusted("review.yaml", KILLED)
     guild("run", "review.yaml")
     wait_until_gone(int((project / "sleeper").read_text()))
-    lost = guild("ls", "--json").json["needs_you"]["runs"][0]
-    assert lost["status"] == "lost"
-    return lost["run"]
+    run = guild("ls", "--json").json["needs_you"]["runs"][0]
+    assert run["status"] == "interrupted"
+    return run["run"]
 
 
 @pytest.mark.parametrize(("answer", "log"), [("again", "one\ntwo\ntwo\nthree\n"), ("done", "one\ntwo\nthree\n")])

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from guildhall.core.frame import RecordedFrame
     from guildhall.policy.rules import Mode
 
-RunStatus = Literal["running", "waiting", "paused", "lost", "completed", "failed", "cancelled"]
+RunStatus = Literal["running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
 # Why a run is paused: by the user, because the hall stopped, because its process was cut off, or as a new fork. Only
 # after `shutdown` the next hall resumes the run; otherwise the user does.
-PauseCause = Literal["user", "shutdown", "interrupted", "fork"]
+PauseCause = Literal["user", "shutdown", "cut_off", "fork"]
 WaitCause = Literal["ask", "message"]  # why a run waits: for the answer to an ask, or for the user's next message
 StopCause = Literal[PauseCause, WaitCause]
 _PAUSE_REASONS: dict[StopCause, str] = {
     "user": "by the user",
     "shutdown": "shutdown",
-    "interrupted": "interrupted",
+    "cut_off": "cut off",
     "ask": "ask",
     "message": "person",
 }

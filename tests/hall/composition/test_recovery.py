@@ -173,7 +173,7 @@ def test_what_cannot_go_on_waits_for_a_person_and_keeps_no_other_from_it(
     async def after(hall: Served) -> list[str]:
         return [await settled(hall, run) for run in runs]
 
-    assert inside(home, after) == ["lost", "running"]
+    assert inside(home, after) == ["interrupted", "running"]
 
 
 def test_what_a_person_paused_stays_paused(home: Home, frame: Frame) -> None:

@@ -190,7 +190,7 @@ def test_killed_in_the_middle_the_run_goes_on_with_the_next_hall(
     assert (process.returncode, out) == (7, "")
     assert "is gone" in err
     assert home.address.exists(), "it had no time to tidy up"
-    assert guild_hall("ls", "--json").json["needs_you"]["runs"][0]["status"] == "lost"
+    assert guild_hall("ls", "--json").json["needs_you"]["runs"][0]["status"] == "interrupted"
     put_worker(project, "other", sandboxes=None, tool_rules=None)
     begun = guild_hall.start("run", "other", "go")  # anything that needs a hall
     until(lambda: (desk / "book").read_text().split() == ["one", "two"])

@@ -512,7 +512,7 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     assert refused.code == 7
     process.kill()
     process.wait(5)
-    assert [one["status"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == ["lost"]
+    assert [one["status"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == ["interrupted"]
     child = guild("show", root, "--json").json["below"][0]["run"]
     assert f"Go on with: guild resume {root}" in guild("show", child).err
     assert len(guild("stop", root, "--json").json["cancelled"]) == 2

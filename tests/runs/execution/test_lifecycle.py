@@ -60,12 +60,12 @@ def test_a_killed_run_is_lost_and_goes_on_where_its_record_ends(guild: Guild, pr
     assert status(guild, run) == "running"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)
-    assert status(guild, run) == "lost"
+    assert status(guild, run) == "interrupted"
     assert run in guild("ls").out
     again = guild("resume", run)
     assert (again.code, again.out) == (0, "done\n")
     entries = journal(guild, run)
-    assert [entry["data"]["was"] for entry in entries if entry["kind"] == "resumed"] == ["lost"]
+    assert [entry["data"]["was"] for entry in entries if entry["kind"] == "resumed"] == ["interrupted"]
     assert kinds(entries).count("tool_started") == 1
     assert status(guild, run) == "completed"
 

@@ -180,7 +180,7 @@ def print_next_steps(shown: Shown, screen: Screen) -> None:
         screen.note(f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}")
     for ask in waiting:
         screen.note(f"Answer with: {how_to_answer(ask)}")
-    if run.status in ("paused", "lost") or (run.status == "waiting" and not waiting):
+    if run.status in ("paused", "interrupted") or (run.status == "waiting" and not waiting):
         verb = "meet" if run.kind == "meeting" else "resume"
         screen.note(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
     elif _may_try_again(run):

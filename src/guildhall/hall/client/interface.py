@@ -66,7 +66,7 @@ class Runs(Protocol):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        """Resume a run that is waiting, paused, lost or stopped at a limit, and stream its events.
+        """Resume a run that is waiting, paused, interrupted or stopped at a limit, and stream its events.
 
         The limits, if given, are added to what the run may use. Closing the stream early pauses the run.
         """

@@ -1,8 +1,8 @@
-"""Recovery: resumes the runs that an earlier hall lost or paused at its shutdown.
+"""Recovery: resumes the runs that an earlier hall interrupted or paused at its shutdown.
 
-Runs that a user paused stay paused. A run that was lost `MOST_CRASHES` times without progress fails, unless it is a
-quiet workflow. A user may still resume it.
-Does not mark runs as lost: `database` does when it is opened.
+Runs that a user paused stay paused. A run that was interrupted `MOST_CRASHES` times without progress fails, unless it
+is a quiet workflow. A user may still resume it.
+Does not mark runs as interrupted: `database` does when it is opened.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class Preparation:
         if run.error is not None and run.error.get("limit") == "timeout":
             return 0.0
         recorded = self.store.read(lambda connection: records.running_seconds(connection, run.id))
-        cut_off = run.status == "lost" or isinstance(journal.entries[-1].data, Listening)
+        cut_off = run.status == "interrupted" or isinstance(journal.entries[-1].data, Listening)
         return recorded + (seconds_since_start(journal) if cut_off else 0.0)
 
     def _refuse_resuming(self, run: Run, caller: Prepared | None) -> None:

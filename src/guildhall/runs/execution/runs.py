@@ -202,7 +202,7 @@ class Runs:
             await live.execution.run()
         except Exception as error:  # noqa: BLE001 - the disk is full, the database gone: whoever follows must hear it
             live.ledger.publish(ErrorData, {"code": "error", "message": f"the record cannot be kept: {error}"})
-            live.ledger.publish(RunEndedData, {"status": "lost", "reason": "the record cannot be kept"})
+            live.ledger.publish(RunEndedData, {"status": "interrupted", "reason": "the record cannot be kept"})
         finally:
             self._gone(live)
             del self._tasks[live.prepared.run]

@@ -246,7 +246,7 @@ class Segment:
                 await self._let_calls_finish()
             end = self._judge(body, first)
         except asyncio.CancelledError:  # of a run that waits the answer is still awaited
-            cut_off = self._waiting if self._idle_tracker.is_waiting else SegmentEnd.paused("interrupted")
+            cut_off = self._waiting if self._idle_tracker.is_waiting else SegmentEnd.paused("cut_off")
             await self._end(cut_off, body, *watchers)
             raise
         return await self._end(end, body, *watchers)

@@ -102,7 +102,7 @@ def mark_interrupted(connection: Connection, boot: str) -> Sequence[str]:
     connection.execute(still_waiting.values(**_pause_columns(SegmentEnd.waiting("message"))))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
     _count_crashes(connection, ids)
-    gone = {"reason": "the process that ran it is gone", "status": "lost", "pause": None}
+    gone = {"reason": "the process that ran it is gone", "status": "interrupted", "pause": None}
     connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**gone))
     by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
     connection.execute(update(runs).where(runs.c.id.in_(ids), by_hall).values(status="cancelled"))
@@ -122,7 +122,7 @@ def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
 
 def list_resumable(connection: Connection) -> list[tuple[Run, int]]:
     """The runs that a hall which is gone had not paused for a person, oldest first, and how often they were lost."""
-    by_itself = (runs.c.status == "lost") | ((runs.c.status == "paused") & (runs.c.pause == "shutdown"))
+    by_itself = (runs.c.status == "interrupted") | ((runs.c.status == "paused") & (runs.c.pause == "shutdown"))
     query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
@@ -185,7 +185,7 @@ def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
 def pause_children(connection: Connection, run: str) -> None:
     """Puts away what a run has called and that had not begun to work yet when the run stopped."""
     unbegun = runs.c.id.in_(select(_ids_below(run))) & (runs.c.status == "running")
-    connection.execute(update(runs).where(unbegun).values(**_pause_columns(SegmentEnd.paused("interrupted"))))
+    connection.execute(update(runs).where(unbegun).values(**_pause_columns(SegmentEnd.paused("cut_off"))))
 
 
 def _pause_columns(end: SegmentEnd) -> dict[str, Any]:

@@ -128,7 +128,7 @@ async def _continue(ctx: Context, run: str) -> int:
     print_next_steps(shown, screen)
     if screen.wanted.form != "text":
         screen.last(await result_data(shown, client))
-    return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "paused", "lost") else exit_codes.DONE
+    return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "paused", "interrupted") else exit_codes.DONE
 
 
 async def _answer_member(ctx: Context, id: str) -> int:

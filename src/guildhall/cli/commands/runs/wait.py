@@ -100,8 +100,8 @@ async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int |
     if any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks):
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
-        lost = shown.run.status in ("lost", "paused")
-        return exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, shown.run.error_code)
+        stopped = shown.run.status in ("interrupted", "paused")
+        return exit_codes.NEEDS_YOU if stopped else exit_codes.of_run(shown.run.status, shown.run.error_code)
     if shown.run.kind != "workflow":
         return None
     workflow = await client.workflows.find_by_run(shown.run.id)
