@@ -134,7 +134,7 @@ def test_leaving_the_stream_pauses_the_run(scribe: Worker) -> None:
 
 
 @pytest.mark.req("DO-6")
-@pytest.mark.parametrize("said", ["yes", "session", True, Answer(choice="yes", note="fine")])
+@pytest.mark.parametrize("said", ["yes", "always", True, Answer(choice="yes", note="fine")])
 def test_an_approver_says_yes(scribe: Worker, project: Path, said: Any) -> None:
     seen: list[Mapping[str, Any]] = []
 
@@ -380,7 +380,7 @@ def test_another_event_loop_of_this_program_is_told(scribe: Worker) -> None:
 
 def test_one_after_another_shares_nothing(scribe: Worker, project: Path) -> None:
     put_script(project, WRITE, OTHER, DONE)
-    first = scribe.run("one", approver=lambda ask: "session")
+    first = scribe.run("one", approver=lambda ask: "always")
     second = scribe.run("two")
     assert first.completed
     assert second.status == "waiting"  # what was allowed for a session was allowed for that run

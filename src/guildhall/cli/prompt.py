@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
-    "approval": "Allow it? yes, session (this very call, again and again, in this run), no:",
+    "approval": "Allow it? yes, always (this very call, again and again, in this run), no:",
     "unknown_effect": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
     "limit": "Allow more? yes (as much again), an amount to add, no:",
 }

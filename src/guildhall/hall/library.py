@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.tools.model import Toolbox
 
-    # Gets an ask as JSON; returns yes, no, session (or another of its choices), or an Answer with a note.
+    # Gets an ask as JSON; returns yes, no, always (or another of its choices), or an Answer with a note.
     Said = str | bool | Answer
     Approver = Callable[[Mapping[str, Any]], Said | Awaitable[Said]]
 
@@ -363,7 +363,7 @@ def _as_answer(said: object) -> Answer:
     if isinstance(said, str):
         return Answer(choice=said)
     raise UsageError(
-        f"the approver gave a {type(said).__name__}", hint="It gives yes, no, session (or True, False), or an Answer."
+        f"the approver gave a {type(said).__name__}", hint="It gives yes, no, always (or True, False), or an Answer."
     )
 
 

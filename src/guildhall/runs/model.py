@@ -302,7 +302,7 @@ class Question:
 
     title: str
     body: str  # shown whole, escaped
-    choices: tuple[str, ...]  # yes, no, session; or: done, again, fail; or: an amount
+    choices: tuple[str, ...]  # yes, no, always; or: done, again, fail; or: an amount
     after: str | None = None  # nobody is to be bothered with it before this moment
 
 

@@ -54,7 +54,7 @@ def test_session_is_for_one_worker_s_folders(guild: Guild, project: Path) -> Non
     put_worker(project, "two", sandboxes={"out": {"path": "./precious", "mode": "rw"}}, tool_rules=rules)
     put_answers(project, boss=[call("one"), call("two"), DONE], one=[write(), DONE], two=[write(), DONE])
     first = guild("run", "boss", "go", "--output", "json").json["asks"][0]["ask"]
-    again = guild("answer", first, "session", "--output", "json")
+    again = guild("answer", first, "always", "--output", "json")
     assert [ask["title"] for ask in again.json["asks"]] == ["two wants to call sandbox_write_text"]
     assert not (project / "precious" / "a.md").exists()
 

@@ -398,7 +398,7 @@ def test_an_approval_for_the_session_holds_for_the_tree(guild: Guild, project: P
     put_worker(project, "hand")
     put_answers(project, boss=[[call("hand"), call("hand"), DONE]], hand=[ONE])
     waiting = run(guild, code=4)
-    done = answer(guild, waiting["asks"][0]["ask"], "session").json
+    done = answer(guild, waiting["asks"][0]["ask"], "always").json
     assert (done["status"], len(done["runs"])) == ("completed", 2)
     assert kinds(journal(guild, done["run"])).count("tool_asked") == 1
     assert run(guild, code=4)["asks"]  # another tree asks again

@@ -116,12 +116,12 @@ def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
     _, run, first = start_asking(guild)
     second = guild("show", run, "--json").json["asks"][1]["ask"]
     guild("answer", second, "no", "--note", "not b: that is mine")
-    guild("answer", first, "session")
+    guild("answer", first, "always")
     guild("resume", run)
     script = recorded(guild, run)
     assert script.test is not None
     assert [(reply.tool, reply.answer, reply.note) for reply in script.test.answers] == [
-        ("sandbox_write_text", "session", None),
+        ("sandbox_write_text", "always", None),
         ("sandbox_write_text", "no", "not b: that is mine"),
     ]
     assert script.workers["scribe"][0][1].sent == [

@@ -486,8 +486,8 @@ class ReviewStory(Story):
     def _go_on(self, run: str) -> None:
         self.title("They go on where the record ends")
         self.say(
-            "The next command that needs a hall starts one, and that finds the interrupted runs. No answered model call "
-            "is made again, no message is sent twice, the file is not changed a second time."
+            "The next command that needs a hall starts one, and that finds the interrupted runs. No answered model "
+            "call is made again, no message is sent twice, the file is not changed a second time."
         )
         self.guild("resume", run)
         entries = [entry for entry in self.entries(run) if "data" in entry]  # the others are messages

@@ -313,7 +313,7 @@ class LiveLedger(RunAsks):
             "approval",
             call.key,
             subject,
-            Question(title=f"{self._worker} wants to call {call.tool}", body=body, choices=("yes", "no", "session")),
+            Question(title=f"{self._worker} wants to call {call.tool}", body=body, choices=("yes", "no", "always")),
             lambda ask: ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
             seconds=seconds,
         )

@@ -299,7 +299,7 @@ def find_standing_approval(connection: Connection, root: str, subject: str) -> A
     """An approval of exactly this that was given for the whole tree of runs."""
     approvals = _ASKS.where(asks.c.root == root, asks.c.subject == subject, asks.c.kind == "approval")
     answered = connection.execute(approvals.where(asks.c.status.in_(["answered", "applied"]))).mappings()
-    return next((ask for ask in map(_ask, answered) if ask.outcome == "session"), None)
+    return next((ask for ask in map(_ask, answered) if ask.outcome == "always"), None)
 
 
 def list_asks(connection: Connection, *, run: str | None = None, status: str | None = None) -> list[Ask]:

@@ -92,7 +92,7 @@ def test_a_wrong_answer_changes_nothing(guild: Guild, asking: Path) -> None:
         ran = guild("answer", ask, *words, "--output", "json")
         assert ran.code == 2
         assert ran.json["error"]["code"] == "usage"
-        assert "yes, no, session" in ran.err
+        assert "yes, no, always" in ran.err
     assert guild("show", ask, "--json").json["status"] == "open"
 
 
@@ -164,7 +164,7 @@ def test_yes_asks_each_time(terminal: At, project: Path) -> None:
     at = terminal("run", "scribe", "go", whole=True)
     for _ in range(2):
         at.until("scribe wants to call sandbox_write_text")
-        at.until("Allow it? yes, session")
+        at.until("Allow it? yes, always")
         at.types("y\n")
     assert at.ends() == (0, None)
     assert (project / "notes" / "line.md").read_text() == "one"
@@ -177,7 +177,7 @@ def test_nonsense_is_asked_again(terminal: At, asking: Path) -> None:
     for nonsense in ("maybe", "", "\x1b[A"):
         at.until("Allow it?")
         at.types(f"{nonsense}\n")
-        at.until("Answer with: yes, no, session.")
+        at.until("Answer with: yes, no, always.")
     at.until("Allow it?")
     at.types("yes\n")
     assert at.ends() == (0, "written\n")
@@ -353,7 +353,7 @@ workers:
 # what is an answer
 
 
-APPROVAL = {"ask": "a-2222222222", "kind": "approval", "choices": ["yes", "no", "session"]}
+APPROVAL = {"ask": "a-2222222222", "kind": "approval", "choices": ["yes", "no", "always"]}
 LIMIT = {"ask": "a-2222222222", "kind": "limit", "choices": ["yes", "no", "amount"]}
 
 
@@ -361,7 +361,7 @@ LIMIT = {"ask": "a-2222222222", "kind": "limit", "choices": ["yes", "no", "amoun
     ("ask", "typed", "choice"),
     [
         (APPROVAL, "YES ", "yes"),
-        (APPROVAL, "s", "session"),
+        (APPROVAL, "a", "always"),
         (LIMIT, "2.50", "2.50"),
         (LIMIT, "$3", "$3"),
         (LIMIT, "n", "no"),
