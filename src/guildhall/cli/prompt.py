@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
     "approval": "Allow it? yes, always (this very call, again and again, in this run), no:",
-    "unknown_effect": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
+    "interrupted_call": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
     "limit": "Allow more? yes (as much again), an amount to add, no:",
 }
 _MAX_LINE_BYTES = 100_000

@@ -42,7 +42,7 @@ _PAUSE_REASONS: dict[StopCause, str] = {
 RELAYED = "relayed"  # who has answered, where another model has passed on a person's words
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
-AskKind = Literal["approval", "unknown_effect", "limit", "loop", "question", "conflict", "meeting"]
+AskKind = Literal["approval", "interrupted_call", "limit", "loop", "question", "conflict", "meeting"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 # What outlives the run that asks it, and keeps that from nothing: the answer is for whatever the run has made or begun.
 OUTLIVING_KINDS: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})

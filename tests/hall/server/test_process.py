@@ -220,7 +220,7 @@ def test_an_effect_that_was_cut_off_is_not_repeated_by_the_next_hall(
     resumed = guild_hall("resume", run, "--output", "json")  # starts a hall, which goes on with it by itself
     assert resumed.json["status"] == "waiting", resumed
     (ask,) = resumed.json["asks"]
-    assert ask["kind"] == "unknown_effect"
+    assert ask["kind"] == "interrupted_call"
     done = guild_hall("answer", ask["ask"], "done", "--output", "json")
     assert done.json["status"] == "completed"
     assert (desk / "book").read_text() == "one\n"

@@ -196,7 +196,7 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
         return f'guild answer {ask.id} "..."'
     examples = {AMOUNT: "2.50", DATE: "2027-01-31"}
     words = [examples.get(choice, choice) for choice in ask.question.choices]
-    first, rest = ("ANSWER", words) if ask.kind == "unknown_effect" else (words[0], words[1:])
+    first, rest = ("ANSWER", words) if ask.kind == "interrupted_call" else (words[0], words[1:])
     more = "" if here else f"; all of it: guild show {ask.id}"
     either = "one of" if first == "ANSWER" else "or"
     return f"guild answer {ask.id} {first}    ({either}: {', '.join(rest)}{more})"

@@ -325,7 +325,7 @@ class LiveLedger(RunAsks):
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
         starts = len(entries_with(self.journal.of(call.key), ToolStarted))
         ask = await self._ask(
-            "unknown_effect",
+            "interrupted_call",
             call.key,
             [call.tool, call.arguments, starts],
             Question(
