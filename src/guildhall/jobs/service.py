@@ -290,9 +290,9 @@ class Jobs(Register):
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
 
-    def start_resuming(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Resume waiting jobs with `go_on` from now on, when nothing holds them any more."""
-        self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=go_on)
+        self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=resume)
         for job in self._index.running():
             run = self._run_of(job)
             if run is not None and run.status == "waiting":

@@ -316,10 +316,10 @@ class Commissions:
     async def on_answer(self, ask: Ask) -> None:
         await self._answers.receive(ask)
 
-    def start_resuming(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
         context = self.context
-        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=go_on)
+        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=resume)
         for commission in context.store.read(records.list_active):
             run = context.find_run(commission.run)
             if run is not None and run.status == "waiting":

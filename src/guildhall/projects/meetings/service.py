@@ -245,7 +245,7 @@ class Meetings:
 
     # recovery
 
-    def start_resuming(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Start the recovery of the meetings of the previous hall."""
         self._sessions.start_task(self.recover())
 

@@ -256,7 +256,7 @@ class Sessions:
             meeting = await context.store.write(lambda c: records.change(c, meeting.id, now, branch=branch))
         path = await context.check_out(meeting, worker.definition.checkout)
         after = context.last_message(meeting.id)
-        purpose = MeetingPurpose(id=meeting.id, sitting=meeting.sittings + 1, after=after)
+        purpose = MeetingPurpose(id=meeting.id, session=meeting.sittings + 1, after=after)
         request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
         hooks = self._hooks(purpose, reason)

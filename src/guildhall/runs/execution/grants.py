@@ -80,6 +80,6 @@ def with_enforceable_budget(assembled: Assembled, source: Source, *, limited: bo
     """
     if limited or assembled.bounds.max_budget_usd is not None:
         check_price(source)
-    if keeps_budget(assembled.worker, with_enforceable_budget=has_price(source)):
+    if keeps_budget(assembled.worker, priced=has_price(source)):
         return assembled
     return replace(assembled, bounds=replace(assembled.bounds, budget=None))

@@ -175,8 +175,8 @@ class Segment:
             self._listening = False
             hearing.cancel()
 
-    def register(self, program: ProgramHooks) -> Entry:
-        return self._program_access.register(self, program)
+    def register(self, hooks: ProgramHooks) -> Entry:
+        return self._program_access.register(self, hooks)
 
     async def wait_until_open(self) -> None:
         """Block a new call of a paused run for good, and of a run out of time until the user grants more."""

@@ -81,7 +81,7 @@ class Assembly(Payload, kind="assembled"):
     converses: bool = False  # the run is a conversation
     given: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of the caller's own process, by toolbox
     servers: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of MCP servers, by server
-    outsiders: Mapping[str, Any] | None = None  # members that the run may dispatch to, or has tools of
+    member_tools: Mapping[str, Any] | None = None  # members that the run may dispatch to, or has tools of
     activation: Mapping[str, Any] | None = None  # the result of the package's function
     files: Sequence[Mapping[str, Any]] = ()  # the attachments with their bytes; never shown
 

@@ -240,8 +240,8 @@ class _ReplayDoors:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
 
-    def register(self, program: ProgramHooks) -> Entrance:
-        return self._program_access.register(self, program)
+    def register(self, hooks: ProgramHooks) -> Entrance:
+        return self._program_access.register(self, hooks)
 
     def is_other_call(self, call: ToolCall) -> bool:
         return False  # what is not as it was is told of the call itself
