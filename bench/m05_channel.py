@@ -110,7 +110,7 @@ async def _floor(database: Path) -> float:
 async def _measured(scratch: Path, tag: str) -> float:
     hall = Hall(Home(scratch / "home"), environ=os.environ)
     listener = Listener()
-    await listener.listen(McpEndpoint(hall.runtimes.tokens.door, version="0"))
+    await listener.listen(McpEndpoint(hall.runtimes.tokens.find, version="0"))
     room = await Rooms(hall.store, hall.clock).open("bench", tag, [f"a{place}" for place in range(AGENTS)])
     tokens = [await _seated(hall, room, f"a{place}", scratch) for place in range(AGENTS)] * (CLIENTS // AGENTS)
     try:

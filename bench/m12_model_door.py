@@ -208,7 +208,7 @@ async def _door(scratch: Path, provider: int) -> AsyncGenerator[tuple[int, str]]
     hall = Hall(Home(scratch / "home"), environ={**os.environ, **keys}, policy=policy)
     listener = Listener(port=0)
     try:
-        await listener.listen(Reception(hall.runtimes.tokens.door))
+        await listener.listen(Reception(hall.runtimes.tokens.find))
         frame = Frame.here(scratch, os.environ)
         hall.runs.launch(await hall.runs.prepare(RunRequest(worker="clerk", input="go"), frame))
         yield listener.port, (await opened.entry).token

@@ -496,9 +496,9 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
 @pytest.mark.parametrize(
     ("allowed", "name", "code", "said"),
     [
-        (["hand"], "hnad", "runtime_failed", "you may not call 'hnad'"),
+        (["hand"], "hnad", "runtime_failed", "calling 'hnad' is not allowed"),
         (["gone"], "gone", "runtime_failed", "there is no worker 'gone'"),
-        ([], "hand", "refused", "the worker may call no other one"),
+        ([], "hand", "refused", "the worker may not call workers"),
     ],
 )
 def test_a_delegation_that_is_not_permitted_is_a_result(

@@ -91,7 +91,7 @@ class Table:
         """Says something; what happens until that is answered, or the run stops."""
         self.put(words)
         run = run or self.run
-        if not self.hall.runs.alive(run):
+        if not self.hall.runs.is_alive(run):
             await self.go_on(run)
         return await self.turn()
 
@@ -109,7 +109,7 @@ class Table:
         async for event in self._events:
             found.append(event)
             if event.type == "run_ended" and event.run == self.run:
-                await self.hall.runs.gone(self.run)
+                await self.hall.runs.wait_stopped(self.run)
                 break
             if event.type == "listening" and event.data["number"] > len(self.words) and self.frame.interactive:
                 break

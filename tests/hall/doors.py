@@ -100,7 +100,7 @@ async def served(home: Home, project: Path) -> AsyncGenerator[Served]:
     (project / "guildhall.yaml").write_text("model: script:long.yaml\n")
     hall = Hall(home, environ=dict(os.environ))
     try:
-        async with listening(McpEndpoint(hall.runtimes.tokens.door, version="1.2.3")) as url:
+        async with listening(McpEndpoint(hall.runtimes.tokens.find, version="1.2.3")) as url:
             yield Served(hall, f"{url}/mcp", project)
     finally:
         await hall.close()

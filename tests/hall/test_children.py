@@ -243,7 +243,7 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
         assert told == [True, True, None]
         told = [event.data.get("attempt") for event in seen if event.type == "error"]
         assert told == [2, 3, None]
-        assert run.error["hint"] == f"It goes on from the last step on record: guild resume {run.id}"
+        assert run.error["hint"] == f"Continue from the last recorded step: guild resume {run.id}"
         kinds = [entry.kind for entry in await house.face.runs.journal(run.id)]
         assert (kinds.count("crashed"), kinds.count("tool_started"), kinds[-1]) == (2, 1, "ended")
         assert (await house.face.runs.replay(run.id, house.frame)).same

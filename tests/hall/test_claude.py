@@ -163,7 +163,7 @@ def test_what_a_tool_is_for_is_told_to_the_end_however_long_it_is(home: Home, sh
                 request = RunRequest(worker="bob", input="Go.")
                 prepared = await here.hall.runs.prepare(request, here.frame, [box])
                 here.hall.runs.launch(prepared)
-                while here.hall.runs.alive(prepared.run):  # noqa: ASYNC110 - as anybody would look
+                while here.hall.runs.is_alive(prepared.run):  # noqa: ASYNC110 - as anybody would look
                     await asyncio.sleep(0.02)
                 shown[runtime] = here.hall.history.journal(prepared.run).all(ModelAsked)[0].data.tools
 

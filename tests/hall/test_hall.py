@@ -252,7 +252,7 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
                 inner.store.submit(hold)  # from now on its end waits to be put on record
                 await asyncio.to_thread(held.wait, 10)
                 async with asyncio.timeout(10):
-                    while inner.runtimes.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+                    while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                         await asyncio.sleep(0.01)
                 stopping = asyncio.create_task(hall.runs.stop(event.run))
                 await asyncio.sleep(0.05)
@@ -283,7 +283,7 @@ def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Hom
         inner.runs.launch(prepared)
         token = inner.runs.token(prepared.run)
         async with asyncio.timeout(10):
-            while inner.runtimes.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+            while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                 await asyncio.sleep(0.01)
         (ask,) = await hall.asks.list()
         answering = asyncio.create_task(hall.asks.answer(ask.id, Answer(choice="yes")))

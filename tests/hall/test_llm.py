@@ -113,7 +113,7 @@ async def visiting(home: Home, project: Path, model: str = "script:s.yaml", **en
         hall.runs.launch(prepared)
         async with asyncio.timeout(5):
             entry = await door.entry
-        async with listening(Reception(hall.runtimes.tokens.door)) as url:
+        async with listening(Reception(hall.runtimes.tokens.find)) as url:
             yield Visit(hall, door, url, prepared.run, entry)
     finally:
         await hall.close()

@@ -389,7 +389,7 @@ def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, pro
         async with served(home, project) as hall:
             _, token = await hall.live("clerk", desk.toolbox())
             async with raw(f"{hall.url}/tools/", token) as http:
-                door = hall.hall.runtimes.tokens.door(token)
+                door = hall.hall.runtimes.tokens.find(token)
                 assert door is not None
                 held = [asyncio.create_task(http.call("hold", {"number": n})) for n in range(5)]
                 await asyncio.wait_for(desk.began.wait(), 5)
@@ -428,7 +428,7 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
                 await stopping
                 assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("this takes the token")
                 assert (await other.ask("ping")).status_code == 200
-            assert hall.hall.runtimes.tokens.door(token) is None
+            assert hall.hall.runtimes.tokens.find(token) is None
 
     asyncio.run(work())
     assert desk.done == []
@@ -496,7 +496,7 @@ def test_tokens_are_long_and_in_no_record(home: Home, project: Path) -> None:
     async def work() -> str:
         async with served(home, project) as hall:
             run, token = await hall.live("clerk", Desk().toolbox())
-            door = hall.hall.runtimes.tokens.door(token)
+            door = hall.hall.runtimes.tokens.find(token)
             assert token not in repr(door)
             async with raw(f"{hall.url}/tools/", token) as http:
                 await http.call("add", {"a": 1, "b": 2})
@@ -667,7 +667,7 @@ def test_a_call_that_ends_a_run_ends_it_also_when_it_comes_from_outside(home: Ho
             async with raw(f"{hall.url}/room/", token) as http:
                 assert "is gone" in (await http.call("channel_send", {"message": "x"}))["error"]["message"]
                 async with asyncio.timeout(5):
-                    while hall.hall.runs.alive(run):  # noqa: ASYNC110 - nobody tells when
+                    while hall.hall.runs.is_alive(run):  # noqa: ASYNC110 - nobody tells when
                         await asyncio.sleep(0.01)
                 assert (await http.ask("tools/list")).status_code == 401
             ended = hall.hall.history.get(run)

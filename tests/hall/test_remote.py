@@ -330,7 +330,7 @@ def test_leaving_a_stream_pauses_the_run_and_being_cut_off_does_not(home: Home, 
         before = hall.process._listener.clients
         await cut.aclose()
         await until(lambda: hall.process._listener.clients < before)
-        assert hall.hall.runs.alive(run)
+        assert hall.hall.runs.is_alive(run)
         await remote.runs.pause(run)
 
     with_client(home, work)

@@ -24,7 +24,7 @@ def test_a_cancelled_job_is_over_and_stays_so(shop: Shop) -> None:
         cancelled = await shop.jobs.cancel(job.id)
         assert (cancelled.status, cancelled.error) == ("cancelled", None)
         assert cancelled.completed_at is not None
-        assert not shop.hall.runs.alive(job.run)
+        assert not shop.hall.runs.is_alive(job.run)
         assert shop.hall.history.get(job.run).status == "cancelled"
         assert await shop.jobs.cancel(job.id) == cancelled
         with pytest.raises(Conflict, match="was cancelled"):

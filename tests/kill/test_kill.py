@@ -207,7 +207,7 @@ def test_the_installed_command_killed_inside_a_tool(scene: Scene, undisturbed: U
     assert [lost["status"] for lost in listed["runs"]] == ["interrupted"]
     waiting = guild("resume", run, env=scene.environment)
     assert waiting.code == 4
-    assert "was cut off inside enter: did it take effect?" in waiting.err
+    assert "was interrupted in a call of enter: did it take effect?" in waiting.err
     judge(scene, undisturbed, killed)
 
 

@@ -34,7 +34,7 @@ from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estim
 from guildhall.runs.asks import Asks
 from guildhall.runs.execution.ledger import LiveLedger
 from guildhall.runs.idle import IdleTracker
-from guildhall.runs.limits import Spent, used
+from guildhall.runs.limits import Spent, usage_of
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
 from guildhall.runs.record.journal import Journal
@@ -232,7 +232,7 @@ def test_a_model_without_a_price_is_not_counted_in_dollars(place: Callable[..., 
     here = place(says(), price=None)
     asyncio.run(ask(here))
     assert here.journal.all(ModelAsked)[0].data.reserved_usd is None
-    assert used(here.journal).cost_usd is None
+    assert usage_of(here.journal).cost_usd is None
 
 
 def test_what_the_rest_does_not_pay_for_is_not_asked(place: Callable[..., Place]) -> None:
@@ -252,7 +252,7 @@ def test_two_calls_of_one_id_are_paid_for_and_asked_again(place: Callable[..., P
     failed = here.journal.all(ModelCallFailed)[0]
     assert "the same id" in failed.data.message
     assert failed.data.cost_usd == pytest.approx(100 * 3e-6 + 10 * 15e-6)
-    assert used(here.journal).cost_usd == pytest.approx(2 * (100 * 3e-6 + 10 * 15e-6))
+    assert usage_of(here.journal).cost_usd == pytest.approx(2 * (100 * 3e-6 + 10 * 15e-6))
 
 
 def test_an_answer_that_counts_no_tokens_is_not_free(place: Callable[..., Place]) -> None:

@@ -289,7 +289,7 @@ def test_it_is_ended_in_the_middle_of_a_turn(tmp_path: Path, status: str) -> Non
             await table.conclude("over")
         else:
             assert await table.hall.runs.cancel(table.run) == [table.run]
-        assert (table.state.status, table.hall.runs.alive(table.run)) == (status, False)
+        assert (table.state.status, table.hall.runs.is_alive(table.run)) == (status, False)
         assert await table.is_replayed()
 
     talk(tmp_path, scene, HELLO, SLOW, held=True)
@@ -375,7 +375,7 @@ def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> N
         await table.begin(WORKER, "Hi.")
         with pytest.raises(Conflict, match="is a conversation, and a conversation cannot be forked"):
             await table.hall.main.forks.fork(table.run, 2, table.frame)
-        with pytest.raises(Conflict, match="is a conversation, and goes on where it is held"):
+        with pytest.raises(Conflict, match="is a conversation, and only its owner can resume it"):
             await table.hall.runs.prepare_resume(table.run, table.frame)
 
     talk(tmp_path, scene, HELLO)

@@ -231,10 +231,10 @@ def test_one_that_failed_or_was_paused_replays_as_far_as_it_came(team: Team) -> 
     team.script(ann=[[send("@bob go"), {"sleep": 30, "say": "late"}]], bob=[[say()]])
 
     async def paused(team: Team) -> str:
-        before = len(team.hall.history.recent(called=True))
+        before = len(team.hall.history.recent(children=True))
         running = asyncio.create_task(team.run())
         async with asyncio.timeout(5):
-            while len(team.hall.history.recent(called=True)) < before + 3:  # noqa: ASYNC110 - nothing tells of it
+            while len(team.hall.history.recent(children=True)) < before + 3:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.01)
         run = team.hall.history.recent()[0].id
         await asyncio.sleep(0.2)

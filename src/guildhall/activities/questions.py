@@ -54,13 +54,13 @@ class QuestionChannel:
         """Ask a question, once for each call. With `wait`, return the answer, or None if nobody will give one."""
         ledger = self.ledger()
         shown = Question(title=self.title, body=question, choices=(FREE_TEXT,))
-        ask = await ledger.opened(
+        ask = await ledger.open(
             "question", key, [question], shown, lambda ask: QuestionAsked(question=question, wait=wait, ask=ask)
         )
         await self.keep(AskedQuestion(ask=ask.id, at=ask.created_at, question=question))
         if not wait:
             return None
-        ask = await ledger.closed(ask)
+        ask = await ledger.wait_closed(ask)
         await ledger.apply(ask, key)
         return answer_text(ask) if ask.answer is not None else None
 

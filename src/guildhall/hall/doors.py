@@ -90,7 +90,7 @@ class McpEndpoint:
         tools = {server_tool_name(server, tool.name): tool for tool in door.servers[server]}
 
         async def call(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
-            return await _call(door, server, door.identified(request.call_id, tool.name, arguments))
+            return await _call(door, server, door.identify(request.call_id, tool.name, arguments))
 
         result = await result_of(request, about, tools, call)
         if "tools" in result and door.passing is not None:
@@ -127,9 +127,9 @@ def _over(door: RunDoor, call: ToolCall, task: asyncio.Future[ToolResult]) -> No
     door.calls.pop(call.key, None)
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Exception):  # whoever waits is told; and no call of a run fails like that and lets it go on
-        door.handle.breaks(error)
+        door.handle.fail(error)
     elif not task.cancelled():
-        door.done(call, task.result())
+        door.on_result(call, task.result())
 
 
 MAX_BODY = 32_000_000

@@ -189,7 +189,7 @@ class AgentTurn:
 def _disturbed(connection: Connection, run: str, end: SegmentEnd) -> bool:
     """Whether a run failed for a reason that passes by itself, so that it is gone on with and not begun again."""
     code = end.error["code"] if end.error else None
-    failures = entries_with(run_records.entries(connection, run), ModelCallFailed)
+    failures = entries_with(run_records.list_entries(connection, run), ModelCallFailed)
     if failures and failures[-1].data.code == code:
         return failures[-1].data.transient
     return code in _DISTURBED
@@ -208,7 +208,7 @@ def effects_before(connection: Connection, instance: str, agent: str, number: in
 
 
 def _effects(connection: Connection, run: str) -> Iterator[str]:
-    entries = run_records.entries(connection, run)
+    entries = run_records.list_entries(connection, run)
     ended = {entry.key: entry.data.result for entry in entries_with(entries, ToolEnded)}
     seen: set[str | None] = set()
     for entry in entries_with(entries, ToolStarted):

@@ -79,7 +79,7 @@ def movable(connection: Connection, instance: Instance, at: str, *, attended: bo
 def waits_for(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:
     """What keeps an agent's run from going on: what it asks itself, or what is asked about the dollars of all."""
     asks = run_records.list_asks(connection, run=instance, status="open")
-    below = {run, *(one.id for one in run_records.below(connection, run))}
+    below = {run, *(one.id for one in run_records.list_descendants(connection, run))}
     mine = [ask for ask in asks if ask.run in below or (ask.run == instance and ask.kind == "limit")]
     return [ask for ask in mine if ask.expires_at is None or ask.expires_at > at]
 
@@ -89,7 +89,7 @@ def who_waits_for(connection: Connection, instance: str, ask: Ask) -> frozenset[
     runs = {state.name: state.run for state in records.agents_of(connection, instance) if state.run is not None}
     if ask.run == instance:  # it was about all of them
         return frozenset(runs)
-    below = run_records.below
+    below = run_records.list_descendants
     return frozenset(
         name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run)))
     )

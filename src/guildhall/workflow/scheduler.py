@@ -258,7 +258,7 @@ class Team:
             request = replace(self.request, worker=agent.name, input=step.text, purpose=PLAIN, budget=None)
             key = f"{agent.name}/{step.number}"
             return await self.runs.run_child(
-                self.instance.id, key, request, worker=worker, hooks=hooks, place=agent.place
+                self.instance.id, key, request, worker=worker, hooks=hooks, cwd=agent.place
             )
         except GuildError as error:
             failure = error.as_dict()
@@ -317,9 +317,9 @@ class Team:
         key = f"{_LOOP}{len(answers) + 1}"
         limits = self.workflow.definition.limits
         question = self.store.read(lambda connection: loop_question(connection, self.instance, limits))
-        ask = await ledger.opened("loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask))
+        ask = await ledger.open("loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask))
         self._rests.set()
-        ask = await ledger.closed(ask)
+        ask = await ledger.wait_closed(ask)
         if (answer := ask.answer) is None:  # withdrawn: the workflow was stopped
             await asyncio.get_running_loop().create_future()
             return

@@ -221,7 +221,7 @@ class Workflows:
         """Raises where agents that stopped at a limit have used up already what they are to have."""
         for agent in self.agents(run):
             if agent.status == "failed" and agent.run is not None:
-                below = (self.history.journal(one.id) for one in self.history.below(agent.run))
+                below = (self.history.journal(one.id) for one in self.history.descendants(agent.run))
                 grant.check_above_usage(self.history.journal(agent.run), tuple(below))
 
     def launch(self, prepared: Prepared) -> None:
@@ -286,7 +286,7 @@ class Workflows:
     def team(self, room: str) -> Team | None:
         """The team of a room, if it is alive here."""
         team = self._teams.get(room)
-        return team if team is not None and self.runs.alive(team.instance.id) else None
+        return team if team is not None and self.runs.is_alive(team.instance.id) else None
 
     def rooms_alive(self) -> list[Room]:
         """The rooms in which a team is at work."""

@@ -159,7 +159,7 @@ def test_a_reviewer_rejects_then_approves(workshop: Workshop) -> None:
         made = await shop.done(reviewer="critic")
         assert (made.status, made.reason) == ("failed", "critic does not approve: It is too small.")
         assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
-        below = shop.hall.history.below(str(made.run))
+        below = shop.hall.history.descendants(str(made.run))
         assert [run.worker for run in below] == ["critic"]
         assert "+key = 1" in below[0].request.input
         tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data.tools}

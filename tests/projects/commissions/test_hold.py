@@ -115,7 +115,7 @@ def test_a_missing_key_is_a_hold(workshop: Workshop) -> None:
     async def with_it(shop: Workshop) -> None:
         assert first.run is not None
         await shop.client.runs.resume(first.run, replace(shop.frame, keys=KEY)).__anext__()
-        assert shop.hall.runs.alive(first.run)
+        assert shop.hall.runs.is_alive(first.run)
         assert shop.commissions.get(first.id).hold is None
         await shop.commissions.cancel(first.id)
 

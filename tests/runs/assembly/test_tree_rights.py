@@ -107,7 +107,7 @@ def test_today_s_allow_list_stops_a_run_that_waits_below(guild: Guild, project: 
     ask = guild("run", "boss", "go", "--output", "json").json["asks"][0]
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["other"])
     ran = guild("answer", ask["ask"], "yes", "--output", "json")
-    assert "you may not call 'hand'" in told(guild, ask["root"])
+    assert "calling 'hand' is not allowed" in told(guild, ask["root"])
     assert ran.json["status"] == "completed"
     assert not (project / "out" / "a.md").exists()
 

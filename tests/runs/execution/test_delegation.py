@@ -306,7 +306,7 @@ def test_a_recording_answers_for_the_whole_tree(guild: Guild, project: Path) -> 
     longer = run(guild)
     put_boss(project, "hand")
     lost = run(guild, "--override-model", f"replay:{longer['run']}")
-    assert "you may not call 'other'" in told(guild, lost["run"])
+    assert "calling 'other' is not allowed" in told(guild, lost["run"])
 
 
 # asks

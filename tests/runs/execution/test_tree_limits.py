@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from guildhall.runs.execution.budget import Budget, InsufficientFunds, RunBudget
+from guildhall.runs.execution.budget import BudgetLevel, InsufficientFunds, RunBudget
 from guildhall.runs.limits import Spent
 from guildhall.runs.model import Bounds
 from tests.runs.execution.test_delegation import answer, run, told
@@ -73,7 +73,7 @@ def test_a_limit_of_its_own_ends_the_called_run_alone(
         "limit_reached",
         next(iter(limit)),
     )
-    assert child["error"]["hint"] == f"limits.{next(iter(limit))} in the worker's file allows more."
+    assert child["error"]["hint"] == f"Raise limits.{next(iter(limit))} in the worker's file."
     assert next(iter(limit)) in told(guild, done["run"])
     assert kinds(journal(guild, child["run"])).count("model_answered") == where
     assert guild("replay", done["run"]).code == 0
@@ -318,7 +318,7 @@ def test_no_order_of_calls_passes_any_limit(
 ) -> None:
     """Calls of many runs begin, end, fail and are cut off in any order: no level ever holds more than its limit."""
     budgets = tree(shape, dollars, tokens)
-    levels: list[Budget] = [level for budget in budgets for level in (*budget.dollars.levels(), budget.tokens)]
+    levels: list[BudgetLevel] = [level for budget in budgets for level in (*budget.dollars.levels(), budget.tokens)]
     chance = random.Random(seed)
     under_way: dict[str, tuple[RunBudget, int, int]] = {}
     for number in range(60):
@@ -327,7 +327,7 @@ def test_no_order_of_calls_passes_any_limit(
             run_budget, sent, most = under_way.pop(key)
             answered = chance.randint(0, most)
             if chance.random() < 0.1:
-                run_budget.let_go()
+                run_budget.settle_all()
                 under_way = {key: held for key, held in under_way.items() if held[0] is not run_budget}
             else:
                 run_budget.settle(key, price(answered), chance.randint(0, sent) + answered)
@@ -344,8 +344,8 @@ def test_no_order_of_calls_passes_any_limit(
         for level in levels:
             assert level.limit is None or level.spent + level.reserved <= level.limit + 1e-9, level
     for run_budget in budgets:
-        run_budget.let_go()
-    assert all((level.reserved, level.holders) == (0.0, 0) for level in levels)
+        run_budget.settle_all()
+    assert all((level.reserved, level.open_calls) == (0.0, 0) for level in levels)
 
 
 @given(limit=some.floats(0.0017, 0.2), each=some.lists(some.integers(1, 1000), min_size=1, max_size=30))
@@ -354,7 +354,7 @@ def test_those_that_wait_for_room_all_come_to_an_end(limit: float, each: list[in
 
     async def one(run_budget: RunBudget, answered: int) -> bool:
         while isinstance(held := run_budget.reserve("m1", 10, price, floor=64, ceiling=1000), InsufficientFunds):
-            if not await run_budget.room(held):
+            if not await run_budget.wait_for_release(held):
                 return False
         await asyncio.sleep(0)
         run_budget.settle("m1", price(min(answered, held[1] or 0)), answered)
@@ -370,4 +370,4 @@ def test_those_that_wait_for_room_all_come_to_an_end(limit: float, each: list[in
     top = root.dollars.levels()[-1]
     assert top.spent <= limit + 1e-9
     assert any(served) or limit < price(64)
-    assert (top.reserved, top.holders) == (0.0, 0)
+    assert (top.reserved, top.open_calls) == (0.0, 0)

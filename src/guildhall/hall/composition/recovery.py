@@ -74,7 +74,7 @@ async def go_on(part: RunServices, run: Run) -> None:
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
-        if (owner := part.owner_of(run.kind)) is not None and not part.runs.alive(run.id):
+        if (owner := part.owner_of(run.kind)) is not None and not part.runs.is_alive(run.id):
             await owner.on_resume_failed(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)

@@ -158,7 +158,7 @@ class RunServices:
     def is_alive(self, run: str) -> bool:
         """Return True if a run is being executed."""
         runs = self.peek_runs()
-        return runs is not None and runs.alive(run)
+        return runs is not None and runs.is_alive(run)
 
     def ask_closed(self, ask: Ask) -> None:
         """Tell the workflows that an ask was answered or has expired."""
@@ -180,7 +180,7 @@ class RunServices:
         Raise NotTrusted if its worker, as its file is now, may call a worker that is not trusted.
         """
         self.workers.check_trust_again(self.history.get(run), frame, [toolbox.name for toolbox in given])
-        await self.runs.gone(run)
+        await self.runs.wait_stopped(run)
         kind = self.history.get(run).kind
         if kind == "workflow":
             return await self.workflows.again(run, frame, grant)

@@ -134,7 +134,7 @@ class Process:
             House(
                 boot=self._hall.boot,
                 token=self._address.token,
-                is_run=lambda token: self._hall.runtimes.tokens.door(token) is not None,
+                is_run=lambda token: self._hall.runtimes.tokens.find(token) is not None,
                 hall=client,
                 leaving=self._leave.is_set,
                 recovered=self._recovered,

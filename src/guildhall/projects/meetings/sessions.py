@@ -207,7 +207,7 @@ class Sessions:
             return await self._start(meeting, frame), []
         if renew:
             await context.runs().pause(meeting.run, "user")
-        await context.runs().gone(meeting.run)
+        await context.runs().wait_stopped(meeting.run)
         if context.is_alive(meeting.run):
             _refuse_grant(grant, f"meeting {meeting.id} is running")
             return None, []
@@ -381,7 +381,7 @@ class Sessions:
 def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[str, Any]:
     """Return the limits of the session that follows a run: what the sessions before it have left."""
     last = history.journal(run)
-    below = [history.journal(child.id) for child in history.below(run)]
+    below = [history.journal(child.id) for child in history.descendants(run)]
     bounds, spent = current_bounds(last), Spent.by([last, *below])
     limits: dict[str, Any] = {}
     dollars, tokens = None, None

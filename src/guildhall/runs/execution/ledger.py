@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 
 class LiveLedger(RunAsks):
-    """Writes the journal of one run, keeps to its bounds, and waits for people on its behalf."""
+    """The ledger of one run, for its model door, its gate and its owner."""
 
     def __init__(
         self,
@@ -86,25 +86,25 @@ class LiveLedger(RunAsks):
         clock: Clock,
         idle_tracker: IdleTracker,
         interactive: bool,
-        is_hooked: bool = False,
-        below: Iterable[Journal] = (),
-        above: LiveLedger | None = None,
+        is_agent: bool = False,
+        child_journals: Iterable[Journal] = (),
+        parent: LiveLedger | None = None,
     ) -> None:
-        """`below`: journals of the called runs. A `seated` run gets more by resuming the run at the top."""
+        """`is_agent`: the limits of the run are raised by resuming its root run."""
         super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, idle_tracker=idle_tracker)
         self.bounds: Bounds = limits.current_bounds(journal)
-        self.run_budget = RunBudget(
-            self.run, self.bounds, limits.Spent.by([journal, *below]), above.run_budget if above else None
-        )
-        self._lost = limits.Spent.by_cut_off_calls([journal, *below])
-        self._above = above
-        self._denied: set[LimitName] = set()  # those for which the answer was no, in this stretch
-        self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
-        self._adding = asyncio.Lock()  # the sum follows from all that came before: answers come side by side too
+        journals = [journal, *child_journals]
+        spent = limits.Spent.by(journals)
+        self.run_budget = RunBudget(self.run, self.bounds, spent, parent.run_budget if parent else None)
+        self._cut_off = limits.Spent.by_cut_off_calls(journals)
+        self._parent = parent
+        self._denied: set[LimitName] = set()  # limits that the user did not raise in this segment
+        self._asking = asyncio.Lock()  # concurrent calls reach a limit together: one ask at a time
+        self._adding = asyncio.Lock()  # concurrent answers: each total includes the one before
         self._worker = worker
         self._identity = identity
         self._interactive = interactive
-        self._resumed_by = self.run if above is None else root if is_hooked else None
+        self._resumed_by = self.run if parent is None else root if is_agent else None
 
     # the model door
 
@@ -114,12 +114,12 @@ class LiveLedger(RunAsks):
         answer = self.journal.last(key, ModelAnswered)
         if answer is None:
             return None
-        if self.journal.last(key, ModelAsked) is None or self.asked_another(key, messages):
+        if self.journal.last(key, ModelAsked) is None or self.is_other_question(key, messages):
             raise _diverged(key)
         return load_response(answer.data.response)
 
-    def asked_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
-        """Whether something else was asked under this key."""
+    def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Return True if the journal has a different model call under this key."""
         asked = self.journal.last(key, ModelAsked)
         return asked is not None and asked.data.message != request_parts(messages[-1])
 
@@ -129,40 +129,36 @@ class LiveLedger(RunAsks):
     async def permit(
         self, key: str, sent: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
-        while (most := self.bounds.max_turns) is not None and self._turns() >= most:
-            await self.limit("max_turns")
+        # A program may ask the model several times at once, so open calls count as turns.
+        while (most := self.bounds.max_turns) is not None and self.journal.turns() + self.run_budget.open_calls >= most:
+            await self.ask_for_more("max_turns")
         while True:
-            held = self.run_budget.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
-            if not isinstance(held, InsufficientFunds):
-                return held
-            if not await self.run_budget.room(held):
-                name = cast("LimitName", held.level.name)
-                needed = held.level.spent + held.needed
-                await self.owner(held.level.owner).limit(name, needed, waiting=self.idle_tracker)
+            reserved = self.run_budget.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
+            if not isinstance(reserved, InsufficientFunds):
+                return reserved
+            if not await self.run_budget.wait_for_release(reserved):
+                name = cast("LimitName", reserved.level.name)
+                needed = reserved.level.spent + reserved.needed
+                await self.ledger_of(reserved.level.owner).ask_for_more(name, needed, waiting=self.idle_tracker)
 
-    def _turns(self) -> int:
-        """Those that were made and those under way: a program may ask for several side by side."""
-        return self.journal.turns() + self.run_budget.calls
-
-    def owner(self, run: str) -> LiveLedger:
-        """The ledger of the run above, or of this one, whose limit it is."""
-        return self if self.run == run or self._above is None else self._above.owner(run)
+    def ledger_of(self, run: str) -> LiveLedger:
+        return self if self.run == run or self._parent is None else self._parent.ledger_of(run)
 
     async def asked(self, call: ModelCall) -> None:
         asked = ModelAsked(
             message=request_parts(call.messages[-1]),
             tools=tools_fingerprint(call.parameters),
-            answers=self.journal.answers(),  # those that the message follows, so that a replay knows them again
+            answers=self.journal.answers(),  # that the message follows; a replay compares them
             attempt=call.attempt,
             reserved_usd=call.reserved_usd,
-            reserved_tokens=self.run_budget.held(call.key),
+            reserved_tokens=self.run_budget.reserved_tokens(call.key),
             max_tokens=call.max_tokens,
         )
         await self.journal.append(asked, key=call.key)
-        spoken = bool(self.journal.all(Said)) and not self.journal.turns()  # the question is the person's
-        if call.attempt == 0 and not spoken and (problem := unusable_answer(call.messages)) is not None:
-            said = f"the answer was not usable, the model is told why: {problem}"
-            self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
+        is_user_message = bool(self.journal.all(Said)) and not self.journal.turns()
+        if call.attempt == 0 and not is_user_message and (problem := unusable_answer(call.messages)) is not None:
+            message = f"the answer is not usable ({problem}); asking the model again"
+            self.publish(ErrorData, {"code": RuntimeFailed.code, "message": message, "transient": True})
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.run_budget.settle(call.key, cost or 0.0, 0)
@@ -178,7 +174,7 @@ class LiveLedger(RunAsks):
 
         def also(connection: Connection) -> None:
             if cost is not None:
-                spent = (limits.used(self.journal).cost_usd or 0.0) + cost
+                spent = (limits.usage_of(self.journal).cost_usd or 0.0) + cost
                 records.change_run(connection, self.run, cost_usd=spent)
 
         async with self._adding:
@@ -203,15 +199,10 @@ class LiveLedger(RunAsks):
     def on_text(self, text: str) -> None:
         self.publish(TextDeltaData, {"text": text})
 
-    # what a person says
+    # messages of the user
 
-    def heard(self, key: str) -> str | None:
-        """What was said under this key, if it was heard before."""
-        said = self.journal.last(key, Said)
-        return None if said is None else said.data.words
-
-    async def listens(self, number: int) -> None:
-        """A turn is over: what is said next is waited for."""
+    async def start_listening(self, number: int) -> None:
+        """Record and publish that the turn is over and the run waits for this message."""
         key = message_key(number)
         first = self.journal.last(key, Listening) is None
         await self.journal.append(Listening(), key=key)
@@ -219,52 +210,59 @@ class LiveLedger(RunAsks):
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": f"the turn is over: {problem}"})
         self.publish(ListeningData, {"number": number})
 
-    async def hears(self, number: int, words: str) -> None:
-        await self.journal.append(Said(words=words), key=message_key(number))
+    async def record_message(self, number: int, text: str) -> None:
+        await self.journal.append(Said(words=text), key=message_key(number))
 
-    async def more_time(self) -> bool:
-        """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""
+    # limits
+
+    async def ask_for_time(self) -> bool:
+        """Ask for more time, and return True if the user grants it. Ask nobody without a terminal."""
         try:
-            await self.limit("timeout")
+            await self.ask_for_more("timeout")
         except LimitReached:
             return False
         return True
 
     def limit_reached(self, name: LimitName, needed: float = 0.0) -> LimitReached:
-        """The error that ends the run at one of its limits."""
-        return limits.reached(name, self.bounds, self.run, needed, lost=self._lost, resumed_by=self._resumed_by)
+        """Return the error that ends the run at one of its limits."""
+        return limits.limit_error(
+            name, self.bounds, self.run, needed, cut_off=self._cut_off, resumed_by=self._resumed_by
+        )
 
-    async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: IdleTracker | None = None) -> None:
-        """Ask for more at a limit, or raise LimitReached. `waiting`: of the run below that reached the limit."""
+    async def ask_for_more(self, name: LimitName, needed: float = 0.0, *, waiting: IdleTracker | None = None) -> None:
+        """Ask the user to raise a limit. Raise LimitReached if they do not, or cannot be asked.
+
+        `waiting`: of the child run that reached the limit.
+        """
         idle_tracker = waiting or self.idle_tracker
         value = getattr(self.bounds, name)
         with idle_tracker.waiting():
             await self._asking.acquire()
         try:
-            if getattr(self.bounds, name) == value:  # it was not raised while another call of the tree was asking
+            if getattr(self.bounds, name) == value:  # not raised by the ask of another call
                 await self._ask_for_more(name, value, needed, idle_tracker)
         finally:
             self._asking.release()
 
     def _has_answer(self, name: LimitName, value: float) -> bool:
-        """Whether a person has answered already, though nobody sits at a terminal now."""
+        """Return True if the user answered an earlier ask about this limit, from somewhere else."""
         mark = fingerprint([name, value])
         ask = self._store.read(lambda connection: records.find_latest_ask(connection, self.run, name, mark))
         return ask is not None and ask.status == "answered"
 
     async def _ask_for_more(self, name: LimitName, value: float, needed: float, idle_tracker: IdleTracker) -> None:
         error = self.limit_reached(name, needed)
-        asked = self._interactive or name == "budget" or self._has_answer(name, value)
-        if name in self._denied or not asked:
+        can_ask = self._interactive or name == "budget" or self._has_answer(name, value)
+        if name in self._denied or not can_ask:
             raise error
         spent = self.run_budget.dollars.spent
-        ask = await self._ask(
+        ask = await self.ask(
             "limit",
             name,
             [name, value],
             Question(
                 title=f"{self._worker} has reached its limit of {limits.format_limit(name, value)} ({name})",
-                body=f"{error.message}.\nSpent so far: {spent:.4f} USD. 'yes' allows as much again.",
+                body=f"{error.message}.\nSpent so far: {spent:.4f} USD. 'yes' grants the same amount again.",
                 choices=("yes", "no", AMOUNT),
             ),
             lambda ask: LimitAsked(limit=name, value=value, ask=ask),
@@ -273,13 +271,13 @@ class LiveLedger(RunAsks):
         choice = ask.answer.choice if ask.answer else "no"
         more = value if choice == "yes" else parse_amount(choice) or 0
         raised = value + (math.ceil(more) if isinstance(value, int) else more)
-        granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
+        granted = {name: raised} if raised > value else {}  # a tiny amount may not change a float
         await self.apply(ask, name, bounds=granted)
         if not granted:
             self._denied.add(name)
             raise error
         self.bounds = replace(self.bounds, **granted)
-        self.run_budget.allow(self.run, self.bounds)
+        self.run_budget.update_limits(self.run, self.bounds)
 
     # the tool door
 
@@ -304,12 +302,12 @@ class LiveLedger(RunAsks):
         self, call: ToolCall, body: str, *, shown: Any = None, reason: str | None = None, seconds: float | None = None
     ) -> tuple[Approval, str | None]:
         """Ask for approval of a call, and return it with the note. The answer counts only for this `shown` data."""
-        # The same words of another worker may mean another folder.
+        # With the worker, because the same arguments of another worker can refer to another folder.
         subject = [self._identity, call.tool, call.arguments, shown]
         given = self._store.read(lambda c: records.find_standing_approval(c, self.root, fingerprint(subject)))
         if given is not None and (given.run, given.key) != (self.run, call.key):
             return "approved", None
-        ask = await self._ask(
+        ask = await self.ask(
             "approval",
             call.key,
             subject,
@@ -324,22 +322,22 @@ class LiveLedger(RunAsks):
 
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
         starts = len(entries_with(self.journal.of(call.key), ToolStarted))
-        ask = await self._ask(
+        ask = await self.ask(
             "interrupted_call",
             call.key,
             [call.tool, call.arguments, starts],
             Question(
-                title=f"{self._worker} was cut off inside {call.tool}: did it take effect?",
+                title=f"{self._worker} was interrupted in a call of {call.tool}: did it take effect?",
                 body=(
-                    f"{format_arguments(call.arguments or {})}\n\n"
-                    "done: it did, go on.  again: it did not, make the call again.  fail: tell the worker it failed."
+                    f"{format_arguments(call.arguments or {})}\n\ndone: it took effect, continue.  "
+                    "again: it did not, make the call again.  fail: report to the worker that it failed."
                 ),
                 choices=("done", "again", "fail"),
             ),
             lambda ask: ToolDoubted(tool=call.tool, arguments=call.arguments, ask=ask),
         )
         if ask.answer is None:
-            return "fail", "nobody answered in time"
+            return "fail", "the ask timed out"
         await self.apply(ask, call.key)
         return cast("Doubt", ask.answer.choice), ask.answer.note
 
@@ -352,7 +350,7 @@ class LiveLedger(RunAsks):
         self._publish_result(call, result)
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
-        # An effect must never come to be without its announcement on disk, whatever happens to the machine.
+        # Durable, because no effect may happen without its entry on disk, even if the machine crashes.
         started = ToolStarted(
             tool=call.tool,
             arguments=call.arguments,
@@ -368,8 +366,8 @@ class LiveLedger(RunAsks):
         self._publish_result(call, result)
 
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
-        told = ToolResultData(id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
-        self.publish(ToolResultData, told)
+        data = ToolResultData(id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
+        self.publish(ToolResultData, data)
 
 
 def _unusable_answer(journal: Journal) -> str | None:
@@ -385,6 +383,6 @@ def _unusable_answer(journal: Journal) -> str | None:
 
 def _diverged(key: str) -> RuntimeFailed:
     return RuntimeFailed(
-        f"the run asked something else at {key} than its record says",
-        hint="The record cannot be continued; `guild replay` shows the difference. Start a new run.",
+        f"cannot continue: the call {key} of the run differs from its journal",
+        hint="`guild replay` shows the difference. Start a new run.",
     )

@@ -117,7 +117,7 @@ class MemoryCompactor:
         data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run)
         at = stamp(self.clock.now())
         event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
-        if runs.alive(root):
+        if runs.is_alive(root):
             self.bus.publish(event)
         else:
             self._unreported.append(event)

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
 
-    SourceOf = Callable[[str, Frame, bool], Source]  # the model, and whether a login with Claude will do
+    SourceOf = Callable[[str, Frame, bool], Source]  # the model, and whether a login with Claude is sufficient
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A run that can be launched: all of it is known, nothing has begun."""
+    """A run that can be launched."""
 
     run: str
     root: str
@@ -58,13 +58,13 @@ class Prepared:
     frame: Frame
     journal: Journal
     ordinal: int
-    given: tuple[Toolbox, ...] = ()  # of the caller's own process, for it and for those that it calls
+    given: tuple[Toolbox, ...] = ()  # of the caller's own process; child runs have them, too
     override_model: str | None
     purpose: Purpose
-    limited: bool  # whoever runs it has set a limit in dollars
-    below: tuple[Journal, ...] = ()  # of the runs that it has called before
+    has_dollar_limit: bool  # set by the user, for this run or for its parent
+    child_journals: tuple[Journal, ...] = ()
     seconds_before: float = 0.0
-    resumed: bool = False
+    is_resumed: bool = False
     hooks: RunHooks | None = None
 
 
@@ -78,7 +78,7 @@ class Preparation:
     history: History
     assembler: Assembler
     source_of: SourceOf
-    alive: Callable[[str], bool]
+    is_alive: Callable[[str], bool]
 
     async def prepare(
         self,
@@ -97,7 +97,7 @@ class Preparation:
         `caller`: the run that makes the `call` with this key, and hands over the `attached` files. Without a caller,
         the user names the attachments in the request.
         """
-        run = new_id(RUN)  # first, because what the run remembers is on record under its name
+        run = new_id(RUN)  # first, because the assembly records memory entries under this id
         assembled = await self.assembler.assemble(
             request,
             frame,
@@ -109,10 +109,10 @@ class Preparation:
             hooks=hooks,
         )
         async with ended_if_not_used(assembled.servers):
-            prepared = await self._put_on_record(run, request, assembled, frame, caller, call, hooks)
+            prepared = await self._create(run, request, assembled, frame, caller, call, hooks)
         return replace(prepared, given=tuple(given))
 
-    async def _put_on_record(
+    async def _create(
         self,
         run: str,
         request: RunRequest,
@@ -122,13 +122,13 @@ class Preparation:
         call: str | None,
         hooks: RunHooks | None,
     ) -> Prepared:
-        """A run that is assembled, with its model and its first entry."""
+        """Create the row and the first journal entry of an assembled run."""
         root = caller.root if caller else run
         source = self._source(assembled, frame, request)
         refuse_untaken(assembled.attachments, source)
-        limited = request.budget is not None or (caller is not None and caller.limited)
+        limited = request.budget is not None or (caller is not None and caller.has_dollar_limit)
         assembled = with_enforceable_budget(assembled, source, limited=limited)
-        if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
+        if assembled.model == AUTO:  # recorded, because the available keys may change
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
         now = stamp(self.clock.now())
@@ -167,7 +167,7 @@ class Preparation:
             journal=Journal(run, self.store, self.clock, [first]),
             override_model=request.override_model,
             purpose=request.purpose,
-            limited=limited or assembled.bounds.max_budget_usd is not None,
+            has_dollar_limit=limited or assembled.bounds.max_budget_usd is not None,
             hooks=hooks,
         )
 
@@ -181,20 +181,20 @@ class Preparation:
         caller: Prepared | None = None,
         hooks: RunHooks | None = None,
     ) -> Prepared:
-        """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
+        """Reopen a stopped run, with raised limits if they are granted. It continues at the end of its journal."""
         run = self.history.get(run_id)
-        self._refuse_resuming(run, caller)
+        self._check_resumable(run, caller)
         journal = self.history.journal(run_id)
         if hooks is None or hooks.next_message is None:
-            journal.check_no_conversation("goes on where it is held", hint=f"guild show {run_id}")
+            journal.check_no_conversation("only its owner can resume it", hint=f"guild show {run_id}")
         frame = recorded_frame(run.frame, frame)
         assembled = await self.assembler.revive(journal.assembly, frame, given, run=run_id, hooks=hooks)
         async with ended_if_not_used(assembled.servers):
             refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
-            prepared = await self._take_up(run, journal, assembled, frame, grant, caller)
+            prepared = await self._reopen(run, journal, assembled, frame, grant, caller)
         return replace(prepared, given=tuple(given), hooks=hooks)
 
-    async def _take_up(
+    async def _reopen(
         self,
         run: Run,
         journal: Journal,
@@ -203,7 +203,7 @@ class Preparation:
         grant: Grant | None,
         caller: Prepared | None,
     ) -> Prepared:
-        """A run that is assembled again, with its model and what it may use up now."""
+        """Record that an assembled run resumes, with its new limits."""
         source = self._source(assembled, frame, run.request)
         refuse_untaken(assembled.attachments, source)
         before = self._seconds_before(run, journal)
@@ -212,12 +212,12 @@ class Preparation:
             columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
             records.change_run(connection, run.id, **columns, owner=self.boot, ended_at=None)
 
-        below = tuple(self.history.journal(one.id) for one in self.history.below(run.id))
-        granted = (grant or Grant()).bounds(journal, below, source)
+        children = tuple(self.history.journal(child.id) for child in self.history.descendants(run.id))
+        granted = (grant or Grant()).bounds(journal, children, source)
         _make_folders(assembled)
         await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
         bounds = current_bounds(journal)
-        explicit = run.request.budget is not None or bool(caller and caller.limited)
+        limited = run.request.budget is not None or bool(caller and caller.has_dollar_limit)
         return Prepared(
             run=run.id,
             root=run.root,
@@ -228,48 +228,47 @@ class Preparation:
             ordinal=run.ordinal,
             override_model=run.request.override_model,
             purpose=run.purpose,
-            limited=explicit or bounds.max_budget_usd is not None,
-            below=below,
+            has_dollar_limit=limited or bounds.max_budget_usd is not None,
+            child_journals=children,
             seconds_before=before,
-            resumed=True,
+            is_resumed=True,
         )
 
     def _source(self, assembled: Assembled, frame: Frame, request: RunRequest) -> Source:
-        """Who answers; nobody where no model is asked, so that no key is needed."""
+        """Return the model of the run. A run that asks no model needs no key."""
         if not request.asks_model:
             return NoModel(assembled.model)
         return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
-        """How long a run has been running so far. One whose time was over gets the same time again."""
+        """Return how long the run has been running. After a timeout it gets the whole time again."""
         if run.error is not None and run.error.get("limit") == "timeout":
             return 0.0
         recorded = self.store.read(lambda connection: records.running_seconds(connection, run.id))
         cut_off = run.status == "interrupted" or isinstance(journal.entries[-1].data, Listening)
         return recorded + (seconds_since_start(journal) if cut_off else 0.0)
 
-    def _refuse_resuming(self, run: Run, caller: Prepared | None) -> None:
+    def _check_resumable(self, run: Run, caller: Prepared | None) -> None:
         if run.parent is not None and caller is None:
             raise child_run_error(run, "resume")
-        if self.alive(run.id) or (run.status == "running" and caller is None):
+        if self.is_alive(run.id) or (run.status == "running" and caller is None):
             raise Conflict(f"the run {run.id} is running")
         if run.status in {"completed", "cancelled"}:
             raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
 
 
 def child_run_error(run: Run, verb: str) -> Conflict:
-    message = f"the run {run.id} belongs to {run.root}, which has called it"
-    return Conflict(message, hint=f"guild {verb} {run.root}")
+    return Conflict(f"the run {run.id} is a child run of {run.root}", hint=f"guild {verb} {run.root}")
 
 
 def check_stoppable(run: Run) -> None:
-    """Raises where there is nothing to stop; what has failed could still be gone on with."""
+    """Raise Conflict if the run is completed or cancelled. A failed run can be stopped, because it could be resumed."""
     if run.status in ENDED and run.status != "failed":
         raise Conflict(f"the run {run.id} is {run.status}: there is nothing to stop", hint=f"guild show {run.id}")
 
 
 def _make_folders(assembled: Assembled) -> None:
-    """Makes the sandboxes that the run may write to."""
+    """Create the writable sandboxes of the run."""
     for folder in assembled.surroundings.view.folders:
         if not folder.writable:
             continue
@@ -277,13 +276,13 @@ def _make_folders(assembled: Assembled) -> None:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ToolUnavailable(
-                f"sandboxes.{folder.name}.path: {folder.path} cannot be made: {error.strerror or error}",
+                f"sandboxes.{folder.name}.path: cannot create {folder.path}: {error.strerror or error}",
                 where=assembled.worker.place,
             ) from None
 
 
 def recorded_frame(recorded: RecordedFrame, now: Frame) -> Frame:
-    """Return the frame that the run had, with today's values of the variables that it had then."""
+    """Return the recorded frame of a run, with the current values of its environment variables."""
     return replace(
         now,
         cwd=recorded.cwd,

@@ -253,13 +253,13 @@ class _ReplayDoors:
         further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
         return bool(further) and asked is not None and asked.data.message != request_parts(messages[-1])
 
-    def expects(self, calls: int) -> None:
+    def expect_calls(self, count: int) -> None:
         return None  # nothing waits for a person here
 
     def upstream(self, api: str) -> None:
         return None
 
-    def breaks(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         if not self._broken.done():
             self._broken.set_exception(error)
 
@@ -471,4 +471,4 @@ class Recordings:
         if made is None or not isinstance(end, Ended):
             return None
         ended = replace(made, status=end.status, reason=end.reason, error=end.error, output=end.output)
-        return None if delegation.is_at_parent_limit(ended) else (made.id, delegation.result_of(ended))
+        return None if delegation.is_at_parent_limit(ended) else (made.id, delegation.call_result(ended))

@@ -109,11 +109,11 @@ def test_an_ask_takes_one_answer(guild: Guild, asking: Path) -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        ("a-2222222222", "there is no ask"),
+        ("a-2222222222", "unknown ask"),
         ("r-2222222222", "guild resume r-2222222222"),
-        ("nonsense", "there is no ask"),
-        ("", "there is no ask"),
-        ("x" * 10_000, "there is no ask"),
+        ("nonsense", "unknown ask"),
+        ("", "unknown ask"),
+        ("x" * 10_000, "unknown ask"),
     ],
 )
 def test_an_ask_that_does_not_exist(guild: Guild, scribe: Path, ask: str, said: str) -> None:

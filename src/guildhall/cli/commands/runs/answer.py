@@ -84,7 +84,7 @@ async def _answer(ctx: Context, choice: str | None) -> int:
 async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
     """Return the answer from the command line, or ask for it."""
     if ask.status != "open":
-        raise Conflict(f"{ask.id} is no longer open: {ask.closed_reason}", hint=f"See guild show {ask.id}.")
+        raise Conflict(f"{ask.id} is no longer open: it {ask.closed_reason}", hint=f"See guild show {ask.id}.")
     if choice is not None:
         return Answer(choice=read_choice(ask.as_dict(), choice), note=ctx.args.note)
     if not ctx.screen.interactive:
