@@ -168,7 +168,7 @@ def test_artifacts_are_written_where_they_belong(folder: JobFolder, tmp_path: Pa
     assert not (tmp_path / "x").exists()
     with pytest.raises(NotFulfilled) as raised:
         folder.check_result(Contract(artifacts=("report.md", "other.md", "out")), "done")
-    assert raised.value.message.endswith("the artifact other.md is not there; the artifact out is not there")
+    assert raised.value.message.endswith("the artifact other.md is missing; the artifact out is missing")
 
 
 def test_a_directory_that_is_gone_is_told(folder: JobFolder) -> None:

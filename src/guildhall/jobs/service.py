@@ -264,7 +264,7 @@ class Jobs(Register):
     async def _settled(self, id: str, run: str, end: SegmentEnd) -> None:
         """Write the recorded end of a stretch to the directory, or wait until the run can be resumed."""
         if end.status == "waiting" and self._timers is not None:
-            self._timers.expect(run)
+            self._timers.start(run)
         if end.status in ENDED:
             try:
                 await self.apply_end(run)
@@ -290,12 +290,12 @@ class Jobs(Register):
         for job in self._index.running():
             run = self._run_of(job)
             if run is not None and run.status == "waiting":
-                self._timers.expect(run.id)
+                self._timers.start(run.id)
 
     @property
     def has_pending_resume(self) -> bool:
         """Return True if a job is about to be resumed."""
-        return self._timers is not None and self._timers.busy
+        return self._timers is not None and self._timers.is_busy
 
     def close(self) -> None:
         if self._timers is not None:

@@ -23,7 +23,7 @@ _EXPECT_TIMEOUT_S = 5.0  # a program may never make a call that its model has re
 
 
 class IdleTracker:
-    """Counts the open and the waiting calls of a run. Sets `idle` when the run only waits and nobody is attached."""
+    """Counter of the open and the waiting calls of a run. Sets `idle` when the run only waits and has no client."""
 
     def __init__(
         self,

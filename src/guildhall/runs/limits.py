@@ -117,7 +117,7 @@ def format_limit(name: LimitName, value: float) -> str:
 def limit_error(
     name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, cut_off: Spent, resumed_by: str | None
 ) -> LimitReached:
-    """Return the error for a reached limit, with a hint to double it or to grant what is `needed`.
+    """Return the error for a reached limit, with a hint to double it or to grant the `needed` amount.
 
     `cut_off`: reserved for calls that were cut off. `resumed_by`: the run to resume, or None for a child run.
     """

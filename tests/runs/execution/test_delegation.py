@@ -469,7 +469,7 @@ def test_stopping_a_tree_ends_it_for_good(guild: Guild, project: Path) -> None:
     for verb in ("stop", "resume"):
         refused = guild(verb, hand)
         assert refused.code == 1
-        assert f"belongs to {waiting['run']}" in refused.err
+        assert f"is a child run of {waiting['run']}" in refused.err
         assert f"guild {verb} {waiting['run']}" in refused.err
     stopped = guild("stop", waiting["run"], "--json")
     told = {"run": waiting["run"], "target": None, "cancelled": [waiting["run"], hand]}

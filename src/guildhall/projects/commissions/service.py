@@ -259,7 +259,7 @@ class Commissions:
         """Continue after the end of a run segment was recorded."""
         await asyncio.to_thread(current_artifact, self.context, self.get(id))  # remembers the redacted texts
         if ending.status == "waiting" and self._timers is not None:
-            self._timers.expect(run)
+            self._timers.start(run)
         if ending.status not in RUN_ENDED:
             if ending.pause != "shutdown":  # it waits for the user, so its slot is free
                 self._start(self._queue.run)
@@ -330,7 +330,7 @@ class Commissions:
         for commission in context.store.read(records.list_active):
             run = context.find_run(commission.run)
             if run is not None and run.status == "waiting":
-                self._timers.expect(run.id)
+                self._timers.start(run.id)
 
         async def start_up() -> None:
             await recover(context)
@@ -342,7 +342,7 @@ class Commissions:
 
     @property
     def has_pending_resume(self) -> bool:
-        return bool(self._tasks) or (self._timers is not None and self._timers.busy)
+        return bool(self._tasks) or (self._timers is not None and self._timers.is_busy)
 
     async def drain(self) -> None:
         """Wait for the tasks in the background."""

@@ -79,7 +79,7 @@ class ChildStopped(Exception):
 
 
 def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
-    """Return the full name of a worker that may be called. Raise Refused for others."""
+    """Return the full name of a worker that may be called. Raise Refused if the call is not allowed."""
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry

@@ -115,7 +115,7 @@ class LiveLedger(RunAsks):
         if answer is None:
             return None
         if self.journal.last(key, ModelAsked) is None or self.is_other_question(key, messages):
-            raise _diverged(key)
+            raise _divergence_error(key)
         return load_response(answer.data.response)
 
     def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
@@ -216,7 +216,7 @@ class LiveLedger(RunAsks):
     # limits
 
     async def ask_for_time(self) -> bool:
-        """Ask for more time, and return True if the user grants it. Ask nobody without a terminal."""
+        """Ask for more time, and return True if the user grants it. Only interactive runs ask."""
         try:
             await self.ask_for_more("timeout")
         except LimitReached:
@@ -287,7 +287,7 @@ class LiveLedger(RunAsks):
             return None
         began = self.journal.last(call.key, ToolStarted, ToolRefused, ToolAsked)
         if began is None or (began.data.tool, began.data.arguments) != (call.tool, call.arguments):
-            raise _diverged(call.key)
+            raise _divergence_error(call.key)
         return ToolResult.from_dict(end.data.result)
 
     def interrupted(self, call: ToolCall) -> bool:
@@ -371,7 +371,7 @@ class LiveLedger(RunAsks):
 
 
 def _unusable_answer(journal: Journal) -> str | None:
-    """Return what is wrong with the last answer of the model, or None."""
+    """Return the problem of the last model answer, or None."""
     if not (answers := journal.all(ModelAnswered)):
         return None
     response = answers[-1].data.response
@@ -381,7 +381,7 @@ def _unusable_answer(journal: Journal) -> str | None:
     return None if "".join(texts).strip() else "the answer was empty"
 
 
-def _diverged(key: str) -> RuntimeFailed:
+def _divergence_error(key: str) -> RuntimeFailed:
     return RuntimeFailed(
         f"cannot continue: the call {key} of the run differs from its journal",
         hint="`guild replay` shows the difference. Start a new run.",

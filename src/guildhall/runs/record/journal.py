@@ -67,14 +67,14 @@ class Journal:
         return entries_with(self.entries, payload)
 
     def answers(self, before: int | None = None) -> str:
-        """Return a fingerprint of all model answers, or of those before the entry number `before`."""
+        """Return a fingerprint of the model answers, optionally only up to the entry number `before`."""
         if before is None:
             return self._chain
         earlier = (entry.data for entry in self.all(ModelAnswered) if entry.seq < before)
         return reduce(_extend_chain, earlier, "")
 
     def turns(self) -> int:
-        """Return the number of answers that count for `max_turns`: those after the user's last message."""
+        """Return the number of model answers after the user's last message. They count for `max_turns`."""
         last = next((entry.seq for entry in reversed(self.entries) if isinstance(entry.data, Said)), -1)
         return sum(1 for answer in self.all(ModelAnswered) if answer.seq > last and not answer.data.copied)
 

@@ -222,12 +222,12 @@ def _run(row: RowMapping) -> Run:
         request=request_from_record(row["request"]),
         frame=RecordedFrame.from_record(row["request"]["frame"]),
         forked_from=ForkOrigin(**origin) if (origin := row["request"].get("forked_from")) else None,
-        usage=Usage(**{name: row[name] for name in _COUNTS}, cost_usd=_rounded(row["cost_usd"])),
-        cost_usd=_rounded(row["cost_usd"] if row["parent"] else row["tree_cost_usd"]),
+        usage=Usage(**{name: row[name] for name in _COUNTS}, cost_usd=_round(row["cost_usd"])),
+        cost_usd=_round(row["cost_usd"] if row["parent"] else row["tree_cost_usd"]),
     )
 
 
-def _rounded(dollars: float | None) -> float | None:
+def _round(dollars: float | None) -> float | None:
     return None if dollars is None else round(dollars, 9)  # sums of floats leave a rest
 
 
