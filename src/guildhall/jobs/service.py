@@ -285,7 +285,7 @@ class Jobs(Register):
             return prepared
 
     def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
-        """Resume waiting jobs with `go_on` from now on, when nothing holds them any more."""
+        """Resume waiting jobs with `resume` from now on, when nothing holds them any more."""
         self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=resume)
         for job in self._index.running():
             run = self._run_of(job)
