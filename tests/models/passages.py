@@ -206,7 +206,7 @@ class Passage:
             shown=self._shown,
             breaks=self.broken.append,
             heard=lambda key, response: self.heard.append((key, response)),
-            another=ledger.asked_another,
+            another=ledger.is_other_question,
             upstream=door.upstream,
             line=self.line,
         )
