@@ -171,19 +171,6 @@ class RunAsks:
         """Publish an event of this run: `publish(TextDeltaData, {"text": "x"})`."""
         self._bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self.clock.now())))
 
-    async def ask(
-        self,
-        kind: AskKind,
-        key: str,
-        subject: Any,
-        question: Question,
-        entry: Callable[[str], Payload],
-        seconds: float | None = None,
-        idle_tracker: IdleTracker | None = None,
-    ) -> Ask:
-        """Open an ask as `open` does, wait until it is closed, and return it."""
-        return await self.wait_closed(await self.open(kind, key, subject, question, entry, seconds), idle_tracker)
-
     async def open(
         self,
         kind: AskKind,

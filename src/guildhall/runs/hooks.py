@@ -66,8 +66,6 @@ def replay_hooks(
     return RunHooks(
         tools=tuple(tools),
         executor=never,
-        record_start=never,
-        record_stop=never,
         adapt_worker=adapt_worker,
         next_message=never if is_conversation else None,
         server=server,

@@ -53,14 +53,12 @@ def current_bounds(journal: Journal) -> Bounds:
 def usage_of(journal: Journal) -> Usage:
     """Return the usage of all model calls of the run, without its child runs. Failed calls add only their cost."""
     answers = [entry.data for entry in journal.all(ModelAnswered) if not entry.data.copied]
-    failed = [entry.data for entry in journal.all(ModelCallFailed) if not entry.data.copied]
-    costs = [call.cost_usd for call in (*answers, *failed)]
-    known = [cost for cost in costs if cost is not None]
-    return Usage(
-        turns=len(answers),
-        input_tokens=sum(answer.usage["input_tokens"] for answer in answers),
-        output_tokens=sum(answer.usage["output_tokens"] for answer in answers),
-        cost_usd=round(sum(known), 9) if known else None,  # sums of floats leave a rest
+    failures = [entry.data for entry in journal.all(ModelCallFailed) if not entry.data.copied]
+    return Usage.total(
+        [
+            *(Usage(turns=1, **answer.usage, cost_usd=answer.cost_usd) for answer in answers),
+            *(Usage(cost_usd=failure.cost_usd) for failure in failures),
+        ]
     )
 
 

@@ -256,7 +256,7 @@ class LiveLedger(RunAsks):
         if name in self._denied or not can_ask:
             raise error
         spent = self.run_budget.dollars.spent
-        ask = await self.ask(
+        ask = await self.open(
             "limit",
             name,
             [name, value],
@@ -266,8 +266,8 @@ class LiveLedger(RunAsks):
                 choices=("yes", "no", AMOUNT),
             ),
             lambda ask: LimitAsked(limit=name, value=value, ask=ask),
-            idle_tracker=idle_tracker,
         )
+        ask = await self.wait_closed(ask, idle_tracker)
         choice = ask.answer.choice if ask.answer else "no"
         more = value if choice == "yes" else parse_amount(choice) or 0
         raised = value + (math.ceil(more) if isinstance(value, int) else more)
@@ -307,7 +307,7 @@ class LiveLedger(RunAsks):
         given = self._store.read(lambda c: records.find_standing_approval(c, self.root, fingerprint(subject)))
         if given is not None and (given.run, given.key) != (self.run, call.key):
             return "approved", None
-        ask = await self.ask(
+        ask = await self.open(
             "approval",
             call.key,
             subject,
@@ -315,6 +315,7 @@ class LiveLedger(RunAsks):
             lambda ask: ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
             seconds=seconds,
         )
+        ask = await self.wait_closed(ask)
         if ask.status == "expired" or ask.answer is None:
             return "timed_out", None
         await self.apply(ask, call.key)
@@ -322,7 +323,7 @@ class LiveLedger(RunAsks):
 
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
         starts = len(entries_with(self.journal.of(call.key), ToolStarted))
-        ask = await self.ask(
+        ask = await self.open(
             "interrupted_call",
             call.key,
             [call.tool, call.arguments, starts],
@@ -336,6 +337,7 @@ class LiveLedger(RunAsks):
             ),
             lambda ask: ToolDoubted(tool=call.tool, arguments=call.arguments, ask=ask),
         )
+        ask = await self.wait_closed(ask)
         if ask.answer is None:
             return "fail", "the ask timed out"
         await self.apply(ask, call.key)

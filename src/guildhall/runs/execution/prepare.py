@@ -191,48 +191,37 @@ class Preparation:
         assembled = await self.assembler.revive(journal.assembly, frame, given, run=run_id, hooks=hooks)
         async with ended_if_not_used(assembled.servers):
             refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
-            prepared = await self._reopen(run, journal, assembled, frame, grant, caller)
-        return replace(prepared, given=tuple(given), hooks=hooks)
+            source = self._source(assembled, frame, run.request)
+            refuse_untaken(assembled.attachments, source)
+            before = self._seconds_before(run, journal)
 
-    async def _reopen(
-        self,
-        run: Run,
-        journal: Journal,
-        assembled: Assembled,
-        frame: Frame,
-        grant: Grant | None,
-        caller: Prepared | None,
-    ) -> Prepared:
-        """Record that an assembled run resumes, with its new limits."""
-        source = self._source(assembled, frame, run.request)
-        refuse_untaken(assembled.attachments, source)
-        before = self._seconds_before(run, journal)
+            def also(connection: Connection) -> None:
+                columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
+                records.change_run(connection, run.id, **columns, owner=self.boot, ended_at=None)
 
-        def also(connection: Connection) -> None:
-            columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
-            records.change_run(connection, run.id, **columns, owner=self.boot, ended_at=None)
-
-        children = tuple(self.history.journal(child.id) for child in self.history.descendants(run.id))
-        granted = (grant or Grant()).bounds(journal, children, source)
-        _make_folders(assembled)
-        await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
-        bounds = current_bounds(journal)
-        limited = run.request.budget is not None or bool(caller and caller.has_dollar_limit)
-        return Prepared(
-            run=run.id,
-            root=run.root,
-            assembled=replace(assembled, bounds=bounds),
-            source=source,
-            frame=frame,
-            journal=journal,
-            ordinal=run.ordinal,
-            override_model=run.request.override_model,
-            purpose=run.purpose,
-            has_dollar_limit=limited or bounds.max_budget_usd is not None,
-            child_journals=children,
-            seconds_before=before,
-            is_resumed=True,
-        )
+            children = tuple(self.history.journal(child.id) for child in self.history.descendants(run.id))
+            granted = (grant or Grant()).bounds(journal, children, source)
+            _make_folders(assembled)
+            await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
+            bounds = current_bounds(journal)
+            limited = run.request.budget is not None or bool(caller and caller.has_dollar_limit)
+            return Prepared(
+                run=run.id,
+                root=run.root,
+                assembled=replace(assembled, bounds=bounds),
+                source=source,
+                frame=frame,
+                journal=journal,
+                ordinal=run.ordinal,
+                override_model=run.request.override_model,
+                purpose=run.purpose,
+                has_dollar_limit=limited or bounds.max_budget_usd is not None,
+                child_journals=children,
+                seconds_before=before,
+                is_resumed=True,
+                given=tuple(given),
+                hooks=hooks,
+            )
 
     def _source(self, assembled: Assembled, frame: Frame, request: RunRequest) -> Source:
         """Return the model of the run. A run that asks no model needs no key."""
