@@ -123,10 +123,10 @@ class Table:
 
     async def is_replayed(self) -> bool:
         """Whether the conversation, gone through once more on its record, is the same."""
-        played = await self.hall.main.recordings.play(
+        played = await self.hall.main.recordings.replay_one(
             self.state, self.frame, hooks=replay_hooks((), is_conversation=True)
         )
-        return played.same
+        return played.matches
 
     def close(self) -> None:
         self._left.close()

@@ -16,8 +16,8 @@ from guildhall.core.errors import Conflict, ToolUnavailable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import WITH_LOGIN
-from guildhall.runs.assembly.attachments import refuse_untaken
-from guildhall.runs.assembly.preflight import refuse_from_the_beginning
+from guildhall.runs.assembly.attachments import check_media_types
+from guildhall.runs.assembly.preflight import check_restart
 from guildhall.runs.execution.delegation import NoModel
 from guildhall.runs.execution.grants import Grant, has_price, with_enforceable_budget
 from guildhall.runs.limits import current_bounds, seconds_since_start
@@ -125,14 +125,14 @@ class Preparation:
         """Create the row and the first journal entry of an assembled run."""
         root = caller.root if caller else run
         source = self._source(assembled, frame, request)
-        refuse_untaken(assembled.attachments, source)
+        check_media_types(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.has_dollar_limit)
         assembled = with_enforceable_budget(assembled, source, limited=limited)
         if assembled.model == AUTO:  # recorded, because the available keys may change
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
         now = stamp(self.clock.now())
-        first = Entry(run=run, seq=0, key=None, data=assembled.frozen(), at=now)
+        first = Entry(run=run, seq=0, key=None, data=assembled.as_recorded(), at=now)
 
         row = {
             "id": run,
@@ -188,11 +188,11 @@ class Preparation:
         if hooks is None or hooks.next_message is None:
             journal.check_no_conversation("only its owner can resume it", hint=f"guild show {run_id}")
         frame = recorded_frame(run.frame, frame)
-        assembled = await self.assembler.revive(journal.assembly, frame, given, run=run_id, hooks=hooks)
+        assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run=run_id, hooks=hooks)
         async with ended_if_not_used(assembled.servers):
-            refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
+            check_restart(assembled.worker, assembled.tools, journal)
             source = self._source(assembled, frame, run.request)
-            refuse_untaken(assembled.attachments, source)
+            check_media_types(assembled.attachments, source)
             before = self._seconds_before(run, journal)
 
             def also(connection: Connection) -> None:

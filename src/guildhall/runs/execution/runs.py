@@ -18,7 +18,7 @@ from guildhall.core.errors import GuildError, LimitReached, NotTrusted, Refused
 from guildhall.core.events import ErrorData, Event, EventBus, RunEndedData, RunStartedData
 from guildhall.core.paths import project_root
 from guildhall.models.door import ModelDoor
-from guildhall.runs.assembly.attachments import hand_on
+from guildhall.runs.assembly.attachments import forward_attachments
 from guildhall.runs.assembly.callees import CREATE
 from guildhall.runs.execution import delegation
 from guildhall.runs.execution.access import ProgramAccess
@@ -285,7 +285,9 @@ class Runs:
         elif name not in assembled.allow_workers:
             usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
-        attached = await asyncio.to_thread(hand_on, files, assembled.attachments, assembled.surroundings.view, callee)
+        attached = await asyncio.to_thread(
+            forward_attachments, files, assembled.attachments, assembled.surroundings.view, callee
+        )
         request = RunRequest(
             worker=name,
             input=delegation.input_text(arguments["input_data"]),
@@ -305,9 +307,9 @@ class Runs:
 
         def plan_text(worker: Worker) -> str:
             request = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)
-            return self.planner.at_once(worker, frame, request).text()
+            return self.planner.quick_plan(worker, frame, request).text()
 
-        everyone = self.assembler.everyone(frame)
+        everyone = self.assembler.list_workers(frame)
         result = await delegation.create_worker(call, prepared, caller.ledger, settings, everyone, plan_text)
         caller.created.update(delegation.created_workers([caller.ledger.journal]))
         return result
