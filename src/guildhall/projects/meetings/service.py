@@ -48,7 +48,7 @@ from guildhall.projects.meetings.model import (
 from guildhall.projects.meetings.sessions import Sessions
 from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_event, check_open, next_step
 from guildhall.projects.meetings.tools import SERVER, meeting_profile, meeting_tools
-from guildhall.runs.asks import checked
+from guildhall.runs.asks import check_answer
 from guildhall.runs.assembly.preflight import check_conversation
 from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
@@ -119,7 +119,7 @@ class Meetings:
 
     async def answer(self, ask: Ask, answer: Answer) -> Meeting:
         """Apply the user's answer to the ask of a request."""
-        meeting, answer = requests.find_by_ask(self.context, ask.id), checked(ask, answer)
+        meeting, answer = requests.find_by_ask(self.context, ask.id), check_answer(ask, answer)
         if answer.choice == "yes":
             return await self.accept(meeting.id)
         if answer.choice == "no":
