@@ -53,7 +53,7 @@ class RuntimeRegistry:
         """The ASGI app that serves the tool and model doors of all live runs."""
         from guildhall.hall.doors import Reception
 
-        return Reception(self.tokens.door)
+        return Reception(self.tokens.find)
 
     @cached_property
     def programs(self) -> Programs:
