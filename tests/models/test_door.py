@@ -182,7 +182,7 @@ def test_an_answer_is_on_record_before_the_run_sees_it_and_given_once(place: Cal
 def test_a_record_of_another_question_is_not_given(place: Callable[..., Place]) -> None:
     here = place(says())
     asyncio.run(ask(here))
-    with pytest.raises(Exception, match="something else at m1"):
+    with pytest.raises(Exception, match="the call m1 of the run differs"):
         asyncio.run(ask(here, text="do something else"))
 
 

@@ -133,9 +133,9 @@ def test_an_ask_of_a_run_that_has_ended_is_withdrawn(guild: Guild, project: Path
     ("words", "code", "said"),
     [
         (["yes", "--note", "x" * 10_001], 2, "longer than 10,000"),
-        (["maybe"], 2, "not a valid answer to"),
-        (["12"], 2, "not a valid answer to"),
-        ([""], 2, "not a valid answer to"),
+        (["maybe"], 2, "is no answer to"),
+        (["12"], 2, "is no answer to"),
+        ([""], 2, "is no answer to"),
         ([], 2, "no answer was given"),
         (["yes", "no"], 2, "too many arguments"),
     ],

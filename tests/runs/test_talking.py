@@ -424,7 +424,7 @@ def test_words_are_asked_for_in_order(tmp_path: Path) -> None:
         record = table.hall.history.journal(table.run)
         assert record.message_number("u1") == 1
         for key in ("u0", "u2", "u01", "m1", "", "u", "u-1", "u\u0661", "u1 ", "u" + "9" * 50):
-            with pytest.raises(RuntimeFailed, match="the next ones are u1"):
+            with pytest.raises(RuntimeFailed, match="the next one is u1"):
                 record.message_number(key)
 
     talk(tmp_path, scene, HELLO)

@@ -90,7 +90,7 @@ def test_a_person_who_says_no_is_heard(guild: Guild, project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "there", "said"), [("--approve-all", True, "is made"), ("--strict", False, "needs approval")]
+    ("mode", "there", "said"), [("--approve-all", True, "Created the worker"), ("--strict", False, "needs approval")]
 )
 def test_how_the_run_was_started_counts(guild: Guild, project: Path, mode: str, there: bool, said: str) -> None:
     prepared(project, made())
