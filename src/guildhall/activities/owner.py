@@ -28,7 +28,7 @@ class RunOwner(Protocol):
         """End the job, commission or meeting of a run, and return the runs that ended."""
         ...
 
-    async def on_resume_failed(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Record that a run cannot be resumed automatically."""
         ...
 
@@ -36,7 +36,7 @@ class RunOwner(Protocol):
         """Apply the recorded end of a run that no process executes."""
         ...
 
-    async def on_answer(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         """Apply the user's answer to an ask of the run or of a child run."""
         ...
 

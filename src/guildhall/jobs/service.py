@@ -301,7 +301,7 @@ class Jobs(Register):
         if self._timers is not None:
             self._timers.close()
 
-    async def on_resume_failed(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Record that a run cannot be resumed: its job has failed. A run that never became a job is cancelled."""
         if (standing := self._history.get(run.id).status) == "running" or standing in ENDED:
             return  # somebody else was faster
@@ -324,7 +324,7 @@ class Jobs(Register):
         if job is not None and job.status == "running" and found.status in ENDED:
             await self._save(self._as_on_record(job, found, gone="failed"))
 
-    async def on_answer(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         """Write the user's answer to a question of a job to its directory."""
         purpose = self._history.get(ask.run).purpose_as(JobPurpose)
         if ask.kind != "question" or purpose is None or self._index.get(purpose.id) is None:

@@ -197,7 +197,7 @@ def test_concurrent_edits_are_serialised(workshop: Workshop) -> None:
         done = await shop.quiet(made.id)
         assert (done.status, done.draft.prompt, done.title) == ("completed", "Of gold.", "A gold key")
         assert (await shop.commissions.details(made.id)).worktree is None
-        assert shop.services.worktrees.activities("shop") == []
+        assert shop.services.worktrees.list_activities("shop") == []
 
     workshop.inside(work)
 

@@ -75,7 +75,7 @@ async def go_on(part: RunServices, run: Run) -> None:
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
         if (owner := part.owner_of(run.kind)) is not None and not part.runs.is_alive(run.id):
-            await owner.on_resume_failed(run, error)
+            await owner.record_resume_failure(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
 
