@@ -147,7 +147,7 @@ def rejection_reason(entries: Sequence[Entry[Payload]]) -> str | None:
 
 
 def _submit_results(entries: Sequence[Entry[Payload]]) -> list[Mapping[str, Any]]:
-    """Return the results of all calls of `submit_result` in order, including refused ones."""
+    """Return the results of all calls of `submit_result` in order, including refused calls."""
     tools = {e.key: e.data.tool for e in entries if isinstance(e.data, ToolStarted | ToolRefused)}
     ends = ((e.key, e.data.result) for e in entries if isinstance(e.data, ToolEnded | ToolRefused))
     return [result for key, result in ends if tools.get(key) == SUBMIT]
