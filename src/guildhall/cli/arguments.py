@@ -177,7 +177,7 @@ def _check_id(text: str, letter: str) -> str:
         raise NotFound(f"{text} is {other}, not {kind}", hint=hint)
     noun = kind.split()[1]
     hint = f"{noun.capitalize()}s look like {example}; `{listing}` lists them."
-    raise NotFound(f"no {noun} {_quote(text)}", hint=hint)
+    raise NotFound(f"unknown {noun} {_quote(text)}", hint=hint)
 
 
 # Types of arguments.

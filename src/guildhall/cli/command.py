@@ -316,7 +316,7 @@ def _cwd() -> Path:
 
 
 def run_interruptible(work: Coroutine[Any, Any, int], screen: Screen) -> int:
-    """Run `work` in an event loop. The first signal cancels it, which parks its run; the second ends the process."""
+    """Run `work` in an event loop. The first signal cancels it, which pauses its run; the second ends the process."""
     import asyncio
 
     async def run() -> int:

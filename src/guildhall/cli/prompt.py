@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from guildhall.cli.screen import Screen, exact, one_line
 from guildhall.core.clock import SystemClock, moment
 from guildhall.core.errors import NotFound, NotTrusted, UsageError
-from guildhall.runs.model import Answer, choice_of, choices_in_words
+from guildhall.runs.model import Answer, format_choices, parse_choice
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
     "approval": "Allow this call? {choices} (for all calls like this one in this run):",
-    "unknown_effect": "The call was cut off. Did it take effect? {choices}:",
+    "interrupted_call": "The call was cut off. Did it take effect? {choices}:",
     "limit": "Limit reached. Allow more? [y]es (the same amount again), an amount, or [n]o:",
 }
 _MAX_LINE_BYTES = 100_000
@@ -71,7 +71,7 @@ async def ask_user(ask: Mapping[str, Any], screen: Screen) -> Answer:
 
 
 def _question(ask: Mapping[str, Any]) -> str:
-    question = _QUESTIONS.get(ask["kind"], f"Your answer ({choices_in_words(ask['choices'])}):")
+    question = _QUESTIONS.get(ask["kind"], f"Your answer ({format_choices(ask['choices'])}):")
     return question.format(choices="  ".join(f"[{choice[0]}]{choice[1:]}" for choice in ask["choices"]))
 
 
@@ -85,9 +85,9 @@ async def ask_yes_no(question: str, screen: Screen) -> bool:
 
 def read_choice(ask: Mapping[str, Any], typed: str) -> str:
     """Return the choice that the user means. Raise UsageError if the text is not one of the choices."""
-    if (choice := choice_of(ask["choices"], typed)) is not None:
+    if (choice := parse_choice(ask["choices"], typed)) is not None:
         return choice
-    named = choices_in_words(ask["choices"])
+    named = format_choices(ask["choices"])
     raise UsageError(f"not a valid answer: {one_line(typed, 60)!r}", hint=f"Choose one of: {named}.")
 
 

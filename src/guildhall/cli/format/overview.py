@@ -50,7 +50,11 @@ class Groups:
     def stopped_runs(self) -> list[Run]:
         """Runs that the user must resume."""
         asked = {ask.root for ask in self.asks}
-        return [run for run in self._runs("lost", "waiting", "parked") if run.status == "lost" or run.id not in asked]
+        return [
+            run
+            for run in self._runs("interrupted", "waiting", "paused")
+            if run.status == "interrupted" or run.id not in asked
+        ]
 
     @property
     def running_runs(self) -> list[Run]:
@@ -173,7 +177,7 @@ class _Rows:
 
     def meeting_row(self, one: Meeting) -> list[str]:
         """Return a row for an open meeting, with the state of its run."""
-        states = {"running": "answering", "failed": "no answer", "lost": "interrupted"}
+        states = {"running": "answering", "failed": "no answer", "interrupted": "interrupted"}
         state = next((states.get(run.status, "") for run in self._groups.runs if run.id == one.run), "")
         since = age(one.changed_at, self._now)
         return [one.id, one.worker, self._line(one.topic, 50), state, since, f"guild meet {one.id}"]

@@ -395,7 +395,7 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         ((*HELD, "--title", ""), "title: it is empty"),
         (("ls", "commissions", "--project", "nowhere"), "nowhere"),
         (("dispatch", "c-2222222222", "--wait"), "unknown commission"),
-        (("edit", "x" * 500, "--title", "y"), "no commission"),
+        (("edit", "x" * 500, "--title", "y"), "unknown commission"),
         (("retry", "r-2222222222"), "r-2222222222 is a run, not a commission"),
         (("retry", "j-2222222222"), "it is a job"),
         (("run", "c-2222222222", "Go."), "is a commission, not a worker"),

@@ -21,7 +21,7 @@ from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotFound, TimedOut
 from guildhall.core.ids import COMMISSION, JOB, is_id
-from guildhall.runs.model import ASIDE
+from guildhall.runs.model import OUTLIVING_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -122,11 +122,13 @@ async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tup
 
 async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int | None:
     """Return the exit code, or None while there is something to wait for."""
-    if any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks):  # other asks do not block the run
+    if any(
+        ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks
+    ):  # other asks do not block the run
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
-        lost = shown.run.status in ("lost", "parked")
-        return exit_codes.NEEDS_YOU if lost else exit_codes.run_exit_code(shown.run.status, shown.run.error_code)
+        is_stopped = shown.run.status in ("interrupted", "paused")
+        return exit_codes.NEEDS_YOU if is_stopped else exit_codes.run_exit_code(shown.run.status, shown.run.error_code)
     if shown.run.kind != "workflow":
         return None
     workflow = await client.workflows.find_by_run(shown.run.id)
