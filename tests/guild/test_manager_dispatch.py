@@ -110,7 +110,7 @@ def test_a_plan_says_what_it_could_do(guild: Guild, shop: Repository) -> None:
     assert guild("project", "add", ".").code == 0
     answers(shop, NEW)
     plan = guild("plan", "manager", "--model", "script:answers.yaml")
-    assert "git and gh, which the hall runs for open_pull_request" in plan.out
+    assert "git and gh, run by the hall for open_pull_request" in plan.out
     assert plan.code == 0, plan
     for tool in ("create_commission", "open_pull_request", "request_meeting"):
         assert tool in plan.out
