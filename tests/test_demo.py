@@ -65,7 +65,7 @@ def _is_told(told: Ran, temporary: dict[str, str]) -> None:
         "$ kill -9",
         "is gone",
         "interrupted",
-        "[coder] r-",
+        "[coder] Run r-",
         "Reviewed, corrected, looked at again: the change can be merged.",
         "in 10 runs of one tree, and one Edit.",
         "+    if (percent < 0 || percent > 100) throw new RangeError",

@@ -137,7 +137,7 @@ def test_an_ask_of_a_run_that_has_ended_is_withdrawn(guild: Guild, project: Path
         (["12"], 2, "not a valid answer"),
         ([""], 2, "not a valid answer"),
         ([], 2, "no answer given"),
-        (["yes", "no"], 2, "too many arguments"),
+        (["yes", "no"], 2, "unexpected argument"),
     ],
 )
 def test_a_wrong_answer_leaves_the_ask_open(guild: Guild, asking: Path, words: list[str], code: int, said: str) -> None:

@@ -129,7 +129,7 @@ def test_the_first_command_that_works_starts_the_hall_and_others_use_it(
     assert gone(hall.pid)()
     assert not home.address.exists()
     assert guild_hall("hall", "status", "--json").json == {"running": False}
-    assert guild_hall("hall", "stop").out == "No hall is running.\n"
+    assert guild_hall("hall", "stop").out == "The hall is not running.\n"
     assert len(guild_hall("ls", "--json").json["done"]) == 2
     assert find(home) is None
 

@@ -34,7 +34,7 @@ def test_pydantic_and_claude_do_the_same(guild: Guild, workshop: Workshop) -> No
         steps[3] = write(path, "key = 1\n")
         workshop.script(steps)
         words = ("dispatch", "smith", "--hold", "Forge a key.", "--title", "A key", "--artifact", path)
-        done = guild(*words, "--dispatch", "--wait", "--json", env=env, timeout=150)
+        done = guild(*words, "--wait", "--json", env=env, timeout=150)
         assert done.code == 0, done.err + done.out
         one = done.json
         assert workshop.repo.at("claude/main", path) == "key = 1"

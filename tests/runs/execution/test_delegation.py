@@ -279,7 +279,7 @@ def test_workers_call_one_another_to_a_depth(guild: Guild, project: Path) -> Non
     parents = {one["run"]: one["parent"] for one in done["runs"]}
     assert len(set(parents.values())) == 7
     deepest = (set(parents) - set(parents.values())).pop()
-    assert "at most 8 deep" in str(journal(guild, deepest))
+    assert "the maximum depth of 8 calls is reached" in str(journal(guild, deepest))
     assert guild("replay", done["run"]).code == 0
 
 
@@ -350,7 +350,7 @@ def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild:
     put_worker(project, "free", tool_rules=None)
     put_answers(
         project,
-        boss=[[calls(call("hand"), call("free")), {"expect": "refused this call. not now", "say": "done"}]],
+        boss=[[calls(call("hand"), call("free")), {"expect": "repeat it unchanged. not now", "say": "done"}]],
         hand=[[WRITE, {"expect": "not now", "say": "The user denied this call. Do not repeat it unchanged. not now"}]],
         free=[[{**OTHER, "sleep": 0.2}, {"say": "freely written", "sleep": 0.2}]],
     )
@@ -374,7 +374,7 @@ def test_an_ask_of_a_called_worker_expires(guild: Guild, project: Path) -> None:
     assert "expired" in late.err
     ran = guild("resume", waiting["run"], "--output", "json")
     assert (ran.json["status"], written(project)) == ("completed", [])
-    assert str(journal(guild, waiting["run"])).count("This is not a refusal") >= 2
+    assert str(journal(guild, waiting["run"])).count("This is not a denial") >= 2
 
 
 def test_an_ask_that_has_expired_keeps_no_tree_from_going_on(guild: Guild, project: Path) -> None:
@@ -389,7 +389,7 @@ def test_an_ask_that_has_expired_keeps_no_tree_from_going_on(guild: Guild, proje
     assert (asks[True] in shown.err, asks[False] in shown.err) == (True, False), "only one can still be answered"
     done = answer(guild, asks[True], "yes")
     assert (done.code, done.json["status"], written(project)) == (0, "completed", ["a.md"])
-    assert "This is not a refusal" in str(journal(guild, waiting["run"]))
+    assert "This is not a denial" in str(journal(guild, waiting["run"]))
 
 
 @pytest.mark.req("DO-6")
@@ -493,9 +493,7 @@ def test_a_stopped_tree_says_so(guild: Guild, project: Path) -> None:
     put_tree(project, asking=True)
     waiting = run(guild, code=4)
     said = guild("stop", waiting["run"]).out
-    assert said == (
-        f"{waiting['run']} is cancelled, with 2 that it has called; its record stays: guild show {waiting['run']}\n"
-    )
+    assert said == f"Stopped {waiting['run']} and 2 runs that it called. Details: guild show {waiting['run']}\n"
     assert re.search(r"status +cancelled \(by the user\)", guild("show", waiting["run"]).out)
 
 

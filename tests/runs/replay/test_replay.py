@@ -284,7 +284,7 @@ def test_a_difference_is_shown_to_a_person(place: Place) -> None:
     other_prompt(place)
     ran = place.guild("replay", place.run)
     assert ran.code == 1
-    assert ran.out == (f"{place.run}: differs at step 0\nthe system prompt is not the same\n- Be neat.\n+ Be quick.\n")
+    assert ran.out == (f"{place.run} differs at step 0.\nthe system prompt is not the same\n- Be neat.\n+ Be quick.\n")
 
 
 def test_a_rule_that_no_call_met_makes_no_difference(place: Place) -> None:

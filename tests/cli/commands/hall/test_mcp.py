@@ -120,7 +120,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("status", {}, "which one"),
     ("result", {"job": "../../x"}, "no "),
     ("wait", {"job": 7}, "job"),
-    ("answer", {"ask": "a-nobody", "text": "x"}, "no ask"),
+    ("answer", {"ask": "a-nobody", "text": "x"}, "unknown ask"),
     ("cancel", {"job": "nobody/j-1"}, "nobody"),
 ]
 

@@ -69,7 +69,7 @@ def test_without_a_terminal_the_run_waits_and_the_command_says_how_to_go_on(guil
 @pytest.mark.parametrize(
     ("words", "written"),
     [
-        (["answer", "ASK", "SESSION"], True),
+        (["answer", "ASK", "ALWAYS"], True),
         (["approve", "ASK"], True),
         (["deny", "ASK", "--note", "use other.md"], False),
     ],
@@ -153,7 +153,7 @@ def test_session_asks_once(terminal: At, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING, script=TWICE)
     at = terminal("run", "scribe", "go")
     at.until("Allow this call?")
-    at.types("s\n")
+    at.types("a\n")
     assert at.ends() == (0, "written\n")
     assert at.seen.count("Allow this call?") == 1
 

@@ -252,7 +252,8 @@ def test_a_limit_ends_with_5_and_says_how_to_go_on_with_more(guild: Guild, scrib
 
 
 @pytest.mark.parametrize(
-    ("flag", "written", "said"), [("--approve-all", True, "approves everything"), ("--strict", False, "refuses every")]
+    ("flag", "written", "said"),
+    [("--approve-all", True, "approvals: all granted"), ("--strict", False, "approvals: all denied")],
 )
 def test_approvals_can_be_decided_beforehand(guild: Guild, project: Path, flag: str, written: bool, said: str) -> None:
     make_project(project, worker=WORKER + ASKING)
