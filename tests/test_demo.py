@@ -162,7 +162,7 @@ def test_there_is_one_story_at_a_time(guild: Guild, temporary: dict[str, str]) -
 
 
 def _halls(told: str) -> set[int]:
-    return {int(pid) for pid in re.findall(r"kill -9 (\d+)|process (\d+)", told) for pid in pid if pid}
+    return {int(pid) for pid in re.findall(r"kill -9 (\d+)|(?:process|pid) (\d+)", told) for pid in pid if pid}
 
 
 def _lives(pid: int) -> bool:

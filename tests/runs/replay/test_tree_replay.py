@@ -82,7 +82,7 @@ def test_a_change_of_a_called_worker_is_named_with_its_run(
     assert (told.code, told.json["run"], told.json["same"]) == (1, first, False)
     assert said in told.json["difference"]
     shown = guild("replay", recorded["run"]).out
-    assert shown.startswith(f"{first} differs at step {told.json['step']}\n")
+    assert shown.startswith(f"{first} differs at step {told.json['step']}.\n")
 
 
 @pytest.mark.req("X-1")

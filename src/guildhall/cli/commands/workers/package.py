@@ -109,7 +109,7 @@ async def add(ctx: Context) -> int | None:
     if not ctx.args.yes:
         if not screen.is_interactive:
             raise Refused(f"the package {name} is not added without a person's word", hint="Look at it, then: --yes")
-        if not await ask_yes_no(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
+        if not await ask_yes_no(f"Add {name}? Its code runs confined and needs no further trust. [y]es  [n]o:", screen):
             screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
     added = await client.packages.add(folder, seen=looked.digest, force=ctx.args.force)
