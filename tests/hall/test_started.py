@@ -81,7 +81,7 @@ def test_an_agent_that_has_given_up_is_told_of_with_what_to_do(guild_hall: Guild
         assert (waited.code, waited.out) == (1, "")
         assert f"ann@review has failed; see guild log {run}" in waited.err
         assert "Start it again: guild start ann@review\n" in waited.err
-    needs = guild_hall("ls").out.partition("working")[0]
+    needs = guild_hall("ls").out.partition("Working")[0]
     assert needs.startswith("Needs you")
     assert needs.rstrip().endswith("guild start ann@review")
     assert "has stopped trying: workers.ann[0][0].sai" in guild_hall("log", run).out

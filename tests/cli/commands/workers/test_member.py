@@ -131,7 +131,7 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert [job["jobId"] for job in guild("ls", "jobs", "--member", "ant", "--json").json["jobs"]] == ["j-1", "j-2"]
     assert guild("ls", "jobs", "--member", "ant", "--filter", "a q*").out.split()[:2] == ["ant/j-1", "completed"]
     assert guild("rm", slow).code == 1
-    until(lambda: "ant, ready, jobs that go on: 1\n" in guild("hall", "status").out)  # it looks every few seconds
+    until(lambda: "ant, ready, running jobs: 1\n" in guild("hall", "status").out)  # it looks every few seconds
     assert guild("stop", slow).out == "ant/j-2 is cancelled\n"
     assert guild("rm", slow).out == "Deleted ant/j-2.\n"
     gone = guild("show", slow)
