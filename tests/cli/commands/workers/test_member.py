@@ -127,7 +127,8 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     slow = guild("dispatch", "ant", "think").out.strip()
     assert slow == "ant/j-2"
     late = guild("wait", slow, "--timeout", "0.1")
-    assert late.code == 6
+    assert (late.code, f"{slow} is still running" in late.err) == (6, True), late.err
+    assert guild("show", slow, "--json").json["status"] == "running"
     assert [job["jobId"] for job in guild("ls", "jobs", "--member", "ant", "--json").json["jobs"]] == ["j-1", "j-2"]
     assert guild("ls", "jobs", "--member", "ant", "--filter", "a q*").out.split()[:2] == ["ant/j-1", "completed"]
     assert guild("rm", slow).code == 1
