@@ -252,8 +252,11 @@ def commanded(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("command", [command.name for command in command_table.COMMANDS])
 def test_hostile_words_end_with_a_documented_code(
-    project: Path, capsys: pytest.CaptureFixture[str], command: str
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
+    deep = project / "a" / "b" / "c"  # `guild init ../../../..` stays in the folder of the test
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
     put_worker(project)
     put_script(project, DONE)
     for word in WORDS:
