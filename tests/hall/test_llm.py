@@ -20,7 +20,7 @@ from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.doors import LlmEndpoint, Reception
 from guildhall.runs.model import RunRequest
-from guildhall.runtimes.model import DoorClient, Outcome
+from guildhall.runtimes.model import Outcome, ProgramHooks
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.hall.doors import Desk, listening, put
 from tests.models.passages import KEY, Upstream, streamed
@@ -54,7 +54,7 @@ class Door:
 
     async def execute(self, assignment: Assignment, doors: HttpDoors) -> Outcome:
         entry = doors.register(
-            DoorClient(name_tool=lambda server, tool: f"mcp__{server}__{tool}", on_answer=self.heard.append)
+            ProgramHooks(name_tool=lambda server, tool: f"mcp__{server}__{tool}", on_answer=self.heard.append)
         )
         self.entry.set_result(entry)
         try:
@@ -113,7 +113,7 @@ async def visiting(home: Home, project: Path, model: str = "script:s.yaml", **en
         hall.runs.launch(prepared)
         async with asyncio.timeout(5):
             entry = await door.entry
-        async with listening(Reception(hall.runtimes.tokens.door)) as url:
+        async with listening(Reception(hall.runtimes.tokens.find)) as url:
             yield Visit(hall, door, url, prepared.run, entry)
     finally:
         await hall.close()

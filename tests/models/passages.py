@@ -22,7 +22,7 @@ from guildhall.models.passthrough.session import PassthroughSession, RunContent
 from guildhall.models.providers import create_provider_source
 from guildhall.runs.asks import Asks
 from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.idle import Patience
+from guildhall.runs.idle import IdleTracker
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.record.journal import Journal
@@ -197,7 +197,7 @@ class Passage:
             store=self.store,
             bus=EventBus(),
             clock=self.clock,
-            patience=Patience(self.clock, hold=False),
+            idle_tracker=IdleTracker(self.clock, clients=0),
             interactive=False,
         )
         door = ModelDoor(self.source, ledger, self.clock, worker="w", ordinal=0)
@@ -206,7 +206,7 @@ class Passage:
             content=self._shown,
             on_error=self.broken.append,
             on_answer=lambda key, response: self.heard.append((key, response)),
-            has_other_question=ledger.asked_another,
+            has_other_question=ledger.is_other_question,
             upstream=door.upstream,
             pool=self.line,
         )

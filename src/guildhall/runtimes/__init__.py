@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Assignment as Assignment
     from guildhall.runtimes.model import Attachment as Attachment
     from guildhall.runtimes.model import DoorAccess as DoorAccess
-    from guildhall.runtimes.model import DoorClient as DoorClient
     from guildhall.runtimes.model import Doors as Doors
     from guildhall.runtimes.model import HttpDoors as HttpDoors
     from guildhall.runtimes.model import Outcome as Outcome
+    from guildhall.runtimes.model import ProgramHooks as ProgramHooks
     from guildhall.runtimes.model import Runtime as Runtime
     from guildhall.runtimes.pydantic import PydanticRuntime as PydanticRuntime
 

@@ -88,7 +88,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoorClient:
+class ProgramHooks:
     """The callbacks of a program that uses the doors of a run over HTTP."""
 
     name_tool: Callable[[str, str], str]  # returns the program's name for a tool of a server
@@ -125,7 +125,7 @@ class Doors(Protocol):
 class HttpDoors(Doors, Protocol):
     """Doors that a program can also use over HTTP."""
 
-    def register(self, client: DoorClient) -> DoorAccess: ...
+    def register(self, hooks: ProgramHooks) -> DoorAccess: ...
 
 
 class Runtime(Protocol):

@@ -22,7 +22,7 @@ from tests.clis import claude_program
 if TYPE_CHECKING:
     import socket
 
-    from guildhall.runtimes.model import DoorClient
+    from guildhall.runtimes.model import ProgramHooks
     from guildhall.runtimes.programs.process import Launch
 
 HOME = Path("/its/place")
@@ -142,7 +142,7 @@ def test_names_are_as_it_makes_them() -> None:
 
 
 class Doors:
-    def register(self, client: DoorClient) -> DoorAccess:
+    def register(self, hooks: ProgramHooks) -> DoorAccess:
         return entry("tools")
 
 

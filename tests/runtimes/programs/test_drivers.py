@@ -24,7 +24,7 @@ from tests.clis import codex_program
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.runtimes.model import DoorClient
+    from guildhall.runtimes.model import ProgramHooks
     from guildhall.runtimes.programs.process import Launch
     from guildhall.runtimes.programs.runtime import Driver
 
@@ -233,7 +233,7 @@ def test_codex_that_does_not_reach_its_tools_ends_the_run() -> None:
     class Shut:
         """Doors that nobody's token opens."""
 
-        def register(self, client: DoorClient) -> DoorAccess:
+        def register(self, hooks: ProgramHooks) -> DoorAccess:
             return entry("tools")
 
     async def execute() -> None:

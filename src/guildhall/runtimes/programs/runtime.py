@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed, RuntimeUnusable
-from guildhall.runtimes.model import Assignment, DoorAccess, DoorClient, Doors, HttpDoors, Outcome
+from guildhall.runtimes.model import Assignment, DoorAccess, Doors, HttpDoors, Outcome, ProgramHooks
 from guildhall.runtimes.programs import process
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, OutputJudge, input_content, response_text
 from guildhall.tools.model import Text, ToolResult
@@ -50,27 +51,27 @@ class TurnEnd:
     text: str | None = None  # the final text, if the runtime does not use the model door
 
 
-class Driver:
-    """Drives one run of a program. The base class restarts the program for each further message."""
+class Driver(ABC):
+    """Drives one run of a program. By default it restarts the program for each further message."""
 
     info: ClassVar[RuntimeInfo]
     _session = ""  # the program's id of the session
     _next_message: str | None = None  # of the user, if the program is started again for it
 
+    @abstractmethod
     def launch(self, assignment: Assignment, access: DoorAccess, url: str, home: Path, model: str) -> Launch:
         """Return how to start the program, with the doors at `url`. An empty `model` means any model.
 
         For a further message, it is called again and gets the existing home.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, line: Mapping[str, Any]) -> TurnEnd | None:
         """Return the end of the turn if a line reports it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tool_name(self, server: str, tool: str) -> str:
         """Return the name under which the program shows a tool to its model."""
-        raise NotImplementedError
 
     def next_input(self, text: str) -> bytes | None:
         """Return the input for a further message of the user, or None if the program must be restarted."""
@@ -103,7 +104,7 @@ class ProgramRuntime:
         driver = self._driver()
         installed = await self._programs.find(driver.info)
         exchange = _Exchange(assignment, driver, self._idle_timeout_s, doors)
-        access = doors.register(exchange.client())
+        access = doors.register(exchange.hooks())
         try:
             return await self._execute(assignment, driver, installed, exchange, access)
         finally:
@@ -166,9 +167,9 @@ class _Exchange:
         self._active_at = time.monotonic()
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def client(self) -> DoorClient:
+    def hooks(self) -> ProgramHooks:
         names, result = self._driver.tool_name, None if self._schema is None else self._on_result
-        return DoorClient(name_tool=names, on_answer=self._on_answer, on_result=result, is_finished=self._is_finished)
+        return ProgramHooks(name_tool=names, on_answer=self._on_answer, on_result=result, is_finished=self._is_finished)
 
     async def outcome(self, started: Program, access: DoorAccess) -> Outcome | None:
         """Return the outcome, or None if the program must be restarted. Raise the error that ended the run."""
