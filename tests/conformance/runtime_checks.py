@@ -3,8 +3,8 @@
     for number, check in enumerate(checks_of("claude")):
         asyncio.run(check(Bench(Path(f"bench-{number}"), "claude", os.environ)))
 
-A check raises AssertionError with what it expected and what it found. `RuntimeInfo.exempt_checks` in the catalog of runtimes names
-the checks that a runtime is exempt from.
+A check raises AssertionError with what it expected and what it found. `RuntimeInfo.exempt_checks` in the catalog of
+runtimes names the checks that a runtime is exempt from.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ def test_a_stream_that_ends_without_its_end_is_no_answer() -> None:
 def test_a_failure_without_a_status_is_judged_by_its_kind(
     kind: type[ModelAPIError], transient: bool, code: str
 ) -> None:
-    failed = ProviderSource("bedrock", "m", {})._explained(kind("m", "it is so"))
+    failed = ProviderSource("bedrock", "m", {})._convert_error(kind("m", "it is so"))
     assert (failed.transient, failed.code) == (transient, code)
     assert failed.message.endswith(": it is so")
     assert "bedrock:m" in failed.message
@@ -339,18 +339,18 @@ def test_whatever_a_server_says_is_a_failure_that_can_be_read(answer: bytes, nam
 @pytest.mark.parametrize(
     ("name", "keys", "told"),
     [
-        ("anthropic:claude-sonnet-5", {}, "ANTHROPIC_API_KEY is not set\nSet ANTHROPIC_API_KEY"),
-        ("anthropic:claude-sonnet-5", {"ANTHROPIC_API_KEY": " "}, "ANTHROPIC_API_KEY is not set"),
-        ("openai:gpt-5", {}, "OPENAI_API_KEY is not set"),
-        ("deepseek:deepseek-chat", {"OPENAI_API_KEY": "k"}, "DEEPSEEK_API_KEY is not set"),
-        ("ollama:llama3", {}, "OLLAMA_BASE_URL is not set"),
-        ("gateway/openai:gpt-5", {}, "PYDANTIC_AI_GATEWAY_API_KEY is not set"),
-        ("azure:gpt-5", {"AZURE_OPENAI_API_KEY": "k"}, "AZURE_OPENAI_ENDPOINT is not set"),
+        ("anthropic:claude-sonnet-5", {}, "ANTHROPIC_API_KEY, which is not set\nSet ANTHROPIC_API_KEY"),
+        ("anthropic:claude-sonnet-5", {"ANTHROPIC_API_KEY": " "}, "ANTHROPIC_API_KEY, which is not set"),
+        ("openai:gpt-5", {}, "OPENAI_API_KEY, which is not set"),
+        ("deepseek:deepseek-chat", {"OPENAI_API_KEY": "k"}, "DEEPSEEK_API_KEY, which is not set"),
+        ("ollama:llama3", {}, "OLLAMA_BASE_URL, which is not set"),
+        ("gateway/openai:gpt-5", {}, "PYDANTIC_AI_GATEWAY_API_KEY, which is not set"),
+        ("azure:gpt-5", {"AZURE_OPENAI_API_KEY": "k"}, "AZURE_OPENAI_ENDPOINT, which is not set"),
         ("sentence-transformers:x", {}, "cannot be used: Unknown model"),
-        ("bedrock-mantle:openai.gpt-oss-120b", {}, "AWS_DEFAULT_REGION is not set"),
+        ("bedrock-mantle:openai.gpt-oss-120b", {}, "AWS_DEFAULT_REGION, which is not set"),
         ("antropic:claude", {}, "unknown provider 'antropic'\nDid you mean 'anthropic'?"),
         ("nobody/claude", {}, "unknown provider 'nobody'"),
-        ("anthropic:", {}, "there is no provider"),
+        ("anthropic:", {}, "unknown provider 'anthropic'"),
         ("claude-sonnet-5", {}, "the provider is missing\nWrite 'anthropic:claude-sonnet-5'."),
         ("gpt-4", {}, "Write 'openai:gpt-4'."),
         ("something", {}, "Write `provider:model`"),

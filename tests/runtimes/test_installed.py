@@ -143,9 +143,9 @@ def test_a_script_brings_its_installation_and_its_interpreter_and_never_the_pers
     put(tmp_path / "lang" / "bin", '#!/bin/sh\nshift; exec /bin/sh "$@"\n', name="tiny")
     programs = Programs({"PATH": f"{home}/bin:{tmp_path}/lang/bin:/usr/bin:/bin"})
     assert programs.locate(ROW) == home / "bin" / "tool"
-    from guildhall.runtimes.discovery import _needed
+    from guildhall.runtimes.discovery import _needed_paths
 
-    needed = _needed(home / "bin" / "tool", f"{tmp_path}/lang/bin")
+    needed = _needed_paths(home / "bin" / "tool", f"{tmp_path}/lang/bin")
     assert home not in needed
     assert tmp_path / "lang" in needed
 

@@ -148,7 +148,7 @@ def test_an_empty_answer_is_sent_back_and_the_third_is_the_end(executed: Execute
     doors = Doors(empty, empty, says("done"))
     assert executed(doors, told()) == "done"
     assert "The answer was empty" in doors.last_replies()[0].content
-    with pytest.raises(RuntimeFailed, match="3 times in a row"):
+    with pytest.raises(RuntimeFailed, match="3 unusable model answers in a row"):
         executed(Doors(empty, empty, empty), told())
 
 
