@@ -12,7 +12,7 @@ from referencing.jsonschema import DRAFT202012
 
 from guildhall.hall.client.openapi import openapi_document
 from guildhall.hall.server.api import Api
-from guildhall.hall.server.process import Process
+from guildhall.hall.server.process import HallProcess
 
 if TYPE_CHECKING:
     from guildhall.rpc.http import Message, Receive, Send
@@ -76,7 +76,7 @@ class ConformingApi(Api):
             self.differences += differences(scope["path"], status, content_type, bytes(body))
 
 
-class ConformingProcess(Process):
+class ConformingProcess(HallProcess):
     """A process of a hall that serves a ConformingApi."""
 
     def _face(self) -> Api:

@@ -18,7 +18,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.doors import LlmEndpoint, Reception
+from guildhall.hall.doors import DoorApp, LlmEndpoint
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Guest, Outcome
 from guildhall.testing.scripted_server import ScriptedServer
@@ -111,7 +111,7 @@ async def visiting(home: Home, project: Path, model: str = "script:s.yaml", **en
         hall.runs.launch(prepared)
         async with asyncio.timeout(5):
             entry = await door.entry
-        async with listening(Reception(hall.runtimes.tokens.door)) as url:
+        async with listening(DoorApp(hall.runtimes.tokens.door)) as url:
             yield Visit(hall, door, url, prepared.run, entry)
     finally:
         await hall.close()

@@ -45,7 +45,7 @@ def test_typed_functions_are_tools_and_stay_functions(tmp_path: Path) -> None:
         member.tool(lambda: 1)
 
     async def work() -> None:
-        async with member.serving(0, SECRET, {}) as url, speaking(url) as http:
+        async with member.open_server(0, SECRET, {}) as url, speaking(url) as http:
             tools = (await http.ask("tools/list")).json()["result"]["tools"]
             assert [(tool["name"], tool["description"]) for tool in tools] == [
                 ("double", "Doubles a number."),

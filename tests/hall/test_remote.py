@@ -463,7 +463,7 @@ def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, pr
         await remote.hall.hello(frame.root)
         stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
-        hall.process.leave()
+        hall.process.stop()
         rest = [event async for event in stream]
         assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", "shutdown")
         assert (await remote.runs.get(run)).run.status == "parked", "who followed can still look"

@@ -68,7 +68,7 @@ class Shop:
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={})
-            self.client = EmbeddedHall(self.hall, stays=True)
+            self.client = EmbeddedHall(self.hall, is_persistent=True)
             try:
                 async with asyncio.timeout(20):
                     return await work(self)

@@ -21,7 +21,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
 
 def view_of(root: Path, **rules: Any) -> View:
-    return View(cwd=root, folders=(Folder(path=root, writable=True, **rules),))
+    return View(cwd=root, folders=(Folder(path=root, is_writable=True, **rules),))
 
 
 def call(view: View, name: str, **arguments: Any) -> ToolResult:
@@ -131,7 +131,7 @@ def test_writing_makes_folders_and_replaces(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
     closed = View(cwd=tmp_path, folders=(Folder(path=tmp_path),))
     assert "is read-only" in refused(closed, "Write", file_path="c", content="x")
-    assert "Nothing in this run can be written." in refused(closed, "Write", file_path="c", content="x")
+    assert "This run has no writable folder." in refused(closed, "Write", file_path="c", content="x")
 
 
 def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:

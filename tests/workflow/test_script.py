@@ -22,7 +22,7 @@ from tests.workflow.teams import Team, call, say, send
 from tests.workflow.test_replays import ran
 
 if TYPE_CHECKING:
-    from guildhall.hall.client.model import Tested
+    from guildhall.hall.client.model import TestResult
     from tests.conftest import Guild
 
 
@@ -34,12 +34,12 @@ async def recorded(team: Team, run: str, name: str = "tests/team.yaml") -> Path:
     return path
 
 
-async def outcome(team: Team, path: Path) -> Tested:
+async def outcome(team: Team, path: Path) -> TestResult:
     (found,) = [one async for one in team.client.runs.test([path])]
     return found
 
 
-def told(found: Tested) -> str:
+def told(found: TestResult) -> str:
     return "\n".join(one.text for one in found.deviations)
 
 

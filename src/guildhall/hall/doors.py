@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # For programs that execute runs: they call only such tools in parallel, and truncate long results otherwise. The gate
 # decides which calls are allowed.
 _TO_GUESTS = {"annotations": {"readOnlyHint": True}, "_meta": {"anthropic/maxResultSizeChars": 500_000}}
-MOST_CALLS = 256  # of one run at a time
+MAX_CALLS = 256  # of one run at a time
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
 _ANOTHER = "this is the id of another call"
 _ENDED = "the run has ended, or was put away: nothing is called any more"
@@ -56,8 +56,8 @@ _ENDED = "the run has ended, or was put away: nothing is called any more"
 class McpEndpoint:
     """The ASGI application. `door` finds the tool door that a token opens now."""
 
-    def __init__(self, door: Callable[[str], RunDoor | None], *, version: str) -> None:
-        self._door = door
+    def __init__(self, find_door: Callable[[str], RunDoor | None], *, version: str) -> None:
+        self._door = find_door
         self._version = version
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -104,8 +104,8 @@ async def _call(door: RunDoor, server: str, call: ToolCall) -> ToolResult:
     if under_way is None:
         if door.behind.is_another(call):
             raise RpcError(INVALID_PARAMS, _ANOTHER)
-        if len(door.calls) >= MOST_CALLS:
-            raise RpcError(INTERNAL_ERROR, f"{MOST_CALLS} calls of this run are under way: wait for one of them")
+        if len(door.calls) >= MAX_CALLS:
+            raise RpcError(INTERNAL_ERROR, f"{MAX_CALLS} calls of this run are under way: wait for one of them")
         task = asyncio.ensure_future(door.call(server, call))
         door.calls[call.key] = under_way = (call, task)
         task.add_done_callback(partial(_over, door, call))
@@ -132,7 +132,7 @@ def _over(door: RunDoor, call: ToolCall, task: asyncio.Future[ToolResult]) -> No
         door.done(call, task.result())
 
 
-MAX_BODY = 32_000_000
+MAX_BODY_BYTES = 32_000_000
 PREFIX = "/llm"
 _DRAINED = 4_000_000  # bytes of a request that is not heard
 _DRAIN_SECONDS = 2.0
@@ -143,11 +143,15 @@ class LlmEndpoint:
     """The ASGI application. `passing` finds the model door that a token opens now."""
 
     def __init__(
-        self, passing: Callable[[str], Passing | None], *, prefix: str = PREFIX, max_body: int = MAX_BODY
+        self,
+        find_session: Callable[[str], Passing | None],
+        *,
+        prefix: str = PREFIX,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        self._passing = passing
+        self._passing = find_session
         self._prefix = prefix
-        self._max_body = max_body
+        self._max_body = max_body_bytes
         self._anthropic = Anthropic()
         self._chat = OpenAIChat()
         self._asked: dict[str, Dialect] = {
@@ -187,13 +191,13 @@ class LlmEndpoint:
         return await passing.answer(dialect, body, headers.values, query=query, count=count)
 
     def _entered(self, headers: Headers) -> Passing:
-        token = key_of(headers)
+        token = request_token(headers)
         if not token or (passing := self._passing(token)) is None:
             raise HttpError(401, "this takes the token of a run that is going on, in the place of a key")
         return passing
 
 
-def key_of(headers: Headers) -> str | None:
+def request_token(headers: Headers) -> str | None:
     """Return the token that a client sends in place of an API key."""
     return headers.get("x-api-key") or headers.bearer
 
@@ -221,7 +225,7 @@ async def _send(send: Send, reply: Reply, *, last: bool) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-class Reception:
+class DoorApp:
     """Serves the doors. `door` returns the live run that a token opens."""
 
     def __init__(self, door: Callable[[str], RunDoor | None]) -> None:

@@ -27,7 +27,7 @@ from guildhall.core.events import AskOpenedData, Event
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.text import did_you_mean
-from guildhall.hall.client.discovery import find, is_embedded, same_version
+from guildhall.hall.client.discovery import check_same_version, find_hall, is_embedded
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.models.credentials import travelling
 from guildhall.policy.rules import Mode
@@ -63,14 +63,14 @@ class RunResult:
     asks: Sequence[Mapping[str, Any]]
 
     @property
-    def completed(self) -> bool:
+    def is_completed(self) -> bool:
         return self.status == "completed"
 
     def output_as(self, kind: type[T]) -> T:
         """Return the output as a typed object: a pydantic model, a dataclass, a TypedDict, or any JSON type."""
         from pydantic import TypeAdapter, ValidationError
 
-        if not self.completed:
+        if not self.is_completed:
             said = self.error["message"] if self.error else None
             raise Conflict(f"the run {self.run} is {self.status}: it has no output", hint=str(said) if said else None)
         try:
@@ -122,7 +122,7 @@ class Worker:
         new = Worker(name="", **_place(cwd, home))
         frame = new._frame(interactive=False)
         with _read_only(new.home) as hall:
-            taken = [listed.name for listed in hall.workers.listed(frame)]
+            taken = [listed.name for listed in hall.workers.list_workers(frame)]
             made = draft(spec_of(spec), hall.settings(frame).worker_creation, frame, taken=taken, by="a program")
         made.save()
         return replace(new, name=made.worker.name)
@@ -316,8 +316,8 @@ class _opened:  # noqa: N801 - used like a function
 
         home = self._worker.home
         wanted = not self._worker.toolboxes and not is_embedded(os.environ)
-        if wanted and (address := find(home)) is not None:
-            remote = RemoteHall(same_version(address))
+        if wanted and (address := find_hall(home)) is not None:
+            remote = RemoteHall(check_same_version(address))
             try:
                 await remote.hall.hello(self._worker.cwd)
             except HallGone:  # it leaves just now

@@ -35,12 +35,12 @@ _EVERY = 0.3  # seconds between two looks
 _LABEL = 80  # characters of a description that was not given
 
 
-def outside_tools(reach: Reach) -> tuple[Tool, ...]:
+def mcp_tools(reach: Reach) -> tuple[Tool, ...]:
     """Return the tools. `reach` connects to the current hall, because an idle hall may have exited."""
-    return bind_tools(OutsideTools(reach), TOOLS, repeatable=False, runs_in="host")
+    return bind_tools(McpTools(reach), TOOLS, repeatable=False, runs_in="host")
 
 
-class OutsideTools:
+class McpTools:
     """The tools of one client of `guild mcp`. The model reads the docstrings."""
 
     def __init__(self, reach: Reach) -> None:

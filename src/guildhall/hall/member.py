@@ -38,8 +38,8 @@ from guildhall.core.errors import GuildError, HallInUse, InvalidFile, ToolUnavai
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.composition.environment import MemberFolder
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.server.process import Log, Process, log_to_stderr
-from guildhall.hall.server.worker_methods import HallJobs, Operations
+from guildhall.hall.server.process import HallProcess, RedactingFormatter, log_to_stderr
+from guildhall.hall.server.worker_methods import HallJobs, WorkerMethods
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.folders import read_manifest
 from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER
@@ -103,11 +103,11 @@ class Member:
         except GuildError as error:
             sys.exit(f"{self.root.name}: {error}")
 
-    async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: Log) -> None:
+    async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: RedactingFormatter) -> None:
         """Serve until SIGTERM or SIGINT."""
         leave = asyncio.Event()
         shown = "" if secret else secrets.token_urlsafe(32)  # for a person who starts it by hand
-        async with self.serving(port, secret or shown, environ, log=log) as url:
+        async with self.open_server(port, secret or shown, environ, log=log) as url:
             if shown:
                 sys.stderr.write(f"{SECRET_VARIABLE} is not set. Until it ends, this is its secret: {shown}\n")
             loop = asyncio.get_running_loop()
@@ -118,14 +118,14 @@ class Member:
         _log.info("%s has left", self.manifest.name)
 
     @asynccontextmanager
-    async def serving(
-        self, port: int, secret: str, environ: Mapping[str, str], *, log: Log | None = None
+    async def open_server(
+        self, port: int, secret: str, environ: Mapping[str, str], *, log: RedactingFormatter | None = None
     ) -> AsyncGenerator[str]:
         """Serve within the block. Yield the address."""
         name, tools = self.manifest.name, tuple(self._tools.values())
         offer = Offer(name=name, version=self.manifest.version or "0", tools=tools)
         if WORKER in self.manifest.capabilities:
-            serving = self._with_hall(offer, port, secret, environ, log or Log(environ))
+            serving = self._with_hall(offer, port, secret, environ, log or RedactingFormatter(environ))
         else:
             serving = _alone(offer, port, secret)
         async with serving as url:
@@ -133,7 +133,7 @@ class Member:
 
     @asynccontextmanager
     async def _with_hall(
-        self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: Log
+        self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: RedactingFormatter
     ) -> AsyncGenerator[str]:
         """Serve the tools and the worker from a hall."""
         try:
@@ -155,7 +155,7 @@ class Member:
                 yield url
         finally:
             waiting.cancel()
-            process.leave()
+            process.stop()
             await serving
 
 
@@ -176,10 +176,10 @@ def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple
     Raise if the file of the worker is invalid. The settings are those of the user who started the member, unless the
     member has its own.
     """
-    worker = worker_in(root, name)
+    worker = find_worker_name(root, name)
     user = environ.get(HOME_VARIABLE)
     folder = MemberFolder(root, user_home=Home(Path(user)) if user else None)
-    hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, process=True, member=folder)
+    hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, is_process=True, member=folder)
     try:
         hall.workers.find(worker, hall.environment.frame_at(root, root))
     except BaseException:
@@ -188,33 +188,33 @@ def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple
     return hall, worker
 
 
-class MemberHallProcess(Process):
+class MemberHallProcess(HallProcess):
     """The process of a member: a hall that never exits when idle, and serves the member's own address."""
 
-    def __init__(self, hall: Hall, root: Path, worker: str, log: Log, *, port: int) -> None:
+    def __init__(self, hall: Hall, root: Path, worker: str, log: RedactingFormatter, *, port: int) -> None:
         super().__init__(hall, log, idle=None, port=port)
 
         def frame() -> Frame:
             return replace(hall.environment.frame_at(root, root), caller="member")
 
-        self._operations = Operations(HallJobs(EmbeddedHall(hall, stays=True), worker, frame))
+        self._operations = WorkerMethods(HallJobs(EmbeddedHall(hall, is_persistent=True), worker, frame))
 
     def offer(self, offer: Offer, secret: str) -> str:
         """Serve these tools and the worker. Return the address."""
         endpoint = Endpoint.of_one(replace(offer, worker=self._operate), secret)
         for path in (PATH, f"{PATH}/"):
-            self.face.place(path, endpoint)
+            self.api.add_route(path, endpoint)
         return f"{self.url}{PATH}"
 
     async def _operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Execute `worker/*`, once the runs of an earlier process are resumed."""
-        await self.recovered()
+        await self.wait_recovered()
         if self._hall.main.peek_runs() is None:  # importing takes a second; others are answered meanwhile
             await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")
         return await self._operations(method, params)
 
 
-def worker_in(root: Path, name: str) -> str:
+def find_worker_name(root: Path, name: str) -> str:
     """Return the worker of a member: the one with the member's name, else the only one in the folder."""
     files = [path for path in sorted((root / WORKERS).glob("*")) if path.suffix in WORKER_SUFFIXES and path.is_file()]
     names = [path.stem for path in files]

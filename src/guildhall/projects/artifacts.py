@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
 from guildhall.core.text import nearest_or
 from guildhall.projects.model import LORE, Artifact, is_of_the_hall
-from guildhall.sandbox.files import Rooted
+from guildhall.sandbox.files import SandboxFiles
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.definition import bind_tools
 from guildhall.tools.model import Toolbox
@@ -48,17 +48,17 @@ class InWorktree:
 
     def __init__(self, worktree: Path) -> None:
         folder = worktree.resolve()
-        self._rooted = Rooted(View(cwd=folder, folders=(Folder(path=folder, writable=True),)))
+        self._rooted = SandboxFiles(View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
 
     def read(self, path: str) -> bytes | None:
         try:
-            return self._rooted.read(self._rooted.spot(path)).data
+            return self._rooted.read(self._rooted.locate(path)).data
         except NotFound:
             return None
 
     def list(self, under: str) -> list[str]:
         try:
-            return [f"{under}/{name}" for name, _ in self._rooted.files(self._rooted.spot(under))]
+            return [f"{under}/{name}" for name, _ in self._rooted.list_files(self._rooted.locate(under))]
         except NotFound:
             return []
 
@@ -70,7 +70,7 @@ class InWorktree:
         return found
 
     def write(self, path: str, data: bytes) -> None:
-        self._rooted.write(self._rooted.spot(path), data)
+        self._rooted.write(self._rooted.locate(path), data)
 
 
 class OnBranch:

@@ -11,7 +11,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.client.codec import encode
 from guildhall.hall.client.interface import VERBS
-from guildhall.hall.server.api import LARGEST
+from guildhall.hall.server.api import MAX_BODY_BYTES
 from guildhall.runs.model import RunRequest
 from tests.hall.served import Answered, Served, asked, sent, served
 from tests.rpc.hostile import UNREADABLE
@@ -166,7 +166,7 @@ def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
             "/api/runs/run",
             {"body": {"request": {"worker": "x", "input": "y"}, "frame": {"cwd": "/", "root": "/"}}},
         ),
-        (413, "/api/runs/list", {"raw": b"x", "headers": {"Content-Length": str(LARGEST + 1)}}),
+        (413, "/api/runs/list", {"raw": b"x", "headers": {"Content-Length": str(MAX_BODY_BYTES + 1)}}),
     ]
     answers = requests(home, *((path, options) for _, path, options in cases))
     for (status, path, options), answer in zip(cases, answers, strict=True):
@@ -229,7 +229,7 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
         piece = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
 
         async def pour() -> None:
-            for _ in range(LARGEST // 0x100000 + 2):
+            for _ in range(MAX_BODY_BYTES // 0x100000 + 2):
                 writer.write(piece)
                 await writer.drain()
 
@@ -246,7 +246,7 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
 
 def test_a_body_that_does_not_come_is_not_waited_for(home: Home) -> None:
     async def work(hall: Served) -> Answered:
-        hall.process.face._body_within = 0.1
+        hall.process.api._body_within = 0.1
         return await asked(hall.address, "/api/runs/list", raw=b"{", headers={"Content-Length": "100"})
 
     answer = inside(home, work)

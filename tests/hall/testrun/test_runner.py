@@ -11,7 +11,7 @@ import pytest
 
 from guildhall.core import yaml
 from guildhall.hall.testrun import files as copying
-from guildhall.hall.testrun.files import copy_project, put_files
+from guildhall.hall.testrun.files import copy_project, write_files
 from guildhall.models.scripted.source import Script
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 
@@ -509,8 +509,8 @@ def test_no_file_is_put_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "project" / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(Exception, match="leads through a link"):
-        put_files(tmp_path / "project", {"link/x": "text"})
-    put_files(tmp_path / "project", {"link": "a file now"})
+        write_files(tmp_path / "project", {"link/x": "text"})
+    write_files(tmp_path / "project", {"link": "a file now"})
     assert list((tmp_path / "outside").iterdir()) == []
     assert (tmp_path / "project" / "link").read_text() == "a file now"
 

@@ -85,11 +85,11 @@ class Workshop:
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={}, clock=self.clock)
-            self.client = EmbeddedHall(self.hall, stays=True)
+            self.client = EmbeddedHall(self.hall, is_persistent=True)
             try:
                 async with asyncio.timeout(30):
                     if recover:
-                        await Recovery(self.hall).go_on()
+                        await Recovery(self.hall).resume_runs()
                     return await work(self)
             finally:
                 await self.hall.drain()

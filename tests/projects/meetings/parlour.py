@@ -108,7 +108,7 @@ class Parlour:
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={}, clock=self.clock)
-            self.client = EmbeddedHall(self.hall, stays=True)
+            self.client = EmbeddedHall(self.hall, is_persistent=True)
             try:
                 async with asyncio.timeout(30):
                     return await work()

@@ -176,7 +176,7 @@ def _plain(kind: Any, data: Any, place: str) -> Any:
     if is_dataclass(kind):
         return _record(cast("type", kind), data, place)
     if issubclass(kind, GuildError):
-        return error_of(data)
+        return decode_error(data)
     return kind.model_validate(data)
 
 
@@ -273,7 +273,7 @@ def texts_in(value: Any) -> Iterator[str]:
 # errors
 
 
-def error_of(data: Any) -> GuildError:
+def decode_error(data: Any) -> GuildError:
     """Return the error from `GuildError.as_dict`, as an instance of the class that was raised."""
     fields: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     kind = error_class(str(fields.get("code")))

@@ -68,7 +68,7 @@ def is_embedded(environ: Mapping[str, str]) -> bool:
 # finding
 
 
-def find(home: Home) -> Address | None:
+def find_hall(home: Home) -> Address | None:
     """Return the address of the live hall of a home, or None."""
     told = _holder(home)
     if told is None or not told.get("hall"):
@@ -77,7 +77,7 @@ def find(home: Home) -> Address | None:
     return address if address is not None and address.boot == told.get("boot") else None
 
 
-def process_of(home: Home) -> int | None:
+def find_hall_pid(home: Home) -> int | None:
     """Return the process id of the live hall, also if its address file is missing, or None."""
     told = _holder(home)
     pid = told.get("pid") if told and told.get("hall") else None
@@ -129,7 +129,7 @@ def _object(text: bytes) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
-def same_version(address: Address) -> Address:
+def check_same_version(address: Address) -> Address:
     """Return the address. Raise HallUnavailable if the hall has another version."""
     if address.version != __version__:
         raise HallUnavailable(
@@ -144,15 +144,15 @@ def same_version(address: Address) -> Address:
 
 def find_or_start(home: Home, environ: Mapping[str, str]) -> Address:
     """Return the address of the live hall of a home. Start a hall if none is live."""
-    if (address := find(home)) is not None:
+    if (address := find_hall(home)) is not None:
         return address
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with home.start_lock.open("a") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # of concurrent commands, one starts the hall
-        if (address := find(home)) is not None:
+        if (address := find_hall(home)) is not None:
             return address
         _start(home, environ)
-    if (address := find(home)) is not None:
+    if (address := find_hall(home)) is not None:
         return address
     raise HallUnavailable("the hall ended as soon as it was there", hint=f"See {home.log}.")
 
@@ -186,9 +186,9 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
     if told is None:
         raise HallUnavailable("the hall could not be started", where=str(home.log), hint=_tail(home.log))
     if "error" in told:
-        from guildhall.hall.client.codec import error_of
+        from guildhall.hall.client.codec import decode_error
 
-        raise error_of(told["error"])
+        raise decode_error(told["error"])
 
 
 def _told(reading: int) -> dict[str, Any] | None:

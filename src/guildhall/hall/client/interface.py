@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.model import (
         Check,
-        Checked,
+        ClientSettings,
         Document,
         HallStatus,
-        Shown,
-        Tested,
-        Trusting,
-        Voted,
-        Welcome,
+        ProposalVotes,
+        RunDetails,
+        TestResult,
+        TrustReport,
+        WorkerReport,
     )
     from guildhall.jobs.model import Dispatch, Job, JobResult, JobShown, Page
     from guildhall.members.model import AtWork, MemberShown
@@ -102,7 +102,7 @@ class Runs(Protocol):
         """Return a recorded run and its sub-runs as a YAML model script with a test case."""
         ...
 
-    def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
+    def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[TestResult]:
         """Execute test files in temporary copies of their projects and stream one result for each file.
 
         `files` are absolute paths. `update` rewrites the expectations in files that deviate. Closing the stream early
@@ -110,7 +110,7 @@ class Runs(Protocol):
         """
         ...
 
-    async def get(self, run: str) -> Shown:
+    async def get(self, run: str) -> RunDetails:
         """Return a run with its sub-runs, asks and conversation."""
         ...
 
@@ -157,7 +157,7 @@ class Workers(Protocol):
         """Return a worker by its name, `scope/name` or file."""
         ...
 
-    async def check(self, name: str, frame: Frame) -> Checked:
+    async def check(self, name: str, frame: Frame) -> WorkerReport:
         """Validate a worker and return its problems, doubts and plan."""
         ...
 
@@ -278,7 +278,7 @@ class Rooms(Protocol):
         """Append text to a document."""
         ...
 
-    async def proposals(self, target: Target) -> Sequence[Voted]:
+    async def proposals(self, target: Target) -> Sequence[ProposalVotes]:
         """Return the proposals of a room with their votes."""
         ...
 
@@ -574,7 +574,7 @@ class Memory(Protocol):
 class Trust(Protocol):
     """Trust: the user's decisions which code may be executed. No run and no tool can reach these verbs."""
 
-    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
+    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> TrustReport:
         """Return the code that a folder, file or worker would execute, and whether it is trusted.
 
         The default is the frame's project.
@@ -600,7 +600,7 @@ class Trust(Protocol):
 class HallInfo(Protocol):
     """The hall itself."""
 
-    async def hello(self, root: Path) -> Welcome:
+    async def hello(self, root: Path) -> ClientSettings:
         """Return which environment variables a frame from the project `root` may carry.
 
         A hall does not exit by itself while the connection of the call is open.
@@ -635,7 +635,7 @@ class HallClient(ABC):
     hall: HallInfo
 
     @abstractmethod
-    async def settle(self) -> Sequence[Event]:
+    async def wait_background_work(self) -> Sequence[Event]:
         """Wait for background work of an embedded hall and return the events that no stream has contained."""
         ...
 

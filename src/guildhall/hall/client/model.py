@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Welcome:
+class ClientSettings:
     """The answer of a hall to a client that connects."""
 
     env: tuple[str, ...]  # names of the environment variables that a frame may carry
@@ -78,7 +78,7 @@ class Deviation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested:
+class TestResult:
     """The result of one test."""
 
     file: Path
@@ -94,7 +94,7 @@ class Tested:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class RunDetails:
     """A run with its sub-runs, asks and conversation."""
 
     run: Run
@@ -111,7 +111,7 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class WorkerReport:
     """A worker with its problems (declarations that cannot be met here) and doubts (probable mistakes)."""
 
     worker: Worker
@@ -121,7 +121,7 @@ class Checked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trusting:
+class TrustReport:
     """The code that a folder or a worker would execute, and whether it is trusted."""
 
     folder: Path
@@ -130,7 +130,7 @@ class Trusting:
     problems: Sequence[GuildError]  # of files that cannot be read
 
     @property
-    def open(self) -> tuple[Seen, ...]:
+    def untrusted_files(self) -> tuple[Seen, ...]:
         """The files that the user has not trusted in their current version, each once."""
         files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
         return tuple(seen for seen in files.values() if seen.standing != "trusted")
@@ -138,7 +138,7 @@ class Trusting:
     def as_dict(self) -> dict[str, Any]:
         return {
             "folder": str(self.folder),
-            "trusted": not self.open,
+            "trusted": not self.untrusted_files,
             "code": [code.as_dict() for code in self.code],
             "workers": [plan.worker for plan in self.plans],
             "problems": [error.as_dict() for error in self.problems],
@@ -158,7 +158,7 @@ class Document:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Voted:
+class ProposalVotes:
     """A proposal with the votes that were cast so far."""
 
     proposal: Proposal

@@ -12,7 +12,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, HallGone, Interrupted
-from guildhall.hall.client.codec import decode, encode, error_of, verb
+from guildhall.hall.client.codec import decode, decode_error, encode, verb
 from guildhall.hall.client.interface import SERVICES, VERBS, HallClient
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class RemoteHall(HallClient):
     async def _call(self, name: str, body: dict[str, Any]) -> Any:
         status, response = await (self._blocking or self._transport).call(_path(name), body)
         if status != 200:
-            raise error_of(response.get("error"))
+            raise decode_error(response.get("error"))
         return decode(verb(name).result, response["result"])
 
     async def _stream(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Any]:
@@ -79,7 +79,7 @@ class RemoteHall(HallClient):
         async with self._transport.stream(_path(name), body) as (status, lines), aclosing(lines):
             async for line in lines:
                 if status != 200 or "error" in line:
-                    raise error_of(line.get("error"))
+                    raise decode_error(line.get("error"))
                 yield decode(kind, line["item"])
 
     async def _follow(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Event]:

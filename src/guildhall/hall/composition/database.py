@@ -43,9 +43,9 @@ class Database:
         environment: Environment,
         *,
         lock: Callable[..., IO[Any]],
-        patience: float,
+        lock_timeout_s: float,
         choose_another: str,
-        ask_closed: Callable[[Ask], None],
+        on_ask_closed: Callable[[Ask], None],
     ) -> None:
         """Open the database at a path, and create it if it does not exist.
 
@@ -60,7 +60,7 @@ class Database:
         if readonly:
             self._create_and_repair(lock, environment.clock)
         else:
-            self._lock = lock(patience=patience)
+            self._lock = lock(patience=lock_timeout_s)
         try:
             if not readonly:
                 prepare(path, choose_another)
@@ -71,7 +71,7 @@ class Database:
             raise
         if not readonly:
             self._mark_lost(self.store)
-        self.asks = Asks(self.store, environment.clock, ask_closed)
+        self.asks = Asks(self.store, environment.clock, on_ask_closed)
         self.history = History(self.store, environment.clock)
 
     def _create_and_repair(self, lock: Callable[..., IO[Any]], clock: Clock) -> None:
@@ -102,14 +102,14 @@ class Database:
             self._lock.close()
 
 
-LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
+LOCK_TIMEOUT_S = 1.0  # seconds: a command that only looks holds the lock for a moment
 
 
-def lock_home(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[str, Any] | None = None) -> IO[Any]:
+def lock_home(home: Home, clock: Clock, *, timeout_s: float = 0.0, details: Mapping[str, Any] | None = None) -> IO[Any]:
     """Take the lock of a home, until the file is closed or the process ends. `patience`: seconds to wait for it."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = home.lock.open("a+")
-    if not _taken(handle, clock, patience):
+    if not _taken(handle, clock, timeout_s):
         handle.seek(0)
         holder, way_out = _holder(handle.read())
         handle.close()
@@ -118,12 +118,12 @@ def lock_home(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[
             hint=f"{way_out}, or set GUILDHALL_HOME to another folder.",
         )
     handle.truncate(0)
-    handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(told or {})}))
+    handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(details or {})}))
     handle.flush()
     return handle
 
 
-def lock_database(path: Path, clock: Clock, *, patience: float = 0.0) -> IO[Any]:
+def lock_database(path: Path, clock: Clock, *, timeout_s: float = 0.0) -> IO[Any]:
     """Take the lock of a database outside of the home, which other homes may name too."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -133,7 +133,7 @@ def lock_database(path: Path, clock: Clock, *, patience: float = 0.0) -> IO[Any]
         reason = error.strerror or str(error)
         hint = "Name another file in `context.config.db`."
         raise HallUnavailable(f"the database cannot be locked: {reason}", where=str(path), hint=hint) from None
-    if _taken(handle, clock, patience):
+    if _taken(handle, clock, timeout_s):
         return handle
     handle.close()
     hint = "Run `guild hall stop` with its GUILDHALL_HOME, or name another file in `context.config.db`."

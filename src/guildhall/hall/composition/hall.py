@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import Event, EventBus
-from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_home
+from guildhall.hall.composition.database import LOCK_TIMEOUT_S, Database, lock_home
 from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy, peek
 from guildhall.hall.composition.projects import ProjectServices
 from guildhall.hall.composition.run_services import RunServices, WorkflowDatabases
@@ -53,9 +53,9 @@ class Hall:
         environ: Mapping[str, str],
         clock: Clock | None = None,
         readonly: bool = False,
-        process: bool = False,
-        children: bool = False,
-        patience: float = LOCK_PATIENCE,
+        is_process: bool = False,
+        forks_runs: bool = False,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
         member: MemberFolder | None = None,
         policy: RunPolicy | None = None,
     ) -> None:
@@ -83,19 +83,21 @@ class Hall:
         self.boot = environment.boot
         self.settings = environment.settings
         self.bus = EventBus()
-        self.keeps_alive: list[Callable[[], bool]] = []  # each returns True if the process must not exit when idle
+        self.keep_alive_checks: list[
+            Callable[[], bool]
+        ] = []  # each returns True if the process must not exit when idle
         self.database = Database(
             home.database,
             environment,
-            lock=partial(lock_home, home, environment.clock, told={"boot": environment.boot, "hall": process}),
-            patience=patience,
+            lock=partial(lock_home, home, environment.clock, details={"boot": environment.boot, "hall": is_process}),
+            lock_timeout_s=lock_timeout_s,
             choose_another=SET_HOME,
-            ask_closed=lambda ask: self.main.ask_closed(ask),
+            on_ask_closed=lambda ask: self.main.on_ask_closed(ask),
         )
         self.store = self.database.store
         self.history = self.database.history
         self.asks = self.database.asks
-        self.runtimes = RuntimeRegistry(environment, children=children)
+        self.runtimes = RuntimeRegistry(environment, forks_runs=forks_runs)
         self.workers = WorkerServices(
             environment,
             self.database,
@@ -104,7 +106,7 @@ class Hall:
             memory=lambda: self.memory,
             compactor=lambda: self.memory_compactor,
             project_tools=self._project_tools,
-            recorded_source=lambda run: self.where(run).recordings.source(run),
+            recorded_source=lambda run: self.services_of(run).recordings.source(run),
         )
         self.main = RunServices(
             environment,
@@ -126,13 +128,13 @@ class Hall:
         """The databases that workflows name."""
         return WorkflowDatabases(self.main)
 
-    def where(self, run: str) -> RunServices:
+    def services_of(self, run: str) -> RunServices:
         """Return the services of the database that has a run. Return `main` if no database has it."""
-        return self.workflow_databases.where(lambda connection: find_run(connection, run) is not None)
+        return self.workflow_databases.find_services(lambda connection: find_run(connection, run) is not None)
 
     def databases(self) -> Sequence[RunServices]:
         """Return the services of all databases, `main` first."""
-        return (self.main, *self.workflow_databases.every())
+        return (self.main, *self.workflow_databases.open_all())
 
     # services
 
@@ -179,7 +181,7 @@ class Hall:
         """The guild members that can be reached from here. A member is started when it is needed."""
         from guildhall.members.service import Members
 
-        return Members(home=self.home, clock=self.clock, trust=self.workers.supply.trust)
+        return Members(home=self.home, clock=self.clock, trust=self.workers.preflight.trust)
 
     @cached_property
     def memory(self) -> Memory:
@@ -196,7 +198,7 @@ class Hall:
         return MemoryCompactor(
             memory=self.memory,
             runs=self.runs,
-            find_runs=lambda run: self.where(run).runs,
+            find_runs=lambda run: self.services_of(run).runs,
             store=self.store,
             bus=self.bus,
             clock=self.clock,
@@ -222,9 +224,9 @@ class Hall:
         """Return True if runs are executed, background work is going on, or something else needs this process."""
         members, compactor = peek(self, Hall.members), peek(self, Hall.memory_compactor)
         in_background = (members is not None and members.busy) or (compactor is not None and compactor.is_busy)
-        return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keeps_alive)
+        return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keep_alive_checks)
 
-    async def settle(self, timeout_s: float | None = None) -> list[Event]:
+    async def wait_background_work(self, timeout_s: float | None = None) -> list[Event]:
         """Wait for background work. Return its events that no stream has delivered."""
         compactor = peek(self, Hall.memory_compactor)
         if compactor is None:
@@ -235,7 +237,7 @@ class Hall:
         """Park all runs. The next hall resumes them."""
         self._stop_wakeups()
         await self.workflow_databases.park_all("shutdown")
-        await self.settle(_SETTLE_TIMEOUT_S)
+        await self.wait_background_work(_SETTLE_TIMEOUT_S)
 
     def _stop_wakeups(self) -> None:
         if (jobs := peek(self, Hall.jobs)) is not None:
@@ -245,7 +247,7 @@ class Hall:
     async def close(self) -> None:
         """Wait for background work, park all runs, close all parts, and release the home."""
         self._stop_wakeups()
-        await self.settle()
+        await self.wait_background_work()
         await self.workflow_databases.park_all("user")
         if (members := peek(self, Hall.members)) is not None:
             await members.close()

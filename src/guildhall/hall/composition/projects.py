@@ -143,7 +143,7 @@ class ProjectServices:
         from guildhall.projects.workspace import UsableModels
 
         return UsableModels(
-            settings=self.environment.settings, source=self.workers.source, priced=self.workers.has_price
+            settings=self.environment.settings, source=self.workers.model_source, priced=self.workers.has_price
         )
 
     @cached_property
@@ -194,7 +194,7 @@ class ProjectServices:
             except GuildError as error:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 
-    def unfinished(self, project: str) -> tuple[str, ...]:
+    def unfinished_work(self, project: str) -> tuple[str, ...]:
         """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
         on_record = self._main.store.read(lambda connection: living(connection, project))
         others = [parse_checkout_name(place) or place for place in self.worktrees.activities(project)]
@@ -283,7 +283,7 @@ class ProjectServices:
 
     def _workers_for_manager(self, frame: Frame) -> Sequence[Worker]:
         """Return the workers that the manager can give work to: not itself, and no worker that only the hall runs."""
-        found = self.workers.active(frame)
+        found = self.workers.active_workers(frame)
         return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
 
     def _open_pull_request(self, project: Project, title: str, body: str) -> Review:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.run_services import RunServices
     from guildhall.runs.model import Run
 
-MOST_CRASHES = 3
+MAX_CRASHES = 3
 _log = logging.getLogger("guildhall.hall")
 
 
@@ -37,23 +37,23 @@ class Recovery:
         self._hall = hall
         parts = hall.databases()
         self._left = [(part, run, crashes) for part in parts for run, crashes in part.store.read(records.left_behind)]
-        self.under_way = bool(self._left)
+        self.is_active = bool(self._left)
 
-    async def go_on(self) -> None:
+    async def resume_runs(self) -> None:
         """Return when each run is resumed, has failed for good, or waits for the user."""
         try:
             await asyncio.to_thread(self._hall.project_services.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # puts its directories right, which may be many
             for part, run, crashes in self._left:
-                if crashes >= MOST_CRASHES and not _was_quiet(part, run):
+                if crashes >= MAX_CRASHES and not _was_quiet(part, run):
                     await _give_up(part, run)
                 else:
-                    await go_on(part, run)
+                    await resume_run(part, run)
             for seating in self._hall.owners():
-                seating.keep_going(partial(go_on, self._hall.main))
-            self._hall.keeps_alive.append(lambda: any(seating.expecting for seating in self._hall.owners()))
+                seating.keep_going(partial(resume_run, self._hall.main))
+            self._hall.keep_alive_checks.append(lambda: any(seating.expecting for seating in self._hall.owners()))
         finally:
-            self.under_way = False
+            self.is_active = False
 
 
 def _was_quiet(part: RunServices, run: Run) -> bool:
@@ -62,13 +62,13 @@ def _was_quiet(part: RunServices, run: Run) -> bool:
     return found is not None and found.status == "quiet"
 
 
-async def go_on(part: RunServices, run: Run) -> None:
+async def resume_run(part: RunServices, run: Run) -> None:
     """Resume a stopped run that nobody follows."""
     try:
         await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")  # it takes a second, the first time
         # Where the run was, with the variables of the terminal that started this hall.
         frame = replace(part.environment.frame_at(run.frame.cwd, run.frame.root), caller=run.frame.caller)
-        part.launch(await part.prepare_again(run.id, frame))
+        part.launch(await part.prepare_resume(run.id, frame))
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
@@ -80,7 +80,7 @@ async def go_on(part: RunServices, run: Run) -> None:
 
 async def _give_up(part: RunServices, run: Run) -> None:
     error = RuntimeFailed(
-        f"the process that ran it has died {MOST_CRASHES} times, and it got no further in between",
+        f"the process that ran it has died {MAX_CRASHES} times, and it got no further in between",
         hint=f"Look at what it was doing: guild log {run.id}. To try once more: guild resume {run.id}",
     )
     now = stamp(part.environment.clock.now())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import local_zone, stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound
-from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_database
+from guildhall.hall.composition.database import LOCK_TIMEOUT_S, Database, lock_database
 from guildhall.hall.composition.environment import peek
 from guildhall.runs.purpose import CallPurpose, RunKind
 from guildhall.workflow import records
@@ -86,8 +86,8 @@ class RunServices:
             history=self.history,
             assembler=self.workers.assembler,
             planner=self.workers.planner,
-            source_of=self.workers.source,
-            runtime_of=self.runtimes.for_run,
+            source_of=self.workers.model_source,
+            runtime_of=self.runtimes.runtime_for_run,
             tokens=self.runtimes.tokens,
         )
 
@@ -104,7 +104,7 @@ class RunServices:
             history=self.history,
             assembler=self.workers.assembler,
             seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
-            runtime_of=self.runtimes.for_replay,
+            runtime_of=self.runtimes.runtime_for_replay,
             tokens=self.runtimes.tokens,
         )
 
@@ -117,7 +117,7 @@ class RunServices:
             store=self.store,
             clock=self.environment.clock,
             history=self.history,
-            source_of=self.workers.source,
+            source_of=self.workers.model_source,
             budget_of=lambda frame: self.environment.settings(frame).budget,
         )
 
@@ -160,7 +160,7 @@ class RunServices:
         runs = self.peek_runs()
         return runs is not None and runs.alive(run)
 
-    def ask_closed(self, ask: Ask) -> None:
+    def on_ask_closed(self, ask: Ask) -> None:
         """Tell the workflows that an ask was answered or has expired."""
         if (workflows := peek(self, RunServices.workflows)) is not None:
             workflows.answered(ask)
@@ -172,7 +172,7 @@ class RunServices:
             self.workers.check_trust(worker, frame, [toolbox.name for toolbox in given])
         return await self.runs.prepare(request, frame, given)
 
-    async def prepare_again(
+    async def prepare_resume(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
         """Prepare a stopped run for being resumed: a worker's, a workflow's, or one that a service owns.
@@ -195,9 +195,9 @@ class RunServices:
         else:
             self.runs.launch(prepared)
 
-    async def stream(self, prepared: Prepared, *, stays: bool) -> AsyncGenerator[Event]:
+    async def stream(self, prepared: Prepared, *, is_persistent: bool) -> AsyncGenerator[Event]:
         """Launch a prepared run and yield its events. Closing the stream early parks the run unless the hall stays."""
-        with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if stays else None) as events:
+        with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if is_persistent else None) as events:
             self.launch(prepared)
             try:
                 async for event in events:
@@ -205,7 +205,7 @@ class RunServices:
                     if event.type == "run_ended" and event.run == prepared.run:
                         break
             finally:
-                if not stays:
+                if not is_persistent:
                     await self.runs.park(prepared.run)
                 elif prepared.frame.interactive:
                     self.runs.hold(prepared.run, -1)
@@ -220,9 +220,9 @@ class WorkflowDatabase(RunServices):
             path,
             main.environment,
             lock=partial(lock_database, path, main.environment.clock),
-            patience=LOCK_PATIENCE,
+            lock_timeout_s=LOCK_TIMEOUT_S,
             choose_another=_CHOOSE_ANOTHER,
-            ask_closed=self.ask_closed,
+            on_ask_closed=self.on_ask_closed,
         )
         super().__init__(
             main.environment,
@@ -250,7 +250,7 @@ class WorkflowDatabases:
         self._open: dict[Path, WorkflowDatabase] = {}
         self._opening = asyncio.Lock()
 
-    def every(self) -> list[WorkflowDatabase]:
+    def open_all(self) -> list[WorkflowDatabase]:
         """Return all databases that can be opened. `guild doctor` reports the others."""
         found = (self._try(path) for path in self._known)
         return [database for database in found if isinstance(database, WorkflowDatabase)]
@@ -315,21 +315,21 @@ class WorkflowDatabases:
 
     # finding
 
-    def where(self, found: Callable[[Connection], bool]) -> RunServices:
+    def find_services(self, found: Callable[[Connection], bool]) -> RunServices:
         """Return the services of the database that contains something, or the home's own if none does."""
         if not self._known or self._main.store.read(found):
             return self._main
-        return next((database for database in self.every() if database.store.read(found)), self._main)
+        return next((database for database in self.open_all() if database.store.read(found)), self._main)
 
-    def of_team(self, target: Target) -> RunServices:
+    def services_of_team(self, target: Target) -> RunServices:
         """Return the services of the database in which a workflow was last started under a tag."""
         if not self._known:
             return self._main
-        began = {one: _newest(one, target.workflow, target.tag) for one in (self._main, *self.every())}
+        began = {one: _newest(one, target.workflow, target.tag) for one in (self._main, *self.open_all())}
         known = {one: instance.created_at for one, instance in began.items() if instance is not None}
         return max(known, key=lambda one: known[one], default=self._main)
 
-    async def for_workflow(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
+    async def services_for_start(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
         """Return the services of the database in which to start a workflow: the one it names, or the home's own."""
         from guildhall.workflow.start import check_places, values_of
 
@@ -342,7 +342,7 @@ class WorkflowDatabases:
             check_places(workflow, values, environment.home, there)
             if (path := workflow.database(values)) is not None:
                 chosen = await self.add(path.resolve())
-        for other in (self._main, *self.every()) if self._known else ():
+        for other in (self._main, *self.open_all()) if self._known else ():
             instance = _newest(other, workflow.name, start.tag)
             if other is not chosen and instance is not None and instance.status not in OVER:
                 raise Conflict(

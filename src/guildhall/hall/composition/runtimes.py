@@ -16,7 +16,7 @@ from guildhall.models.credentials import joined
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.environment import Environment
-    from guildhall.hall.doors import Reception
+    from guildhall.hall.doors import DoorApp
     from guildhall.runs.assembly.activation import Boxes
     from guildhall.runs.execution.tokens import Tokens
     from guildhall.runtimes.catalog import Row
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 class RuntimeRegistry:
     """Selects the runtime of a run: a forked process, a program of another vendor, or this process."""
 
-    def __init__(self, environment: Environment, *, children: bool) -> None:
+    def __init__(self, environment: Environment, *, forks_runs: bool) -> None:
         """`children`: execute each run in a process of its own; else in this process."""
         self._environment = environment
-        self._children = children
+        self._children = forks_runs
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -42,18 +42,18 @@ class RuntimeRegistry:
         return Tokens()
 
     @cached_property
-    def boxes(self) -> Boxes:
+    def toolbox_descriptions(self) -> Boxes:
         """Descriptions of toolboxes, as their code gives them."""
         from guildhall.runs.assembly.activation import Boxes
 
         return Boxes()
 
     @cached_property
-    def reception(self) -> Reception:
+    def door_app(self) -> DoorApp:
         """The ASGI app that serves the tool and model doors of all live runs."""
-        from guildhall.hall.doors import Reception
+        from guildhall.hall.doors import DoorApp
 
-        return Reception(self.tokens.door)
+        return DoorApp(self.tokens.door)
 
     @cached_property
     def programs(self) -> Programs:
@@ -63,7 +63,7 @@ class RuntimeRegistry:
         return Programs(self._environment.environ, Versions(self._environment.home.programs))
 
     @cached_property
-    def nursery(self) -> Nursery | None:
+    def fork_server(self) -> Nursery | None:
         """The server that forks the processes of runs, or None if runs are executed in this process."""
         if not self._children:
             return None
@@ -75,19 +75,19 @@ class RuntimeRegistry:
     def _child_runtime(self) -> Runtime:
         from guildhall.runtimes.forked.runtime import ChildRuntime
 
-        assert self.nursery is not None
+        assert self.fork_server is not None
         self.warm()
         home = self._environment.home
         limit_bytes = load_settings(home, home.path).hall.run_memory  # the user's own: a project must not change it
-        return ChildRuntime(self.nursery, memory_bytes=limit_bytes)
+        return ChildRuntime(self.fork_server, memory_bytes=limit_bytes)
 
-    def for_run(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+    def runtime_for_run(self, runtime: RuntimeName, frame: Frame) -> Runtime:
         """Return what executes new and resumed runs."""
-        if self._environment.policy.runtime_of is None and runtime == "pydantic" and self.nursery is not None:
+        if self._environment.policy.runtime_of is None and runtime == "pydantic" and self.fork_server is not None:
             return self._child_runtime
-        return self.for_replay(runtime, frame)
+        return self.runtime_for_replay(runtime, frame)
 
-    def for_replay(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+    def runtime_for_replay(self, runtime: RuntimeName, frame: Frame) -> Runtime:
         """Return what executes replays. Our own runtime replays in this process."""
         if (runtime_of := self._environment.policy.runtime_of) is not None:
             return runtime_of(runtime, frame)
@@ -99,7 +99,7 @@ class RuntimeRegistry:
 
         programs = self.programs.seen_by(frame.keys)
         driver = driver_of(runtime, joined(self._environment.environ, frame.keys))
-        return CliRuntime(driver, programs, self.reception.listen)
+        return CliRuntime(driver, programs, self.door_app.listen)
 
     def check_program(self, row: Row, frame: Frame) -> None:
         """Raise if the program that a runtime needs is not installed."""
@@ -108,10 +108,10 @@ class RuntimeRegistry:
 
     def warm(self) -> None:
         """Start the fork server in the background. Call it in the thread that has the hall's event loop."""
-        if self.nursery is not None:
-            self.nursery.start()
+        if self.fork_server is not None:
+            self.fork_server.start()
 
     async def close(self) -> None:
         """Stop the fork server if it was started."""
-        if (nursery := peek(self, RuntimeRegistry.nursery)) is not None:
+        if (nursery := peek(self, RuntimeRegistry.fork_server)) is not None:
             await nursery.close()

@@ -78,7 +78,7 @@ class WorkerServices:
         """Return the workers that a request can see."""
         return Registry(frame.root, self._environment.home, locks=self._store.read(records.all_locks))
 
-    def listed(self, frame: Frame) -> list[Listed]:
+    def list_workers(self, frame: Frame) -> list[Listed]:
         """Return all workers that a request can see, the invalid ones too."""
         return self.registry(frame).listed()
 
@@ -106,7 +106,7 @@ class WorkerServices:
         self.check_trust(worker, frame)
         return worker
 
-    def active(self, frame: Frame) -> list[Worker]:
+    def active_workers(self, frame: Frame) -> list[Worker]:
         """Return the workers that `*` stands for: every active worker whose file is valid."""
         registry = self.registry(frame)
         found: list[Worker] = []
@@ -127,7 +127,7 @@ class WorkerServices:
         return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
 
     @cached_property
-    def supply(self) -> Supply:
+    def preflight(self) -> Supply:
         """Resolves what a worker declares: code, keys, schemas, members."""
         member = self._environment.member
         return Supply(
@@ -143,7 +143,7 @@ class WorkerServices:
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the JSON schema of a worker's result, or None if it may be any text."""
-        return await self.supply.output_schema(worker, frame)
+        return await self.preflight.output_schema(worker, frame)
 
     @cached_property
     def planner(self) -> Planner:
@@ -160,14 +160,14 @@ class WorkerServices:
 
         return Assembler(
             find=self.find,
-            everyone=self.listed,
-            active=self.active,
-            describe=self._runtimes.boxes.describe,
+            everyone=self.list_workers,
+            active=self.active_workers,
+            describe=self._runtimes.toolbox_descriptions.describe,
             memory=RunMemory(
                 memory=self._memory(), request_compaction=lambda request: self._compactor().start(request)
             ),
             replace_tool=self._environment.policy.replace_tool,
-            supply=self.supply,
+            supply=self.preflight,
             serve=self._serve,
             provided=self._project_tools,
             project=self._project_name,
@@ -182,11 +182,11 @@ class WorkerServices:
         from guildhall.runs.assembly.mcp_servers import serve
 
         if (check_servers := self._environment.policy.check_servers) is not None:
-            check_servers(worker, self.supply.outsiders(worker, frame))
+            check_servers(worker, self.preflight.outsiders(worker, frame))
         more = await self._members().specs(worker, frame)
-        return await serve(worker, frame, surroundings, self.supply, more)
+        return await serve(worker, frame, surroundings, self.preflight, more)
 
-    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
+    def model_source(self, model: str, frame: Frame, login: bool = False) -> Source:
         """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
         if (source_of := self._environment.policy.source_of) is not None:
             return source_of(model, frame, login)
@@ -222,7 +222,7 @@ class WorkerServices:
     def untrusted_callees(self, worker: Worker, frame: Frame) -> list[str]:
         """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
         named = {one.identity for one in self._callees(worker, frame)}
-        everyone = self._callees(worker, frame, active=self.active(worker.frame(frame)))
+        everyone = self._callees(worker, frame, active=self.active_workers(worker.frame(frame)))
         return [one.name for one in everyone if one.identity not in named and self._untrusted(one, frame, ())]
 
     def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
@@ -232,8 +232,8 @@ class WorkerServices:
         return [one.worker for one in found if one.worker and one.problem is None]
 
     def _untrusted(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
-        trust, found = self.supply.trust(), list[NotTrusted]()
-        for code in self.supply.code_of(worker, frame, given)[0]:
+        trust, found = self.preflight.trust(), list[NotTrusted]()
+        for code in self.preflight.code_of(worker, frame, given)[0]:
             try:
                 trust.demand(code, worker, frame)
             except NotTrusted as error:

@@ -61,14 +61,14 @@ async def prepare_workflow(hall: Hall, start: Start, request: RunRequest, frame:
     workflow = load_workflow(hall, start.file, frame)
     bound(workflow, start.params)  # the user is not asked to trust a workflow that cannot start
     _check_can_start(hall, workflow, request, frame)
-    services = await hall.workflow_databases.for_workflow(workflow, start, frame)
+    services = await hall.workflow_databases.services_for_start(workflow, start, frame)
     return services, await services.workflows.begin(start, workflow, request, frame)
 
 
 def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
     """Raise if a workflow is not trusted as it was loaded, or if one of its agents cannot run."""
     if hall.environment.policy.runs_setup_commands:
-        demand_trust(workflow, hall.workers.supply.trust(), hall.home)
+        demand_trust(workflow, hall.workers.preflight.trust(), hall.home)
     request, frame = from_here(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
@@ -77,7 +77,7 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):
             yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises where it is not there
-        refuse(hall.workers.supply.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
+        refuse(hall.workers.preflight.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
         hall.workers.check_trust(agent.worker, frame)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.model import Health
     from guildhall.rpc.http import App, Message, Receive, Send
 
-LARGEST = 20_000_000  # bytes of a request
+MAX_BODY_BYTES = 20_000_000  # bytes of a request
 _READ_WITHIN = 600.0  # seconds that a stream waits for a reader who has stopped reading
 
 _ROUTES = {f"/api/{name.replace('.', '/')}": name for name in VERBS}
@@ -65,24 +65,24 @@ class _Rejected(HttpError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class House:
+class ApiContext:
     """The process behind the API."""
 
     boot: str
     token: str = field(repr=False)  # the person's
-    is_run: Callable[[str], bool]  # whether a token is that of a live run
+    is_run_token: Callable[[str], bool]  # whether a token is that of a live run
     hall: HallClient
-    leaving: Callable[[], bool]
+    is_leaving: Callable[[], bool]
     recovered: asyncio.Event  # what an earlier hall has left behind goes on
-    secrets: Callable[[Mapping[str, str]], None]  # is told what must not be in the log
+    learn_secrets: Callable[[Mapping[str, str]], None]  # is told what must not be in the log
 
 
 class Api:
     """An ASGI application."""
 
-    def __init__(self, house: House, *, body_within: float = BODY_TIMEOUT_S) -> None:
+    def __init__(self, house: ApiContext, *, body_timeout_s: float = BODY_TIMEOUT_S) -> None:
         self._house = house
-        self._body_within = body_within
+        self._body_within = body_timeout_s
         self._mounts: dict[str, App] = {}
         self._places: dict[str, App] = {}
 
@@ -90,7 +90,7 @@ class Api:
         """Serve an ASGI application below a path. It checks tokens itself."""
         self._mounts[prefix] = app
 
-    def place(self, path: str, app: App) -> None:
+    def add_route(self, path: str, app: App) -> None:
         """Serve an ASGI application at a path. It checks tokens itself."""
         self._places[path] = app
 
@@ -118,7 +118,7 @@ class Api:
                 return
         check_local(headers)
         if path == "/healthz":
-            state = "leaving" if self._house.leaving() else "serving"
+            state = "leaving" if self._house.is_leaving() else "serving"
             health: Health = {"boot": self._house.boot, "version": __version__, "state": state}
             await send_json(send, 200, health)
             return
@@ -136,7 +136,7 @@ class Api:
         token = headers.bearer
         if is_token(token, self._house.token):
             return
-        if token is not None and self._house.is_run(token):
+        if token is not None and self._house.is_run_token(token):
             raise _Rejected(403, Refused("this takes the token of the person, not that of a run"))
         error = Refused("a token is needed that this hall has given", hint="hall.json has it.")
         raise _Rejected(401, error, (b"www-authenticate", b"Bearer"))
@@ -151,7 +151,7 @@ class Api:
     # the verbs
 
     async def _verb(self, name: str, body: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if self._house.leaving() and name not in _WHILE_LEAVING:
+        if self._house.is_leaving() and name not in _WHILE_LEAVING:
             raise HallGone("the hall is leaving", hint="The same command again starts a new one.")
         arguments = self._arguments(name, body)
         if name not in _WHILE_RECOVERING:
@@ -174,7 +174,7 @@ class Api:
         for part, value in arguments.items():
             if isinstance(value, Frame):
                 _check_frame(value)
-                self._house.secrets({**value.env, **value.keys})
+                self._house.learn_secrets({**value.env, **value.keys})
             elif not all(is_text(text) for text in texts_in(value)):
                 raise UsageError(f"{part}: invalid text (it contains a NUL or a lone surrogate)")
         return arguments
@@ -241,7 +241,7 @@ async def _left(receive: Receive) -> None:
 
 async def _body(receive: Receive, headers: Headers, timeout_s: float) -> dict[str, Any]:
     """Return the JSON object of a request."""
-    data = await read_body(receive, headers, max_bytes=LARGEST, timeout_s=timeout_s)
+    data = await read_body(receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=timeout_s)
     try:
         payload = parse_json(data)
     except RpcError as error:

@@ -82,7 +82,7 @@ class HallJobs:
         return await self._hall.jobs.answer((await self.status(id)).job.id, text, question=question)
 
 
-class Operations:
+class WorkerMethods:
     """The methods `worker/*` of a worker."""
 
     def __init__(self, jobs: WorkerJobs) -> None:
@@ -101,7 +101,7 @@ class Operations:
         try:
             return await self._methods[method](params)
         except GuildError as error:
-            raise refusal(error) from None
+            raise to_rpc_error(error) from None
 
     async def _dispatch(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _only(params, "description", "task", "config")
@@ -148,7 +148,7 @@ def _job_id(params: Mapping[str, Any], *more: str) -> str:
     return _needed(params, "jobId", str)
 
 
-def refusal(error: GuildError) -> RpcError:
+def to_rpc_error(error: GuildError) -> RpcError:
     """Return an error of the hall in the wire format: an invalid parameter, or a state that forbids the operation."""
     where = f"{error.where}: " if error.where else ""
     hint = f". {error.hint}" if error.hint else ""
@@ -184,7 +184,7 @@ def _given(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
     return cast("T", value)
 
 
-PREFIX = "/workers/"
+WORKERS_PREFIX = "/workers/"
 _OF_A_PROJECT = "A worker of a project is at /workers/NAME/mcp?project= and the absolute path of its folder."
 _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
 
@@ -206,8 +206,8 @@ def workers_endpoint(
             worker = hall.workers.find(path[1], frame)
         except GuildError as error:
             where = "" if project else f" {_OF_A_PROJECT}"
-            return Offer(name=path[1], version=__version__, missing=f"{refusal(error).message}{where}")
-        operations = Operations(HallJobs(client, path[1], lambda: frame, name=worker.name))
+            return Offer(name=path[1], version=__version__, missing=f"{to_rpc_error(error).message}{where}")
+        operations = WorkerMethods(HallJobs(client, path[1], lambda: frame, name=worker.name))
 
         async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
             await recovered.wait()

@@ -16,14 +16,14 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.hall.client.interface import HallInfo
-from guildhall.hall.client.model import Check, Checked, HallStatus, ProcessStatus, Welcome
+from guildhall.hall.client.model import Check, ClientSettings, HallStatus, ProcessStatus, WorkerReport
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.models.catalog import detected_keys
 from guildhall.models.credentials import joined
 from guildhall.runs.assembly.preflight import doubts
 from guildhall.runtimes.catalog import ROWS
-from guildhall.sandbox.jail import available
+from guildhall.sandbox.jail import strongest_kind
 from guildhall.workers.package_store import Packages
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class InfoService(HallInfo):
         self._hall = hall
         self._status = status
 
-    async def hello(self, root: Path) -> Welcome:
+    async def hello(self, root: Path) -> ClientSettings:
         try:
-            return Welcome(env=self._hall.settings(Frame(cwd=root, root=root)).env)
+            return ClientSettings(env=self._hall.settings(Frame(cwd=root, root=root)).env)
         except GuildError as error:
-            return Welcome(env=(), problem=error)
+            return ClientSettings(env=(), problem=error)
 
     async def status(self) -> HallStatus:
         members = peek(self._hall, Hall.members)
@@ -57,10 +57,10 @@ class InfoService(HallInfo):
         }
 
     async def doctor(self, frame: Frame) -> Sequence[Check]:
-        return await checks(self._hall, frame)
+        return await run_checks(self._hall, frame)
 
 
-async def checks(hall: Hall, frame: Frame) -> list[Check]:
+async def run_checks(hall: Hall, frame: Frame) -> list[Check]:
     """Return the lines of `guild doctor`."""
     settings, workers = _settings(hall, frame), _workers(hall, frame)
     version = ".".join(map(str, sys.version_info[:3]))
@@ -112,7 +112,7 @@ def _keys(hall: Hall, frame: Frame) -> Check:
 
 
 def _shell() -> Check:
-    kind = available()
+    kind = strongest_kind()
     if kind is None:
         hint = "Install bubblewrap; until then Bash and toolbox files are refused."
         return Check(name="confinement", ok=False, detail="none", hint=hint)
@@ -145,7 +145,7 @@ def _git() -> Check:
 
 
 def _workers(hall: Hall, frame: Frame) -> Check:
-    listed = hall.workers.listed(frame)
+    listed = hall.workers.list_workers(frame)
     wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
     return _count("workers", len(listed), wrong, "guild worker validate says why.")
 
@@ -178,19 +178,19 @@ def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
     if listed.scope != "project":
         return False
     try:
-        return bool(checked(hall, hall.workers.find(str(listed.path), frame), frame).problems)
+        return bool(check_worker(hall, hall.workers.find(str(listed.path), frame), frame).problems)
     except GuildError:
         return True
 
 
-def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
+def check_worker(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
     """Return a worker with the declarations that cannot be met here."""
-    return Checked(worker=worker, problems=hall.workers.supply.lacking(worker, frame), doubts=doubts(worker))
+    return WorkerReport(worker=worker, problems=hall.workers.preflight.lacking(worker, frame), doubts=doubts(worker))
 
 
-async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
+async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
     """Return a worker with all of its problems and its plan. Execute trusted code to read its tools and its schema."""
-    found, supply = checked(hall, worker, frame), hall.workers.supply
+    found, supply = check_worker(hall, worker, frame), hall.workers.preflight
     try:
         plan = await hall.workers.planner.plan(worker, frame)
         try:

@@ -33,7 +33,7 @@ class ProjectService(Projects):
 
     async def list(self) -> Sequence[ProjectShown]:
         shown = await asyncio.to_thread(self._hall.projects.listed)
-        return [replace(one, living=self._hall.project_services.unfinished(one.name)) for one in shown]
+        return [replace(one, living=self._hall.project_services.unfinished_work(one.name)) for one in shown]
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
@@ -104,9 +104,9 @@ class CommissionService(Commissions):
 
 
 class MeetingService(Meetings):
-    def __init__(self, hall: Hall, *, stays: bool) -> None:
+    def __init__(self, hall: Hall, *, is_persistent: bool) -> None:
         self._hall = hall
-        self._stays = stays
+        self._is_persistent = is_persistent
 
     async def list(self, *, project: str | None = None, status: MeetingStatus | None = None) -> Sequence[Meeting]:
         meetings = self._hall.meetings
@@ -135,10 +135,10 @@ class MeetingService(Meetings):
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted
-        return self._hall.meetings.come(id, frame, renew=renew, grant=grant, stays=self._stays)
+        return self._hall.meetings.come(id, frame, renew=renew, grant=grant, stays=self._is_persistent)
 
     def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
-        return self._hall.meetings.say(id, words, frame, stays=self._stays)
+        return self._hall.meetings.say(id, words, frame, stays=self._is_persistent)
 
     async def interrupt(self, id: str) -> None:
         await self._hall.meetings.interrupt(id)

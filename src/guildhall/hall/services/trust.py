@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.model import Trusting
+    from guildhall.hall.client.model import TrustReport
     from guildhall.hall.composition.hall import Hall
 
 
@@ -27,12 +27,12 @@ class TrustService(Trust):
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
 
-    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
-        from guildhall.hall.services.trust_files import of_folder, of_worker
+    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> TrustReport:
+        from guildhall.hall.services.trust_files import inspect_folder, inspect_worker
 
         if worker is not None:
-            return await of_worker(self._hall, self._hall.workers.find(worker, frame), frame)
-        return await of_folder(self._hall, at, frame)
+            return await inspect_worker(self._hall, self._hall.workers.find(worker, frame), frame)
+        return await inspect_folder(self._hall, at, frame)
 
     async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
         return self._hall.workers.untrusted_callees(self._hall.workers.find(worker, frame), frame)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.paths import project_root
-from guildhall.hall.client.model import Trusting
+from guildhall.hall.client.model import TrustReport
 from guildhall.hall.composition.workflow_files import load_workflow, plans_of_agents
 from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_programs, tests_in
 from guildhall.members.folders import member_code
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from guildhall.models.scripted.test_case import Case
 
 
-async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
+async def plan_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
     """Return the plans of a test's worker or agents, as far as they can be made, and True if it could run programs.
 
     A test with a worker file of its own counts as one that could.
@@ -56,14 +56,14 @@ async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tup
     return plans, brings or any(map(runs_programs, plans))
 
 
-async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
+async def inspect_worker(hall: Hall, worker: Worker, frame: Frame) -> TrustReport:
     """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
-    _, wrong = hall.workers.supply.code_of(worker, frame)
-    return Trusting(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
+    _, wrong = hall.workers.preflight.code_of(worker, frame)
+    return TrustReport(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
 
 
-async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
+async def inspect_folder(hall: Hall, at: Path | None, frame: Frame) -> TrustReport:
     """Return the code of a folder: its toolboxes, the code that its workers name, setups, tests that run programs.
 
     `at` may be the file of a worker, of a workflow, or of a test.
@@ -75,16 +75,16 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
         raise NotFound(f"there is no folder {at}")
     if at.name.endswith(WORKER_SUFFIXES) and at.is_file():
         if is_workflow(at):
-            return await of_workflow(hall, at, frame)
+            return await inspect_workflow(hall, at, frame)
         if has_test(at):
-            return await of_test(hall, at, frame)
-        return await of_worker(hall, hall.workers.find(str(at), frame), frame)
+            return await inspect_test(hall, at, frame)
+        return await inspect_worker(hall, hall.workers.find(str(at), frame), frame)
     if not at.is_dir():
         raise UsageError(f"{at} is neither a folder nor the file of a worker or a workflow")
     return await _of_project(hall, replace(frame, cwd=at.resolve(), root=project_root(at.resolve())))
 
 
-async def _of_project(hall: Hall, frame: Frame) -> Trusting:
+async def _of_project(hall: Hall, frame: Frame) -> TrustReport:
     folder = frame.root
     plans: list[Plan] = []
     wrong: list[GuildError] = []
@@ -92,7 +92,7 @@ async def _of_project(hall: Hall, frame: Frame) -> Trusting:
         plan = await hall.workers.planner.plan(worker, frame)
         if _executed([plan]):
             plans.append(plan)
-        wrong += hall.workers.supply.code_of(worker, frame)[1]
+        wrong += hall.workers.preflight.code_of(worker, frame)[1]
     lying, unreadable = toolboxes_in(folder)
     if folder.resolve() == hall.home.path.resolve():  # what lies there the person has put there
         lying, unreadable = [], []
@@ -101,7 +101,7 @@ async def _of_project(hall: Hall, frame: Frame) -> Trusting:
     tests: list[Executes] = []
     for file in tests_in(folder / TESTS):
         try:
-            looking = await of_test(hall, file, frame)
+            looking = await inspect_test(hall, file, frame)
         except GuildError:  # it cannot be a test, and so runs nothing
             continue
         tests += [code for code in looking.code if code.kind == "test"]
@@ -109,16 +109,16 @@ async def _of_project(hall: Hall, frame: Frame) -> Trusting:
     setups: list[Executes] = []
     for file in workflows_in(folder):
         try:
-            looking = await of_workflow(hall, file, frame)
+            looking = await inspect_workflow(hall, file, frame)
             setups += [code for code in looking.code if code.kind == "workflow"]
         except GuildError as error:
             wrong.append(error)
     code = [*_stand(hall, lying), *_executed(plans), *setups, *tests]
     problems = {(error.where, error.message): error for error in (*unreadable, *wrong)}
-    return Trusting(folder=folder, code=_once(code), plans=plans, problems=[*problems.values()])
+    return TrustReport(folder=folder, code=_once(code), plans=plans, problems=[*problems.values()])
 
 
-async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
+async def inspect_workflow(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     """Return the setup of a workflow, with the code of its agents."""
     workflow = load_workflow(hall, file, frame)
     there = workflow.frame(frame)
@@ -127,12 +127,12 @@ async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
     known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
     plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
-    wrong = [error for agent in workflow.agents for error in hall.workers.supply.code_of(agent.worker, there)[1]]
+    wrong = [error for agent in workflow.agents for error in hall.workers.preflight.code_of(agent.worker, there)[1]]
     code = [*([setup] if setup and not setup.own else []), *_executed(plans)]
-    return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)
+    return TrustReport(folder=there.root, code=_once(code), plans=plans, problems=wrong)
 
 
-async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
+async def inspect_test(hall: Hall, file: Path, frame: Frame) -> TrustReport:
     """Return the file of a test if its worker can run programs, with the code of the worker."""
     from guildhall.models.scripted.source import Script
 
@@ -140,11 +140,11 @@ async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
     case = yaml.validate(Script, source).test
     found = code_of_test(source, hall.home)
     if case is not None and not found.own:
-        plans, runs = await plans_of_test(case, found.root, hall, frame)
+        plans, runs = await plan_test(case, found.root, hall, frame)
         if runs:
             code = [*_executed(plans), *_stand(hall, [found])]
-            return Trusting(folder=found.root, code=code, plans=plans, problems=[])
-    return Trusting(folder=found.root, code=[], plans=[], problems=[])
+            return TrustReport(folder=found.root, code=code, plans=plans, problems=[])
+    return TrustReport(folder=found.root, code=[], plans=[], problems=[])
 
 
 def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:

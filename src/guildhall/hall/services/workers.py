@@ -20,7 +20,7 @@ from guildhall.hall.client import interface
 from guildhall.hall.client.interface import Members, Workers
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.services.health import checked_whole
+from guildhall.hall.services.health import check_worker_fully
 from guildhall.runs.assembly.activation import demand_function, describe
 from guildhall.runs.record.records import unfinished
 from guildhall.sandbox.view import View
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.hall.client.model import Checked
+    from guildhall.hall.client.model import WorkerReport
     from guildhall.members.model import AtWork, MemberShown
 
 
@@ -72,8 +72,8 @@ class WorkerService(Workers):
     async def get(self, name: str, frame: Frame) -> Worker:
         return self._hall.workers.find(name, frame)
 
-    async def check(self, name: str, frame: Frame) -> Checked:
-        return await checked_whole(self._hall, self._hall.workers.find(name, frame), frame)
+    async def check(self, name: str, frame: Frame) -> WorkerReport:
+        return await check_worker_fully(self._hall, self._hall.workers.find(name, frame), frame)
 
     async def create(self, name: str, frame: Frame, *, force: bool = False) -> Path:
         locks = self._hall.store.read(records.all_locks)
@@ -171,11 +171,11 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        problems += [str(error) for error in hall.workers.supply.lacking(worker_in(package), frame)]
+        problems += [str(error) for error in hall.workers.preflight.lacking(worker_in(package), frame)]
     return replace(told, problems=tuple(problems))
 
 
-def log_invalid(home: Home) -> None:
+def log_invalid_packages(home: Home) -> None:
     """Log which packages are skipped, and why."""
     for package in Packages(home).listed():
         if package.error is not None:

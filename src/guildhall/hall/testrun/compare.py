@@ -40,7 +40,7 @@ class Comparison:
     def __init__(self, script: Script, case: Case, history: History, neutral: Neutral) -> None:
         self.deviations: list[Deviation] = []
         self.changes: dict[Location, Any] = {}  # what the file would have to say; None: nothing at all
-        self.final = True  # the file could be brought up to date
+        self.can_update = True  # the file could be brought up to date
         self._script = script
         self._case = case
         self._history = history
@@ -61,7 +61,7 @@ class Comparison:
         for worker, runs in self._script.workers.items():
             if worker != ANYONE and not self._script.repeat and counted[worker] < len(runs) and not stopped:
                 self._unfixable(f"the script has {len(runs)} runs of {worker}; now there are {counted[worker]}", worker)
-        self.final = self.final and not stopped
+        self.can_update = self.can_update and not stopped
         if not stopped:
             self._compare_end(self._history.get(run))
 
@@ -70,7 +70,7 @@ class Comparison:
         if len(asked) != len(self._case.setup):
             text = f"{len(self._case.setup)} commands of the setup are on record; now there are {len(asked)}"
             self.deviations.append(Deviation(text=text))
-            self.final = False
+            self.can_update = False
         for number, (then, now) in enumerate(zip(self._case.setup, asked, strict=False)):
             for name in ("command", "variables"):
                 recorded, value = getattr(then, name), self._neutral.value(now[name])
@@ -139,14 +139,14 @@ class Comparison:
         after = {**{name: now.get(name) for name in then}, **({"because": detail} if detail else {})}
         self.deviations.append(Deviation(text=difference(label, _plain(then), self._neutral.text(_plain(after)))))
         if run.status not in {"completed", "failed"}:
-            self.final = False
+            self.can_update = False
         self.changes |= {("test", name): now.get(name) for name in {"status", "output", "error"} if name in now}
         self.changes |= {("test", name): None for name in ("output", "error") if name not in now}
 
     def _unfixable(self, text: str, worker: str, ordinal: int | None = None, number: int | None = None) -> None:
         run = None if ordinal is None else ordinal + 1
         self.deviations.append(Deviation(text=text, worker=worker, run=run, answer=number))
-        self.final = False
+        self.can_update = False
 
 
 def difference(label: str, recorded: Any, now: Any) -> str:
@@ -177,7 +177,7 @@ def update_file(source: Source, comparison: Comparison) -> bool:
 
     Values are replaced one by one, which keeps comments. If that fails, the whole file is written anew.
     """
-    if not comparison.final or not comparison.changes:
+    if not comparison.can_update or not comparison.changes:
         return False
     expected = copy.deepcopy(source.data)
     for location, value in comparison.changes.items():

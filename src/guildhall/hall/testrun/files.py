@@ -67,7 +67,7 @@ def code_of_test(source: Source, home: Home) -> Code:
     return Code(kind="test", name=shown, root=root, files=(file,), own=root == home.path.resolve())
 
 
-def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
+def check_programs_trusted(source: Source, hall: Hall, plan: Plan) -> None:
     """Raise NotTrusted if the test would run programs and its file is not trusted as it is."""
     code, trust = code_of_test(source, hall.home), Trust(hall.workers.pins())
     if not runs_programs(plan) or trust.holds(code):
@@ -85,9 +85,11 @@ def runs_programs(plan: Plan) -> bool:
 
 
 # Large, made by tools, and never what a worker works on.
-LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache"})
-MOST_FILES = 10_000
-MOST_BYTES = 200_000_000
+SKIPPED_NAMES = frozenset(
+    {".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache"}
+)
+MAX_FILES = 10_000
+MAX_BYTES = 200_000_000
 
 
 class _Copying:
@@ -101,15 +103,15 @@ class _Copying:
         self._bytes = 0
 
     def wanted(self, folder: os.DirEntry[str]) -> bool:
-        return folder.name not in LEFT_OUT and os.path.realpath(folder.path) != self._without
+        return folder.name not in SKIPPED_NAMES and os.path.realpath(folder.path) != self._without
 
     def count(self, size: int) -> None:
         self._files += 1
         self._bytes += size
-        if self._files > MOST_FILES or self._bytes > MOST_BYTES:
+        if self._files > MAX_FILES or self._bytes > MAX_BYTES:
             raise Conflict(
                 f"the project {self._root} is too large to be copied for a test",
-                hint=f"A test works on a copy of at most {MOST_FILES:,} files and {MOST_BYTES // 1_000_000:,} MB. "
+                hint=f"A test works on a copy of at most {MAX_FILES:,} files and {MAX_BYTES // 1_000_000:,} MB. "
                 "Put the worker and what it needs into a folder of their own, with a guildhall.yaml in it.",
             )
 
@@ -133,14 +135,14 @@ def copy_home(home: Home, target: Home) -> None:
             copy_project(folder, copied, without=home.packages / ASIDE)
 
 
-def empty_folder(folder: Path, project: Path) -> None:
+def delete_folder(folder: Path, project: Path) -> None:
     """Delete a folder of the copy. Do nothing if a link leads to it."""
     inside = folder.is_relative_to(project) and folder != project
     if inside and not any(one.is_symlink() for one in (folder, *folder.parents) if one.is_relative_to(project)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def put_files(project: Path, files: Mapping[str, str | None]) -> None:
+def write_files(project: Path, files: Mapping[str, str | None]) -> None:
     """Write the files of a test; None deletes a file. Links are not followed."""
     for name, text in files.items():
         path = project / name

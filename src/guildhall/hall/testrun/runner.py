@@ -26,19 +26,19 @@ from guildhall.core.events import AskOpenedData, Event, RunStartedData, ToolResu
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Redactor
-from guildhall.hall.client.model import Deviation, Tested
+from guildhall.hall.client.model import Deviation, TestResult
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.workflow_files import load_workflow, prepare_workflow
 from guildhall.hall.testrun.compare import Comparison, difference, update_file
 from guildhall.hall.testrun.files import (
+    check_programs_trusted,
     code_of_test,
     copy_home,
     copy_project,
-    empty_folder,
-    put_files,
-    refuse_programs,
+    delete_folder,
     root_of_test,
+    write_files,
 )
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, Spoken
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 _IN_MEMORY = "/dev/shm"  # where a file is never waited for
 
 
-async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
+async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
     """Execute a test and return its deviations. An error is a deviation too."""
     began = hall.clock.monotonic()
     worker = trusted = None
@@ -90,7 +90,9 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
     except GuildError as error:
         deviations = [Deviation(text=str(error))]
     seconds = hall.clock.monotonic() - began
-    return Tested(file=file, worker=worker, deviations=deviations, updated=updated, trusted=trusted, seconds=seconds)
+    return TestResult(
+        file=file, worker=worker, deviations=deviations, updated=updated, trusted=trusted, seconds=seconds
+    )
 
 
 def _still_trusted(before: Source, hall: Hall) -> Seen | None:
@@ -111,12 +113,12 @@ async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> C
         try:
             await asyncio.to_thread(copy_project, root_of_test(source.path), project, without=hall.home.path)
             await asyncio.to_thread(copy_home, hall.home, home)
-            await asyncio.to_thread(put_files, project, neutral.restored(case.files))
+            await asyncio.to_thread(write_files, project, neutral.restored(case.files))
             # Trust is by content, so that a change in the copy needs trust too.
             root = root_of_test(source.path).resolve()
             pins = [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
             placed = Script.model_validate(neutral.restored(script.model_dump(by_alias=True, exclude_unset=True)))
-            permit = partial(refuse_programs, source, hall)
+            permit = partial(check_programs_trusted, source, hall)
             test = await asyncio.to_thread(TestHall, home, project, source.path, placed, pins, permit)
             try:
                 play = _Play(test, case)
@@ -167,7 +169,7 @@ class _Play:
     async def play(self, frame: Frame, placed: Case) -> None:
         """Execute the run of the test. `placed`: the test with the paths of the copy."""
         prepared = await self.test.prepare(placed, frame)
-        async with aclosing(self.test.hall.main.stream(prepared, stays=False)) as events:
+        async with aclosing(self.test.hall.main.stream(prepared, is_persistent=False)) as events:
             async for event in events:
                 self.run = self.run or event.run
                 if (started := event.read(RunStartedData)) is not None:
@@ -308,8 +310,8 @@ class TestHall:
         allowed = hall.settings(there).env
         values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
         # The room was empty when the test was recorded.
-        await asyncio.to_thread(empty_folder, workflow.room_folder(values), self._project)
-        await asyncio.to_thread(put_files, self._project, case.files)
+        await asyncio.to_thread(delete_folder, workflow.room_folder(values), self._project)
+        await asyncio.to_thread(write_files, self._project, case.files)
         return (await prepare_workflow(hall, start, request, frame))[1]
 
     async def _speak(self, spoken: Spoken) -> None:
@@ -332,7 +334,7 @@ class TestHall:
 
     def _check_worker(self, worker: Worker, frame: Frame) -> None:
         """Raise if a worker may write outside of the copy of the project."""
-        named = [(f"sandboxes.{one.name}", one.path, "worker") for one in worker.folders(frame) if one.writable]
+        named = [(f"sandboxes.{one.name}", one.path, "worker") for one in worker.folders(frame) if one.is_writable]
         if worker.workdir is not None:
             named.insert(0, ("workdir", worker.workdir, f"agent {worker.name}"))
         for name, path, who_writes in named:

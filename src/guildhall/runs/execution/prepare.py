@@ -271,7 +271,7 @@ def refuse_over(run: Run) -> None:
 def _make_folders(assembled: Assembled) -> None:
     """Makes the sandboxes that the run may write to."""
     for folder in assembled.surroundings.view.folders:
-        if not folder.writable:
+        if not folder.is_writable:
             continue
         try:
             folder.path.mkdir(parents=True, exist_ok=True)

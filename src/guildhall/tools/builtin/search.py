@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import GuildError, TimedOut, UsageError
-from guildhall.sandbox.files import Rooted, Spot
+from guildhall.sandbox.files import SandboxFiles, SandboxPath
 from guildhall.sandbox.glob import PathPattern
 from guildhall.tools.builtin.files import is_binary
 from guildhall.tools.definition import tool
@@ -50,7 +50,7 @@ def search_handlers(view: View, clock: Clock | None = None) -> dict[str, Handler
 
 class _Search:
     def __init__(self, view: View, clock: Clock) -> None:
-        self._rooted = Rooted(view)
+        self._rooted = SandboxFiles(view)
         self._clock = clock
 
     def grep(
@@ -106,28 +106,28 @@ class _Search:
         hunt = _Hunt(mode="files", most=_MAX_RESULTS, clock=self._clock, deadline=deadline)
         for name, spot in self._files(path, hunt):
             if wanted.matches(name):
-                hunt.add(self._rooted.shown(spot))
+                hunt.add(self._rooted.display_path(spot))
             if hunt.full:
                 break
         return hunt.report(pattern)
 
-    def _files(self, path: str | None, hunt: _Hunt) -> Iterator[tuple[str, Spot]]:
-        for start in self._rooted.starts(path):
-            survey = self._rooted.files(start, skip=_SKIPPED)
+    def _files(self, path: str | None, hunt: _Hunt) -> Iterator[tuple[str, SandboxPath]]:
+        for start in self._rooted.search_roots(path):
+            survey = self._rooted.list_files(start, skip=_SKIPPED)
             for found in survey:
                 hunt.look_at_the_clock()
                 yield found
-            if survey.cut:
+            if survey.is_truncated:
                 hunt.notes.append("there are too many files here; name a folder further down")
 
-    def _search(self, spot: Spot, hunt: _Hunt) -> None:
+    def _search(self, spot: SandboxPath, hunt: _Hunt) -> None:
         try:
-            data = self._rooted.read(spot, text=True).data
+            data = self._rooted.read(spot, is_text=True).data
         except GuildError:
             hunt.unread += 1
             return
         if not is_binary(data):
-            hunt.search(self._rooted.shown(spot), data.decode("utf-8", "replace"))
+            hunt.search(self._rooted.display_path(spot), data.decode("utf-8", "replace"))
 
 
 @dataclass

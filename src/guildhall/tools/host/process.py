@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
 from guildhall.core.ids import is_name
 from guildhall.policy.rules import CAPABILITIES
-from guildhall.sandbox.jail import Confined, Confinement, Kind, describe_exit, spawn
+from guildhall.sandbox.jail import ConfinedProcess, Confinement, Kind, describe_exit, spawn
 from guildhall.sandbox.mounts import import_paths
 from guildhall.sandbox.view import View
 from guildhall.tools.host.protocol import LENGTH, MAX_FRAME, HostSpec, framed, pin_of, read_source
@@ -121,7 +121,7 @@ class ToolHost:
 class _Child:
     """One host process: the connection to it, the calls in flight, and the last of what it printed."""
 
-    def __init__(self, confined: Confined, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, confined: ConfinedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._confined = confined
         self._reader = reader
         self._writer = writer
@@ -332,7 +332,7 @@ def _confinement(spec: HostSpec) -> Confinement:
         view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
     return Confinement(
         # Built-in tools keep to what is kept by themselves; code of others is confined to it.
-        view=replace(view, kept=view.kept if spec.toolboxes or spec.package else ()),
+        view=replace(view, kept=view.protected if spec.toolboxes or spec.package else ()),
         network="net" in spec.capabilities,
         env=spec.env,
         memory_bytes=spec.memory_bytes,
