@@ -25,7 +25,7 @@ CLI = Path(guildhall.cli.__file__).parent
 # What the command line may import of the hall beside its client, each with the reason.
 OTHER_IMPORTS = {
     "guildhall.hall.services.embedded": "opens a hall inside the command, with the same interface",
-    "guildhall.hall.services.trust_files": "finds the test files of a folder; the verb takes their paths",
+    "guildhall.hall.testrun.files": "finds the test files of a folder; the verb takes their paths",
     "guildhall.hall.mcp_tools": "tools for another program, each of which calls verbs",
     "guildhall.hall.server.worker_methods": "methods of `guild serve`, each of which calls verbs; the hall serves them",
 }

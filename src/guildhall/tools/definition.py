@@ -65,7 +65,7 @@ def _sentence(tool: Tool, detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
         known = cast("Mapping[str, Any]", tool.input_schema.get("properties", {}))
         return f"{name}: there is no such argument. {did_you_mean(name, known) or 'It takes none.'}"
-    return f"{name}: {detail['msg']} (it is {_cut(repr(detail['input']), _SHOWN_VALUE)})"
+    return f"{name}: {detail['msg']} (got {_cut(repr(detail['input']), _SHOWN_VALUE)})"
 
 
 def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
