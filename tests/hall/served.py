@@ -35,7 +35,7 @@ class Served:
 @asynccontextmanager
 async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
     """Serve a hall until the block ends. Its responses must be as the OpenAPI document describes them."""
-    hall = Hall(home, environ={}, is_process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     process = ConformingProcess(hall, RedactingFormatter({}), idle=idle)
     ready = asyncio.Event()
     serving = asyncio.create_task(process.serve(ready.set))

@@ -50,7 +50,7 @@ def test_a_file_is_believed_only_with_the_lock_of_its_boot(home: Home) -> None:
         assert find_hall(home) is None, "a command holds it"
     finally:
         hall.release()
-    hall = Hall(home, environ={}, is_process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     try:
         assert find_hall(home) is None, "a hall of another boot holds it"
         own = replace(ADDRESS, boot=hall.boot)
@@ -77,7 +77,7 @@ def test_a_file_is_believed_only_with_the_lock_of_its_boot(home: Home) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "{}", "\udcff"])
 def test_what_is_no_address_is_none(home: Home, text: str) -> None:
-    hall = Hall(home, environ={}, is_process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     try:
         home.address.write_bytes(text.encode("utf-8", "surrogateescape"))
         home.address.chmod(0o600)
@@ -88,7 +88,7 @@ def test_what_is_no_address_is_none(home: Home, text: str) -> None:
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o602])
 def test_a_file_that_others_may_change_is_told(home: Home, mode: int) -> None:
-    hall = Hall(home, environ={}, is_process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     try:
         ADDRESS.write(home.address)
         home.address.chmod(mode)
@@ -99,7 +99,7 @@ def test_a_file_that_others_may_change_is_told(home: Home, mode: int) -> None:
 
 
 def test_a_pipe_in_the_place_of_the_file_holds_nobody_up(home: Home) -> None:
-    hall = Hall(home, environ={}, is_process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     try:
         os.mkfifo(home.address, 0o600)
         with pytest.raises(HallUnavailable):

@@ -644,7 +644,7 @@ def test_listing_is_bounded_in_depth_and_number(place: Place, monkeypatch: pytes
     survey = rooted.list_files(rooted.locate("d"))
     assert list(survey) == []
     assert survey.is_truncated
-    monkeypatch.setattr("guildhall.sandbox.files._MAX_VISITED", 5)
+    monkeypatch.setattr("guildhall.sandbox.files._MAX_VISITED_FILES", 5)
     many = place.root / "many"
     many.mkdir()
     for number in range(20):

@@ -227,7 +227,7 @@ def test_gives_everything_beside_what_is_kept(tmp_path):
 
 
 def test_a_huge_folder_does_not_make_endless_rules(tmp_path, monkeypatch):
-    monkeypatch.setattr(jail, "_ENTRIES", 3)
+    monkeypatch.setattr(jail, "_MAX_ENTRIES", 3)
     work = tmp_path / "work"
     for name in (".git", "a", "b", "c", "d"):
         (work / name).mkdir(parents=True)
@@ -308,7 +308,7 @@ def test_the_strongest_that_works_is_used(tmp_path):
 
 
 def test_without_any_nothing_is_started(monkeypatch, tmp_path):
-    monkeypatch.setattr(jail, "supported", lambda: False)
+    monkeypatch.setattr(jail, "has_landlock", lambda: False)
     assert strongest_kind(str(tmp_path)) is None
     view = View(cwd=tmp_path, folders=(Folder(path=tmp_path, is_writable=True),))
 
@@ -374,7 +374,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_a_program_that_ignores_the_polite_signal_is_ended_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(jail, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(jail, "_KILL_TIMEOUT_S", 0.2)
 
     async def main() -> None:
         process = await asyncio.create_subprocess_exec(
@@ -501,7 +501,7 @@ base, kind = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(base))
 from guildhall.sandbox.jail import Confinement, spawn
 from guildhall.sandbox.view import Folder, View
-view = View(cwd=base / "work", folders=(Folder(path=base / "work", writable=True),), hidden=(base / "home",))
+view = View(cwd=base / "work", folders=(Folder(path=base / "work", is_writable=True),), hidden=(base / "home",))
 server = socket.create_server(("127.0.0.1", 0))
 async def ran(command):
     program = await spawn(["/bin/bash", "-c", command], Confinement(view=view), kind=kind)

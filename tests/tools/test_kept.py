@@ -119,7 +119,7 @@ def test_a_folder_that_is_named_itself_has_its_own_rules(root: Path, view: View)
     locked = root / "workers" / "generated" / "locked.yaml"
     locked.write_text("locked")
     (root / "prompts").mkdir()
-    rooted = SandboxFiles(replace(view, folders=(*view.folders, *named), kept=(*view.protected, locked)))
+    rooted = SandboxFiles(replace(view, folders=(*view.folders, *named), protected=(*view.protected, locked)))
     for way in ("prompts/a.md", "workers/generated/a.yaml"):
         assert rooted.write(rooted.locate(way), b"x")
     assert rooted.write(rooted.locate_in(rooted.find_sandbox("project"), "prompts/b.md"), b"x")
@@ -200,7 +200,7 @@ def test_a_program_writes_a_kept_folder_that_is_named_but_not_what_is_locked_in_
 ) -> None:
     locked = root / "workers" / "clerk.yaml"
     named = Folder(path=root / "workers", name="workers", is_writable=True)
-    both = replace(view, folders=(*view.folders, named), kept=(*view.protected, locked))
+    both = replace(view, folders=(*view.folders, named), protected=(*view.protected, locked))
     (bash,) = shell_tools(both, {}, kind=kind)
     one = "workers/clerk.yaml"
     tries = f"echo evil > {one}; rm -f {one}; mv {one} src; echo b > workers/generated/b"

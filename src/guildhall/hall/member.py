@@ -179,7 +179,7 @@ def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple
     worker = find_worker_name(root, name)
     user = environ.get(HOME_VARIABLE)
     folder = MemberFolder(root, user_home=Home(Path(user)) if user else None)
-    hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, is_process=True, member=folder)
+    hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, is_persistent=True, member=folder)
     try:
         hall.workers.find(worker, hall.environment.frame_at(root, root))
     except BaseException:
@@ -197,7 +197,7 @@ class MemberHallProcess(HallProcess):
         def frame() -> Frame:
             return replace(hall.environment.frame_at(root, root), caller="member")
 
-        self._operations = WorkerMethods(HallJobs(EmbeddedHall(hall, is_persistent=True), worker, frame))
+        self._operations = WorkerMethods(HallJobs(EmbeddedHall(hall), worker, frame))
 
     def offer(self, offer: Offer, secret: str) -> str:
         """Serve these tools and the worker. Return the address."""

@@ -28,8 +28,7 @@ class LoopbackDoor:
     """A door for one program, which connects to `port`."""
 
     def __init__(self, *, has_own_network: bool) -> None:
-        """`inside`: the program has a network of its own."""
-        self.inside = has_own_network
+        self.has_own_network = has_own_network
         self._ours: socket.socket | None = None
         self._theirs: socket.socket | None = None
         self._listening: socket.socket | None = None

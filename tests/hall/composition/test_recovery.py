@@ -45,7 +45,7 @@ def begun(home: Home, frame: Frame) -> str:
     """A run that a hall has begun and parked when it left."""
 
     async def work(hall: Served) -> str:
-        stream = EmbeddedHall(hall.hall, is_persistent=True).runs.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = EmbeddedHall(hall.hall).runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         await stream.aclose()
         return run
@@ -121,7 +121,7 @@ def test_what_was_lost_again_and_again_without_getting_further_is_given_up(
     put_script(project, DONE)
 
     async def resumed(hall: Served) -> None:
-        events = [event async for event in EmbeddedHall(hall.hall, is_persistent=True).runs.resume(run, frame)]
+        events = [event async for event in EmbeddedHall(hall.hall).runs.resume(run, frame)]
         assert events[-1].data["status"] == "completed"
 
     inside(home, resumed)
@@ -154,7 +154,7 @@ def test_what_cannot_go_on_waits_for_a_person_and_keeps_no_other_from_it(
     put_worker(project, "other", tool_rules=None)
 
     async def both(hall: Served) -> list[str]:
-        client, runs = EmbeddedHall(hall.hall, is_persistent=True), list[str]()
+        client, runs = EmbeddedHall(hall.hall), list[str]()
         for worker in ("scribe", "other"):
             stream = client.runs.run(
                 RunRequest(worker=worker, input="go", override_model=f"script:{worker}.yaml"), frame

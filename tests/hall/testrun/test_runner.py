@@ -496,7 +496,7 @@ def test_the_copy_has_what_the_project_has(tmp_path: Path) -> None:
 
 
 def test_a_project_that_is_too_large(guild: Guild, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "MOST_FILES", 2)
+    monkeypatch.setattr(copying, "MAX_FILES", 2)
     (project / "x").mkdir()
     for number in range(3):
         (project / "x" / str(number)).write_text("")

@@ -42,7 +42,7 @@ class RemoteHall(HallClient):
         setattr(self, name, service)
         return service
 
-    async def settle(self) -> Sequence[Event]:
+    async def wait_background_work(self) -> Sequence[Event]:
         return []  # background work goes on in the other process
 
     async def close(self) -> None:

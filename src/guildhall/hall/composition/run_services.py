@@ -74,7 +74,6 @@ class RunServices:
 
     @cached_property
     def runs(self) -> Runs:
-        """Prepares, executes, parks and cancels runs."""
         from guildhall.runs.execution.runs import Runs
 
         return Runs(
@@ -93,7 +92,6 @@ class RunServices:
 
     @cached_property
     def recordings(self) -> Recordings:
-        """Replays recorded runs, and serves their recorded model answers."""
         from guildhall.jobs import service as jobs
         from guildhall.projects.commissions.service import recorded_hooks
         from guildhall.projects.meetings.service import recorded_session_hooks
@@ -110,7 +108,6 @@ class RunServices:
 
     @cached_property
     def forks(self) -> Forks:
-        """Starts new runs from a point of a recorded run."""
         from guildhall.runs.replay.fork import Forks
 
         return Forks(
@@ -123,7 +120,6 @@ class RunServices:
 
     @cached_property
     def rooms(self) -> Rooms:
-        """The rooms in which the agents of workflows work."""
         from guildhall.room.model import RoomListener
         from guildhall.room.service import Rooms
 
@@ -135,7 +131,6 @@ class RunServices:
 
     @cached_property
     def workflows(self) -> Workflows:
-        """Starts, resumes and stops workflows."""
         from guildhall.workflow.service import WorkflowPolicy, Workflows
 
         return Workflows(
@@ -152,16 +147,14 @@ class RunServices:
         )
 
     def peek_runs(self) -> Runs | None:
-        """Return the runs, or None if no run was started or asked for."""
+        """Return `runs`, or None if it was not used yet."""
         return peek(self, RunServices.runs)
 
     def is_alive(self, run: str) -> bool:
-        """Return True if a run is being executed."""
         runs = self.peek_runs()
         return runs is not None and runs.alive(run)
 
     def on_ask_closed(self, ask: Ask) -> None:
-        """Tell the workflows that an ask was answered or has expired."""
         if (workflows := peek(self, RunServices.workflows)) is not None:
             workflows.answered(ask)
 
@@ -175,9 +168,9 @@ class RunServices:
     async def prepare_resume(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
-        """Prepare a stopped run for being resumed: a worker's, a workflow's, or one that a service owns.
+        """Prepare a stopped run of any kind for being resumed.
 
-        Raise NotTrusted if its worker, as its file is now, may call a worker that is not trusted.
+        Raise NotTrusted if its worker, according to its current file, may call a worker that is not trusted.
         """
         self.workers.check_trust_again(self.history.get(run), frame, [toolbox.name for toolbox in given])
         await self.runs.gone(run)
@@ -189,14 +182,14 @@ class RunServices:
         return await self.runs.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
-        """Start to execute a prepared run."""
         if prepared.purpose.kind == "workflow":
             self.workflows.launch(prepared)
         else:
             self.runs.launch(prepared)
 
-    async def stream(self, prepared: Prepared, *, is_persistent: bool) -> AsyncGenerator[Event]:
-        """Launch a prepared run and yield its events. Closing the stream early parks the run unless the hall stays."""
+    async def stream(self, prepared: Prepared) -> AsyncGenerator[Event]:
+        """Launch a run and yield its events. If the hall is not persistent, closing the stream pauses the run."""
+        is_persistent = self.environment.is_persistent
         with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if is_persistent else None) as events:
             self.launch(prepared)
             try:
@@ -212,10 +205,9 @@ class RunServices:
 
 
 class WorkflowDatabase(RunServices):
-    """A database that a workflow names, with what runs on it. No job, commission, meeting or project is in it."""
+    """A database that a workflow names, with its services. It has no jobs, commissions, meetings or projects."""
 
     def __init__(self, main: RunServices, path: Path) -> None:
-        """Open the database at a path, and create it if it does not exist."""
         database = Database(
             path,
             main.environment,
@@ -236,13 +228,13 @@ class WorkflowDatabase(RunServices):
         self._identity = _identity(path)
 
     def is_usable(self) -> bool:
-        """Return True if the file is still the one that was opened, or runs are executed on it."""
+        """Return True if the file was not replaced since it was opened, or if the database has live runs."""
         runs = self.peek_runs()
         return _identity(self._path) == self._identity or (runs is not None and runs.count > 0)
 
 
 class WorkflowDatabases:
-    """The known databases of workflows. Each is opened when something is looked for that may be in it."""
+    """The databases that workflows have named. Each is opened on first use."""
 
     def __init__(self, main: RunServices) -> None:
         self._main = main
@@ -251,12 +243,12 @@ class WorkflowDatabases:
         self._opening = asyncio.Lock()
 
     def open_all(self) -> list[WorkflowDatabase]:
-        """Return all databases that can be opened. `guild doctor` reports the others."""
+        """Open all databases. Skip invalid ones, which `guild doctor` reports."""
         found = (self._try(path) for path in self._known)
         return [database for database in found if isinstance(database, WorkflowDatabase)]
 
     def problems(self) -> list[GuildError]:
-        """Return why databases cannot be opened."""
+        """Return the errors of databases that cannot be opened."""
         found = (self._try(path) for path in self._known)
         return [error for error in found if isinstance(error, GuildError)]
 
@@ -270,8 +262,8 @@ class WorkflowDatabases:
         self._close_if_replaced(path)
         if path not in self._open:
             if not path.exists():
-                hint = "Put it back, and what is on record there is known again."
-                raise NotFound("the database of a workflow is gone", where=str(path), hint=hint)
+                hint = "Restore the file to make its runs available again."
+                raise NotFound("the database of a workflow is missing", where=str(path), hint=hint)
             self._open[path] = WorkflowDatabase(self._main, path)
         return self._open[path]
 
@@ -281,7 +273,7 @@ class WorkflowDatabases:
             self._open.pop(path).close()
 
     async def add(self, path: Path) -> WorkflowDatabase:
-        """Return the database at a path. Create it and add it to the known ones if necessary."""
+        """Open the database at a path. Create and register it if necessary."""
         async with self._opening:
             if path not in self._known:
                 at = stamp(self._main.environment.clock.now())
@@ -292,15 +284,12 @@ class WorkflowDatabases:
                 self._open[path] = await asyncio.to_thread(WorkflowDatabase, self._main, path)
             return self._open[path]
 
-    # all that are open, and the home's own
-
     @property
     def live_runs(self) -> int:
-        """The number of runs that are executed now, without the runs that they have called."""
+        """Return the number of live runs in all databases, without child runs."""
         return sum(runs.count for runs in self._built_runs())
 
     async def park_all(self, cause: ParkCause) -> None:
-        """Park the runs of all databases."""
         for runs in self._built_runs():
             await runs.park_all(cause)
 
@@ -309,28 +298,26 @@ class WorkflowDatabases:
         return [runs for runs in built if runs is not None]
 
     def close(self) -> None:
-        """Close the databases that are open. The home's own stays open."""
+        """Close all databases except for the home's own."""
         for database in self._open.values():
             database.close()
 
-    # finding
-
-    def find_services(self, found: Callable[[Connection], bool]) -> RunServices:
-        """Return the services of the database that contains something, or the home's own if none does."""
-        if not self._known or self._main.store.read(found):
+    def find_services(self, contains: Callable[[Connection], bool]) -> RunServices:
+        """Return the services of the first database for which `contains` returns True, or of the home's own."""
+        if not self._known or self._main.store.read(contains):
             return self._main
-        return next((database for database in self.open_all() if database.store.read(found)), self._main)
+        return next((database for database in self.open_all() if database.store.read(contains)), self._main)
 
     def services_of_team(self, target: Target) -> RunServices:
-        """Return the services of the database in which a workflow was last started under a tag."""
+        """Return the services of the database in which the target's workflow was started last."""
         if not self._known:
             return self._main
-        began = {one: _newest(one, target.workflow, target.tag) for one in (self._main, *self.open_all())}
-        known = {one: instance.created_at for one, instance in began.items() if instance is not None}
-        return max(known, key=lambda one: known[one], default=self._main)
+        newest = {one: _newest(one, target.workflow, target.tag) for one in (self._main, *self.open_all())}
+        created = {one: instance.created_at for one, instance in newest.items() if instance is not None}
+        return max(created, key=lambda one: created[one], default=self._main)
 
     async def services_for_start(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
-        """Return the services of the database in which to start a workflow: the one it names, or the home's own."""
+        """Return the services of the database that a workflow names, or of the home's own. Raise if it is active."""
         from guildhall.workflow.start import check_places, values_of
 
         environment = self._main.environment
@@ -346,7 +333,7 @@ class WorkflowDatabases:
             instance = _newest(other, workflow.name, start.tag)
             if other is not chosen and instance is not None and instance.status not in OVER:
                 raise Conflict(
-                    f"{instance.target} is {instance.status} (run {instance.id}), with its record in another database",
+                    f"{instance.target} is already {instance.status} in another database (run {instance.id})",
                     hint=f"Stop it with `guild stop {instance.target}`, or use --tag.",
                 )
         return chosen

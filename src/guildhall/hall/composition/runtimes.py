@@ -36,35 +36,31 @@ class RuntimeRegistry:
 
     @cached_property
     def tokens(self) -> Tokens:
-        """The tokens that open the doors of live runs."""
         from guildhall.runs.execution.tokens import Tokens
 
         return Tokens()
 
     @cached_property
     def toolbox_descriptions(self) -> Boxes:
-        """Descriptions of toolboxes, as their code gives them."""
         from guildhall.runs.assembly.activation import Boxes
 
         return Boxes()
 
     @cached_property
     def door_app(self) -> DoorApp:
-        """The ASGI app that serves the tool and model doors of all live runs."""
         from guildhall.hall.doors import DoorApp
 
         return DoorApp(self.tokens.door)
 
     @cached_property
     def programs(self) -> Programs:
-        """The programs of other vendors that are installed here and can execute runs."""
         from guildhall.runtimes.discovery import Programs, Versions
 
         return Programs(self._environment.environ, Versions(self._environment.home.programs))
 
     @cached_property
     def fork_server(self) -> Nursery | None:
-        """The server that forks the processes of runs, or None if runs are executed in this process."""
+        """Return the server that forks the processes of runs, or None if this process executes them."""
         if not self._children:
             return None
         from guildhall.runtimes.forked.client import Nursery, available
@@ -82,13 +78,13 @@ class RuntimeRegistry:
         return ChildRuntime(self.fork_server, memory_bytes=limit_bytes)
 
     def runtime_for_run(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """Return what executes new and resumed runs."""
+        """Return the runtime of a new or resumed run."""
         if self._environment.policy.runtime_of is None and runtime == "pydantic" and self.fork_server is not None:
             return self._child_runtime
         return self.runtime_for_replay(runtime, frame)
 
     def runtime_for_replay(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """Return what executes replays. Our own runtime replays in this process."""
+        """Return the runtime of a replay. The runtime `pydantic` replays in this process."""
         if (runtime_of := self._environment.policy.runtime_of) is not None:
             return runtime_of(runtime, frame)
         if runtime == "pydantic":

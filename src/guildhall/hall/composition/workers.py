@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class WorkerServices:
-    """Finds workers, and resolves what they declare: code, members, models, tools."""
+    """The workers of a home, with their code, members, models and tools."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class WorkerServices:
         return Registry(frame.root, self._environment.home, locks=self._store.read(records.all_locks))
 
     def list_workers(self, frame: Frame) -> list[Listed]:
-        """Return all workers that a request can see, the invalid ones too."""
+        """Return all workers that a request can see, including invalid ones."""
         return self.registry(frame).listed()
 
     def find(self, name: str, frame: Frame) -> Worker:
@@ -100,7 +100,7 @@ class WorkerServices:
         return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
 
     def find_for_work(self, name: str, frame: Frame) -> Worker:
-        """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
+        """Return a worker that accepts work. Raise NotTrusted if it or a worker that it may call is not trusted."""
         worker = self.find(name, frame)
         usable(worker, "name")
         self.check_trust(worker, frame)
@@ -128,7 +128,6 @@ class WorkerServices:
 
     @cached_property
     def preflight(self) -> Supply:
-        """Resolves what a worker declares: code, keys, schemas, members."""
         member = self._environment.member
         return Supply(
             home=self._environment.home,
@@ -142,19 +141,17 @@ class WorkerServices:
         )
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-        """Return the JSON schema of a worker's result, or None if it may be any text."""
+        """Return the JSON schema of a worker's result, or None if the result is text."""
         return await self.preflight.output_schema(worker, frame)
 
     @cached_property
     def planner(self) -> Planner:
-        """Computes what a worker could do. It starts nothing that could do anything."""
         from guildhall.runs.plan.planner import Planner
 
         return Planner(assembler=self.assembler, priced=self.has_price)
 
     @cached_property
     def assembler(self) -> Assembler:
-        """Assembles runs from what their workers declare."""
         from guildhall.runs.assembly.assembler import Assembler
         from guildhall.runs.assembly.memory import RunMemory
 
@@ -178,7 +175,7 @@ class WorkerServices:
         return found.name if found is not None else None
 
     async def _serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
-        """Start or reach the tool servers and the members that a worker names."""
+        """Start or connect to the tool servers and the members that a worker names."""
         from guildhall.runs.assembly.mcp_servers import serve
 
         if (check_servers := self._environment.policy.check_servers) is not None:
@@ -187,7 +184,7 @@ class WorkerServices:
         return await serve(worker, frame, surroundings, self.preflight, more)
 
     def model_source(self, model: str, frame: Frame, login: bool = False) -> Source:
-        """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
+        """Return the source of a model's answers. `login`: a Claude login may replace an API key."""
         if (source_of := self._environment.policy.source_of) is not None:
             return source_of(model, frame, login)
         environ = joined(self._environment.environ, frame.keys)
@@ -195,7 +192,7 @@ class WorkerServices:
         return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
-        """Return True if the price of a model is known, or None if that cannot be decided."""
+        """Return True if the price of a model is known, or None if that is uncertain."""
         return catalog.has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
 
     def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
@@ -206,7 +203,7 @@ class WorkerServices:
         below = [error for one in self._callees(worker, frame) for error in self._untrusted(one, frame, given)]
         if below:
             errors = (*self._untrusted(worker, frame, given), *below)
-            refuse([_called(error, worker, frame) for error in errors], worker.place)
+            refuse([_as_error_of(worker, error, frame) for error in errors], worker.place)
 
     def check_trust_again(self, run: Run, frame: Frame, given: Collection[str] = ()) -> None:
         """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
@@ -226,7 +223,7 @@ class WorkerServices:
         return [one.name for one in everyone if one.identity not in named and self._untrusted(one, frame, ())]
 
     def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
-        """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
+        """Return the workers that a worker can call, directly or indirectly. `active`: the workers that `*` selects."""
         near = worker.frame(frame)
         found = reached(worker, lambda name: self.find(name, near), lambda: active)
         return [one.worker for one in found if one.worker and one.problem is None]
@@ -241,8 +238,8 @@ class WorkerServices:
         return found
 
 
-def _called(error: NotTrusted, caller: Worker, frame: Frame) -> NotTrusted:
-    """Return the error with its file in the text and the command that shows all of the caller's code."""
+def _as_error_of(caller: Worker, error: NotTrusted, frame: Frame) -> NotTrusted:
+    """Return the error of a worker as an error of its caller, with the command that shows all code of the caller."""
     about = "" if error.where == caller.place else f"{error.where}, which it may call: "
-    hint = f"Look at it, then: {how_to_trust(caller, frame)}"
+    hint = f"Review the code, then: {how_to_trust(caller, frame)}"
     return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)

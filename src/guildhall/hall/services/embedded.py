@@ -1,6 +1,6 @@
 """Embedded hall: opens a hall in this process and offers its services behind the interface.
 
-The HTTP API serves an embedded hall that keeps runs alive when their streams are closed (`stays`).
+The HTTP API serves an embedded hall too.
 Does not call a hall in another process: `hall.client.remote` does.
 """
 
@@ -43,32 +43,27 @@ async def open_hall(
 
 
 class EmbeddedHall(HallClient):
-    """Carries out the verbs in this process.
+    """Implements the services in this process."""
 
-    A hall that `stays` keeps runs going when their streams are closed, and buffers a limited number of events for them.
-    """
-
-    def __init__(
-        self, hall: Hall, *, is_persistent: bool = False, status: Callable[[], ProcessStatus] | None = None
-    ) -> None:
-        """Offer the services of `hall`. `status` returns the state of the process that serves it."""
+    def __init__(self, hall: Hall, status: Callable[[], ProcessStatus] | None = None) -> None:
+        """`status` returns the state of the process that serves the hall."""
         self._hall = hall
-        self.runs = RunService(hall, is_persistent=is_persistent)
-        self.asks = AskService(hall, is_persistent=is_persistent)
+        self.runs = RunService(hall)
+        self.asks = AskService(hall)
         self.workers = WorkerService(hall)
-        self.workflows = WorkflowService(hall, is_persistent=is_persistent)
+        self.workflows = WorkflowService(hall)
         self.rooms = RoomService(hall)
         self.jobs = JobService(hall, self.asks.answer)
         self.members = MemberService(hall)
         self.projects = ProjectService(hall)
         self.packages = PackageService(hall)
         self.commissions = CommissionService(hall)
-        self.meetings = MeetingService(hall, is_persistent=is_persistent)
+        self.meetings = MeetingService(hall)
         self.memory = MemoryService(hall)
         self.trust = TrustService(hall)
         self.hall = InfoService(hall, status)
 
-    async def settle(self) -> Sequence[Event]:
+    async def wait_background_work(self) -> Sequence[Event]:
         return await self._hall.wait_background_work()
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.redaction import Redactor
 from guildhall.hall.client.interface import Asks, Runs
 from guildhall.hall.client.model import RunDetails, TestResult
+from guildhall.hall.composition.hall import HallService
 from guildhall.hall.composition.recovery import resume_run
 from guildhall.hall.composition.run_services import MAX_BUFFERED_EVENTS
 from guildhall.runs.record.history import conversation
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.hall import Hall
     from guildhall.runs import asks
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan.model import Plan
@@ -37,16 +37,12 @@ if TYPE_CHECKING:
 _RECENT = 50
 
 
-class RunService(Runs):
-    def __init__(self, hall: Hall, *, is_persistent: bool) -> None:
-        self._hall = hall
-        self._is_persistent = is_persistent
-
+class RunService(HallService, Runs):
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes`: Python objects of this process, for the toolboxes that the worker names."""
         main = self._hall.main
         prepared = await main.prepare(request, frame, toolboxes)
-        async with aclosing(main.stream(prepared, is_persistent=self._is_persistent)) as events:
+        async with aclosing(main.stream(prepared)) as events:
             async for event in events:
                 yield event
 
@@ -63,15 +59,15 @@ class RunService(Runs):
         from guildhall.runs.execution.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.services_of(run)
-        if self._is_persistent and part.history.get(run).status == "parked":
+        if self._hall.is_persistent and part.history.get(run).status == "parked":
             await part.runs.gone(run)  # it may still be stopping
-        if self._is_persistent and grant == Grant() and part.runs.alive(run):  # the hall has resumed it already
+        if self._hall.is_persistent and grant == Grant() and part.runs.alive(run):  # the hall has resumed it already
             async with aclosing(self.follow(run, frame)) as events:
                 async for event in events:
                     yield event
             return
         prepared = await part.prepare_resume(run, frame, toolboxes, grant)
-        async with aclosing(part.stream(prepared, is_persistent=self._is_persistent)) as events:
+        async with aclosing(part.stream(prepared)) as events:
             async for event in events:
                 yield event
 
@@ -82,7 +78,7 @@ class RunService(Runs):
         began = runs.began(run) if runs is not None else None
         if runs is None or began is None:
             return
-        with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._is_persistent else None) as events:
+        with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._hall.is_persistent else None) as events:
             people = int(frame.interactive)
             runs.hold(began.root, people)
             try:
@@ -158,11 +154,7 @@ class RunService(Runs):
         return await self._hall.workers.planner.plan(self._hall.workers.find(request.worker, frame), frame, request)
 
 
-class AskService(Asks):
-    def __init__(self, hall: Hall, *, is_persistent: bool) -> None:
-        self._hall = hall
-        self._is_persistent = is_persistent
-
+class AskService(HallService, Asks):
     async def list(self) -> Sequence[Ask]:
         found = (part.asks.open() for part in self._hall.databases())
         return [*merge(*found, key=lambda ask: ask.created_at)]
@@ -189,7 +181,7 @@ class AskService(Asks):
         if (seating := self._hall.owner_of(root.kind)) is None:
             return
         await seating.answered(ask)
-        if self._is_persistent and root.status == "waiting":
+        if self._hall.is_persistent and root.status == "waiting":
             await resume_run(self._hall.main, root)
 
     def _asks_with(self, ask: str) -> asks.Asks:

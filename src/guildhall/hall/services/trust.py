@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.hall.client.interface import Trust
+from guildhall.hall.composition.hall import HallService
 from guildhall.workers import records
 from guildhall.workers.model import Pin, Seen
 
@@ -20,13 +21,9 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.client.model import TrustReport
-    from guildhall.hall.composition.hall import Hall
 
 
-class TrustService(Trust):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class TrustService(HallService, Trust):
     async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> TrustReport:
         from guildhall.hall.services.trust_files import inspect_folder, inspect_worker
 

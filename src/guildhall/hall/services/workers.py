@@ -19,7 +19,7 @@ from guildhall.core.text import did_you_mean
 from guildhall.hall.client import interface
 from guildhall.hall.client.interface import Members, Workers
 from guildhall.hall.composition.environment import peek
-from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.hall.services.health import check_worker_fully
 from guildhall.runs.assembly.activation import demand_function, describe
 from guildhall.runs.record.records import unfinished
@@ -62,10 +62,7 @@ if TYPE_CHECKING:
     from guildhall.members.model import AtWork, MemberShown
 
 
-class WorkerService(Workers):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class WorkerService(HallService, Workers):
     async def list(self, frame: Frame) -> Sequence[Listed]:
         return self._hall.workers.registry(frame).listed()
 
@@ -104,10 +101,7 @@ _log = logging.getLogger("guildhall.hall")
 _NO_RIGHTS = frozenset({"name", "description", "instructions", "status", "locked", "completion"})
 
 
-class PackageService(interface.Packages):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class PackageService(HallService, interface.Packages):
     async def list(self) -> Sequence[PackageListed]:
         return await asyncio.to_thread(Packages(self._hall.home).listed)
 
@@ -215,10 +209,7 @@ def _rights(package: Package) -> dict[str, Any]:
     return {name: said[name] for name in Definition.model_fields if name in said}
 
 
-class MemberService(Members):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class MemberService(HallService, Members):
     async def list(self, frame: Frame) -> Sequence[MemberShown]:
         found = self._hall.members
         return [found.shown(member) for member in found.roster(frame).listed()]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.hall.client.interface import Rooms, Workflows
 from guildhall.hall.client.model import Document, ProposalVotes
+from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.room.model import Actor, Message, check_text
 from guildhall.workflow import queries, records
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.hall import Hall
     from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.service import Room
     from guildhall.runs.model import RunRequest
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from guildhall.workflow.target import Instance, Schedule, Sent, Start, Target, WorkflowShown
 
 
-class RoomService(Rooms):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class RoomService(HallService, Rooms):
     async def messages(self, run: str, *, since: int = 0) -> Sequence[Message]:
         store, instance = find_instance(self._hall, run)
         return store.read(lambda connection: queries.said(connection, instance, since=since))
@@ -87,11 +84,7 @@ def find_instance(hall: Hall, run: str) -> tuple[Store, Instance]:
 _MAX_PROMPT_CHARS = 20_000
 
 
-class WorkflowService(Workflows):
-    def __init__(self, hall: Hall, *, is_persistent: bool) -> None:
-        self._hall = hall
-        self._is_persistent = is_persistent
-
+class WorkflowService(HallService, Workflows):
     async def plan(self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]) -> WorkflowPlan:
         from guildhall.hall.composition.workflow_files import plan_workflow
 
@@ -101,14 +94,14 @@ class WorkflowService(Workflows):
         from guildhall.hall.composition.workflow_files import prepare_workflow
 
         part, prepared = await prepare_workflow(self._hall, start, request, frame)
-        async with aclosing(part.stream(prepared, is_persistent=self._is_persistent)) as events:
+        async with aclosing(part.stream(prepared)) as events:
             async for event in events:
                 yield event
 
     async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
         from guildhall.hall.composition.workflow_files import prepare_workflow
 
-        if not self._is_persistent:
+        if not self._hall.is_persistent:
             raise UsageError(
                 "nothing would keep it: this command is the hall itself, and ends with it",
                 hint="Leave out --background, or unset GUILDHALL_EMBEDDED so that the hall has a process of its own.",

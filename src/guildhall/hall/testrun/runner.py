@@ -169,7 +169,7 @@ class _Play:
     async def play(self, frame: Frame, placed: Case) -> None:
         """Execute the run of the test. `placed`: the test with the paths of the copy."""
         prepared = await self.test.prepare(placed, frame)
-        async with aclosing(self.test.hall.main.stream(prepared, is_persistent=False)) as events:
+        async with aclosing(self.test.hall.main.stream(prepared)) as events:
             async for event in events:
                 self.run = self.run or event.run
                 if (started := event.read(RunStartedData)) is not None:

@@ -118,7 +118,7 @@ def tightened(then: Assembled, today: Assembled) -> Assembled:
     writable = {(folder.name, folder.path): folder.is_writable for folder in today.surroundings.view.folders}
     view = then.surroundings.view
     left = tuple(
-        replace(folder, writable=folder.is_writable and writable[folder.name, folder.path])
+        replace(folder, is_writable=folder.is_writable and writable[folder.name, folder.path])
         for folder in view.folders
         if (folder.name, folder.path) in writable
     )

@@ -97,6 +97,6 @@ def _view(worker: Worker, frame: Frame, view: View, capabilities: frozenset[str]
     if "fs.read" not in capabilities:
         return replace(view, folders=())
     writes = "fs.write" in capabilities
-    folders = tuple(replace(folder, writable=folder.is_writable and writes) for folder in view.folders)
+    folders = tuple(replace(folder, is_writable=folder.is_writable and writes) for folder in view.folders)
     here = worker.folder(frame)
     return replace(view, cwd=here, folders=(Folder(path=here), *folders))

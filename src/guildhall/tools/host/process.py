@@ -328,11 +328,11 @@ def _confinement(spec: HostSpec) -> Confinement:
     """What the host sees: folders only as its capabilities say, whatever the run as a whole may see."""
     view = spec.view
     if "fs.write" not in spec.capabilities:
-        folders = tuple(replace(folder, writable=False) for folder in view.folders)
+        folders = tuple(replace(folder, is_writable=False) for folder in view.folders)
         view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
     return Confinement(
         # Built-in tools keep to what is kept by themselves; code of others is confined to it.
-        view=replace(view, kept=view.protected if spec.toolboxes or spec.package else ()),
+        view=replace(view, protected=view.protected if spec.toolboxes or spec.package else ()),
         network="net" in spec.capabilities,
         env=spec.env,
         memory_bytes=spec.memory_bytes,
