@@ -349,7 +349,7 @@ def clean(text: str) -> str:
 def result_of(value: Any) -> ToolResult:
     """What a handler returned, as a result: text, blocks, nothing, or anything that JSON can say."""
     if isinstance(value, ToolResult):
-        return ToolResult(content=tuple(map(_clean_block, value.content)), is_error=value.is_error)
+        return replace(value, content=tuple(map(_clean_block, value.content)))
     if isinstance(value, str):
         return ToolResult.of(clean(value))
     if isinstance(value, Text | Blob):
