@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool
 
-_RUNNING = "It is running already. If `guild member show` says that the hall runs it, `guild hall stop` ends it."
-_FAREWELL = 2.0  # seconds that clients get to read their answers
+_RUNNING = "The member is already running. If the hall started it (guild member show), stop the hall: guild hall stop"
+_CLOSE_TIMEOUT_S = 2.0  # for clients that read their responses
 _log = logging.getLogger("guildhall.members")
 
 
 class Member:
-    """A member, by the folder that its program lies in."""
+    """A member, whose folder is that of its program."""
 
     def __init__(self, file: str | Path) -> None:
-        """`file`: the program, which is beside its manifest: `Member(__file__)`."""
+        """`file`: the program of the member, in the folder of its manifest: `Member(__file__)`."""
         self.root = Path(file).resolve().parent
         self._tools: dict[str, Tool] = {}
 
@@ -82,21 +82,21 @@ class Member:
     def tool(self, function: Handler | None = None, /, *, name: str | None = None) -> Any:
         """Offer a typed function as a tool: `@member.tool`. Return the function unchanged."""
 
-        def offer(function: Handler) -> Handler:
-            made = tool(name=name)(function)
-            if made.name in self._tools:
-                raise ToolUnavailable(f"the member has two tools named {made.name!r}")
-            self._tools[made.name] = made
+        def add(function: Handler) -> Handler:
+            added = tool(name=name)(function)
+            if added.name in self._tools:
+                raise ToolUnavailable(f"the member has two tools named {added.name!r}")
+            self._tools[added.name] = added
             return function
 
-        return offer if function is None else offer(function)
+        return add if function is None else add(function)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the program `server.py --port N` until SIGTERM. The next start resumes interrupted runs."""
         parser = argparse.ArgumentParser(prog=self.root.name)
-        parser.add_argument("--port", type=int, default=0, help="where to serve on this machine; 0: any free port")
+        parser.add_argument("--port", type=int, default=0, help="port on this machine (default: a free port)")
         port = parser.parse_args(arguments).port
-        secret = os.environ.pop(SECRET_VARIABLE, "")  # what the member runs does not have it
+        secret = os.environ.pop(SECRET_VARIABLE, "")  # programs of the member do not inherit it
         log = log_to_stderr({**os.environ, SECRET_VARIABLE: secret})
         try:
             asyncio.run(self._serve(port, secret, dict(os.environ), log))
@@ -104,18 +104,17 @@ class Member:
             sys.exit(f"{self.root.name}: {error}")
 
     async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: RedactingFormatter) -> None:
-        """Serve until SIGTERM or SIGINT."""
-        leave = asyncio.Event()
-        shown = "" if secret else secrets.token_urlsafe(32)  # for a person who starts it by hand
-        async with self.open_server(port, secret or shown, environ, log=log) as url:
-            if shown:
-                sys.stderr.write(f"{SECRET_VARIABLE} is not set. Until it ends, this is its secret: {shown}\n")
+        stopping = asyncio.Event()
+        generated = "" if secret else secrets.token_urlsafe(32)  # for a user who starts the program by hand
+        async with self.open_server(port, secret or generated, environ, log=log) as url:
+            if generated:
+                sys.stderr.write(f"{SECRET_VARIABLE} is not set. Using a secret for this process: {generated}\n")
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, leave.set)
+                loop.add_signal_handler(number, stopping.set)
             _log.info("%s serves at %s", self.manifest.name, url)
-            await leave.wait()
-        _log.info("%s has left", self.manifest.name)
+            await stopping.wait()
+        _log.info("%s stopped", self.manifest.name)
 
     @asynccontextmanager
     async def open_server(
@@ -167,7 +166,7 @@ async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
     try:
         yield f"http://127.0.0.1:{listener.port}{PATH}"
     finally:
-        await listener.close(_FAREWELL)
+        await listener.close(_CLOSE_TIMEOUT_S)
 
 
 def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple[Hall, str]:
@@ -207,15 +206,15 @@ class MemberHallProcess(HallProcess):
         return f"{self.url}{PATH}"
 
     async def _operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Execute `worker/*`, once the runs of an earlier process are resumed."""
+        """Execute `worker/*` after the runs of an earlier process are resumed."""
         await self.wait_recovered()
-        if self._hall.main.peek_runs() is None:  # importing takes a second; others are answered meanwhile
+        if self._hall.main.peek_runs() is None:  # importing takes a second and must not block other requests
             await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")
         return await self._operations(method, params)
 
 
 def find_worker_name(root: Path, name: str) -> str:
-    """Return the worker of a member: the one with the member's name, else the only one in the folder."""
+    """Return the name of the member's worker: the name of the member, else that of the only worker in its folder."""
     files = [path for path in sorted((root / WORKERS).glob("*")) if path.suffix in WORKER_SUFFIXES and path.is_file()]
     names = [path.stem for path in files]
     if name in names:
@@ -224,7 +223,7 @@ def find_worker_name(root: Path, name: str) -> str:
         return names[0]
     where = str(root / MANIFEST)
     if not names:
-        hint = f"Write {WORKERS}/{name}.yaml, or take `worker` out of the capabilities."
-        raise InvalidFile("the member takes work, and there is no worker in its folder", where=where, hint=hint)
-    hint = f"Name one of them like the member: {WORKERS}/{name}.yaml."
-    raise InvalidFile(f"the member takes work, and which worker does it? {', '.join(names)}", where=where, hint=hint)
+        hint = f"Create {WORKERS}/{name}.yaml, or remove `worker` from the capabilities."
+        raise InvalidFile("the capability `worker` requires a worker in the folder", where=where, hint=hint)
+    hint = f"Give one of them the name of the member: {WORKERS}/{name}.yaml."
+    raise InvalidFile(f"the member has several workers: {', '.join(names)}", where=where, hint=hint)

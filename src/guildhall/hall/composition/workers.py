@@ -241,5 +241,5 @@ class WorkerServices:
 def _as_error_of(caller: Worker, error: NotTrusted, frame: Frame) -> NotTrusted:
     """Return the error of a worker as an error of its caller, with the command that shows all code of the caller."""
     about = "" if error.where == caller.place else f"{error.where}, which it may call: "
-    hint = f"Review the code, then: {how_to_trust(caller, frame)}"
+    hint = f"Look at it, then: {how_to_trust(caller, frame)}"
     return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)
