@@ -421,13 +421,13 @@ def test_a_result_is_typed(project: Path) -> None:
 
 
 def test_a_result_that_does_not_fit_is_told(project: Path) -> None:
-    with pytest.raises(UsageError, match="does not fit Report: score: Input should be a valid integer"):
+    with pytest.raises(UsageError, match="is not a valid Report: score: Input should be a valid integer"):
         judged(project, {"score": "many"}).output_as(Report)
 
 
 def test_no_result_has_no_type(scribe: Worker) -> None:
     waiting = scribe.run("write it")
-    with pytest.raises(Conflict, match="is waiting: it has no output"):
+    with pytest.raises(Conflict, match="is waiting and has no output"):
         waiting.output_as(Report)
 
 

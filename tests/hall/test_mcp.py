@@ -339,7 +339,7 @@ def test_the_same_id_is_the_same_call_also_while_it_is_under_way(home: Home, pro
                 twice = [asyncio.create_task(http.call("hold", {"number": 7}, id="toolu_1")) for _ in range(2)]
                 await asyncio.wait_for(desk.began.wait(), 5)
                 other = await http.call("hold", {"number": 8}, id="toolu_1")
-                assert other["error"]["message"] == "this is the id of another call"
+                assert other["error"]["message"] == "invalid call id: another call has it"
                 desk.go_on.set()
                 first, second = await asyncio.gather(*twice)
                 assert first["result"] == second["result"]
@@ -426,7 +426,7 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
                 assert (await http.ask("ping")).status_code == 401  # at once, while calls under way may still finish
                 assert "the run has ended" in (await waiting)["error"]["message"]
                 await stopping
-                assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("this takes the token")
+                assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("invalid token")
                 assert (await other.ask("ping")).status_code == 200
             assert hall.hall.runtimes.tokens.door(token) is None
 

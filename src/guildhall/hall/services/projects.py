@@ -34,7 +34,7 @@ class ProjectService(HallService, Projects):
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
-            raise UsageError("path: give the whole path of the repository")
+            raise UsageError("path: expected an absolute path")
         return await asyncio.to_thread(self._hall.project_services.add_project, path, name, branch)
 
     async def remove(self, name: str) -> ProjectShown:
@@ -61,8 +61,8 @@ class CommissionService(HallService, Commissions):
         if (found := self._hall.projects.at(frame.cwd)) is not None:
             return found
         raise NotFound(
-            f"{frame.cwd} lies in no project",
-            hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
+            f"{frame.cwd} is not in a project",
+            hint="Register this repository with `guild project add .`, or use --project NAME.",
         )
 
     async def edit(self, id: str, changes: Mapping[str, Any], frame: Frame) -> Commission:

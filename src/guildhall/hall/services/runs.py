@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
 
 
-_RECENT = 50
+_MAX_RECENT_RUNS = 50
 
 
 class RunService(HallService, Runs):
@@ -79,8 +79,8 @@ class RunService(HallService, Runs):
         if runs is None or began is None:
             return
         with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._hall.is_persistent else None) as events:
-            people = int(frame.interactive)
-            runs.hold(began.root, people)
+            attached = int(frame.interactive)
+            runs.hold(began.root, attached)
             try:
                 yield began
                 async for event in events:
@@ -88,7 +88,7 @@ class RunService(HallService, Runs):
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                runs.hold(began.root, -people)
+                runs.hold(began.root, -attached)
 
     async def park(self, run: str) -> None:
         part = self._hall.services_of(run)
@@ -101,8 +101,8 @@ class RunService(HallService, Runs):
         kind = part.history.get(run).kind
         if kind == "workflow":
             return await part.workflows.stop(run)
-        if (seating := self._hall.owner_of(kind)) is not None:
-            return await seating.stop(run)
+        if (owner := self._hall.owner_of(kind)) is not None:
+            return await owner.stop(run)
         return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
@@ -143,7 +143,7 @@ class RunService(HallService, Runs):
         )
 
     async def list(self, *, everything: bool = False, called: bool = False) -> Sequence[Run]:
-        limit = None if everything else _RECENT
+        limit = None if everything else _MAX_RECENT_RUNS
         found = (part.history.recent(limit, called=called) for part in self._hall.databases())
         return [*merge(*found, key=lambda run: run.created_at, reverse=True)][:limit]
 
@@ -176,11 +176,11 @@ class AskService(HallService, Asks):
         """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
         part = self._hall.services_of(ask.root)
         if (runs := part.peek_runs()) is not None:
-            await runs.gone(ask.root)  # a run that is being parked does not resume by itself
+            await runs.gone(ask.root)  # a run that is being paused does not resume by itself
         root = part.history.get(ask.root)
-        if (seating := self._hall.owner_of(root.kind)) is None:
+        if (owner := self._hall.owner_of(root.kind)) is None:
             return
-        await seating.answered(ask)
+        await owner.answered(ask)
         if self._hall.is_persistent and root.status == "waiting":
             await resume_run(self._hall.main, root)
 

@@ -77,7 +77,7 @@ def find_instance(hall: Hall, run: str) -> tuple[Store, Instance]:
     root = part.history.get(run).root
     found = part.store.read(lambda connection: records.find(connection, root))
     if found is None:
-        raise NotFound(f"the run {run} belongs to no workflow", hint=f"See guild show {run}.")
+        raise NotFound(f"the run {run} does not belong to a workflow", hint=f"See: guild show {run}")
     return part.store, found
 
 
@@ -103,7 +103,7 @@ class WorkflowService(HallService, Workflows):
 
         if not self._hall.is_persistent:
             raise UsageError(
-                "nothing would keep it: this command is the hall itself, and ends with it",
+                "cannot start in the background: the hall runs in this command and ends with it",
                 hint="Leave out --background, or unset GUILDHALL_EMBEDDED so that the hall has a process of its own.",
             )
         part, prepared = await prepare_workflow(self._hall, start, request, replace(frame, interactive=False))
@@ -160,7 +160,7 @@ class WorkflowService(HallService, Workflows):
         if prompt is not None:
             check_text(prompt, "the prompt", most=_MAX_PROMPT_CHARS)
             if not prompt.strip():
-                raise UsageError("the prompt is empty", hint="Leave it out, or say what the agent is to do.")
+                raise UsageError("the prompt is empty", hint="Leave it out, or write a task for the agent.")
         return await self._hall.workflow_databases.services_of_team(target).workflows.schedule(target, wakeup, prompt)
 
     async def clear_schedule(self, target: Target) -> bool:
