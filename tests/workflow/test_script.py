@@ -92,7 +92,7 @@ def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     path.write_text(text.replace("@ann begin", "@bob begin"))  # others move now: nobody waits for ever
     failed = guild("test")
     assert failed.code == 1
-    assert "the script has 1 runs of ann; now there are 0" in failed.out
+    assert "ann: number of runs changed: 1 recorded, now 0" in failed.out
 
 
 def test_what_a_person_said_is_said_again(team: Team) -> None:
@@ -276,7 +276,7 @@ def test_a_test_whose_agents_run_programs_must_be_trusted(team: Team, guild: Gui
     (team.project / "tests/copied.yaml").write_text(text)
     refused = guild("test")
     assert refused.code == 1
-    assert "the test says which: it is not trusted" in refused.out
+    assert "the test executes programs and is not trusted" in refused.out
     (team.project / "tests/copied.yaml").unlink()
     assert guild("script", run.json["run"], "--out", "tests/own.yaml").code == 0
     tested = guild("test")

@@ -327,4 +327,4 @@ def test_a_test_starts_no_server_and_says_so(guild: Guild, project: Path) -> Non
     guild("trust", "--yes")
     ran = guild("test")
     assert ran.code == 1
-    assert "mcp_servers: toy: a test starts and reaches no servers" in ran.out + ran.err
+    assert "mcp_servers: a test cannot use servers (toy)" in ran.out + ran.err
