@@ -123,7 +123,7 @@ class Runs(Protocol):
         ...
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
-        """Return what a run could read, write, execute and spend, without starting it."""
+        """Return the plan of a run: its possible reads, writes, programs and costs."""
         ...
 
 
@@ -150,7 +150,7 @@ class Workers(Protocol):
     """Workers: the worker files that a request can use, and their lifecycle."""
 
     async def list(self, frame: Frame) -> Sequence[Listed]:
-        """Return all workers of the frame's project, of the user and of packages, invalid ones with their error."""
+        """Return all workers of the frame's project, of the user and of packages. Invalid workers have an error."""
         ...
 
     async def get(self, name: str, frame: Frame) -> Worker:
@@ -192,7 +192,7 @@ class Workflows(Protocol):
     """
 
     async def plan(self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]) -> WorkflowPlan:
-        """Return what a workflow could do, without starting it. `request.worker` is the path of its file."""
+        """Return the plan of a workflow. `request.worker` is the path of its file."""
         ...
 
     def run(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
@@ -219,7 +219,7 @@ class Workflows(Protocol):
         ...
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
-        """Return the last generation of each workflow and tag, newest first. `over` includes those that have ended."""
+        """Return the last generation of each workflow and tag, newest first. `over` includes ended workflows."""
         ...
 
     async def get(self, target: Target) -> WorkflowShown:
@@ -348,7 +348,7 @@ class Members(Protocol):
     """
 
     async def list(self, frame: Frame) -> Sequence[MemberShown]:
-        """Return all members of the frame's project and of the user, invalid ones with their error."""
+        """Return all members of the frame's project and of the user. Invalid members have an error."""
         ...
 
     async def get(self, name: str, frame: Frame) -> MemberShown:
@@ -376,7 +376,7 @@ class Projects(Protocol):
     """Projects: the registered repositories. No verb changes anything in a repository."""
 
     async def list(self) -> Sequence[ProjectShown]:
-        """Return all projects, invalid ones with their error."""
+        """Return all projects. Invalid projects have an error."""
         ...
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
@@ -396,7 +396,7 @@ class Packages(Protocol):
     """Packages: workers, toolboxes and templates that the user has installed."""
 
     async def list(self) -> Sequence[PackageListed]:
-        """Return the installed packages, invalid ones with their error."""
+        """Return the installed packages. Invalid packages have an error."""
         ...
 
     async def get(self, name: str, frame: Frame) -> PackageShown:
@@ -404,7 +404,7 @@ class Packages(Protocol):
         ...
 
     async def inspect(self, folder: Path) -> PackageShown:
-        """Return what a package folder contains, installed or not, without executing any of its code."""
+        """Return the content of a package folder, installed or not, without executing any of its code."""
         ...
 
     async def create(self, name: str, *, kind: PackageKind = "worker", template: str | None = None) -> Path:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """The answer of a hall to a client that connects."""
+    """The settings that a hall sends to a client that connects."""
 
     env: tuple[str, ...]  # names of the environment variables that a frame may carry
     problem: GuildError | None = None  # the settings cannot be read; `env` is empty then
@@ -69,7 +69,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """One thing that is not as a test recorded it."""
+    """A difference between a run and its recording in a test."""
 
     text: str  # what differs, then lines with - (recorded) and + (now)
     worker: str | None = None
@@ -106,7 +106,7 @@ class RunDetails:
 
     @property
     def usage(self) -> Usage:
-        """The usage of the run and its sub-runs."""
+        """Return the usage of the run and its child runs."""
         return Usage.total(run.usage for run in (self.run, *self.below))
 
 
@@ -131,7 +131,7 @@ class TrustReport:
 
     @property
     def untrusted_files(self) -> tuple[Seen, ...]:
-        """The files that the user has not trusted in their current version, each once."""
+        """Return the files that the user has not trusted in their current version, without duplicates."""
         files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
         return tuple(seen for seen in files.values() if seen.standing != "trusted")
 

@@ -43,7 +43,7 @@ class RemoteHall(HallClient):
         return service
 
     async def wait_background_work(self) -> Sequence[Event]:
-        return []  # background work goes on in the other process
+        return []  # background work continues in the other process
 
     async def close(self) -> None:
         if self._blocking is not None:
@@ -112,8 +112,8 @@ class RemoteHall(HallClient):
             async with asyncio.timeout(_START_TIMEOUT_S):
                 event = await first
         except (TimeoutError, HallGone):
-            hint = "A run may have begun: `guild ls` shows it."
-            raise Interrupted("interrupted before the hall had answered", hint=hint) from None
+            hint = "A run may have started. See: guild ls"
+            raise Interrupted("interrupted before the hall responded", hint=hint) from None
         except GuildError:
             return None
         await self._park(event.run)
