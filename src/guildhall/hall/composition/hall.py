@@ -99,18 +99,18 @@ class Hall:
         self.asks = self.database.asks
         self.runtimes = RuntimeRegistry(environment, forks_runs=forks_runs)
         self.workers = WorkerServices(
-            environment,
-            self.database,
-            self.runtimes,
-            members=lambda: self.members,
-            memory=lambda: self.memory,
-            compactor=lambda: self.memory_compactor,
+            environment=environment,
+            store=self.store,
+            runtimes=self.runtimes,
+            get_members=lambda: self.members,
+            get_memory=lambda: self.memory,
+            get_compactor=lambda: self.memory_compactor,
             project_tools=self._project_tools,
             recorded_source=lambda run: self.services_of(run).recordings.source(run),
         )
         self.main = RunServices(
-            environment,
-            self.database,
+            environment=environment,
+            database=self.database,
             bus=self.bus,
             workers=self.workers,
             runtimes=self.runtimes,

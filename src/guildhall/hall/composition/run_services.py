@@ -8,6 +8,7 @@ Does not contain jobs, commissions, meetings or projects: these exist once in a 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,28 +50,22 @@ MAX_BUFFERED_EVENTS = 1_000  # for a client that reads slowly, if the hall stays
 _CHOOSE_ANOTHER = "Name another file in `context.config.db`."
 
 
+@dataclass(kw_only=True, eq=False)
 class RunServices:
     """The services of one database. Each is built on first use."""
 
-    def __init__(
-        self,
-        environment: Environment,
-        database: Database,
-        *,
-        bus: EventBus,
-        workers: WorkerServices,
-        runtimes: RuntimeRegistry,
-        owner_of: OwnerOf,
-    ) -> None:
-        self.environment = environment
-        self.bus = bus
-        self.workers = workers
-        self.owner_of = owner_of
-        self.store = database.store
-        self.history = database.history
-        self.asks = database.asks
-        self.close = database.close  # the runs must be parked
-        self.runtimes = runtimes
+    environment: Environment
+    database: Database
+    bus: EventBus
+    workers: WorkerServices
+    runtimes: RuntimeRegistry
+    owner_of: OwnerOf
+
+    def __post_init__(self) -> None:
+        self.store = self.database.store
+        self.history = self.database.history
+        self.asks = self.database.asks
+        self.close = self.database.close
 
     @cached_property
     def runs(self) -> Runs:
@@ -217,8 +212,8 @@ class WorkflowDatabase(RunServices):
             on_ask_closed=self.on_ask_closed,
         )
         super().__init__(
-            main.environment,
-            database,
+            environment=main.environment,
+            database=database,
             bus=main.bus,
             workers=main.workers,
             runtimes=main.runtimes,

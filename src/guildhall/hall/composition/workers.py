@@ -8,7 +8,7 @@ Does not read worker files: `guildhall.workers` does. Does not start runs: `run_
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.database import Database
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.composition.runtimes import RuntimeRegistry
     from guildhall.members.service import Members
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.model import Run
     from guildhall.runs.plan.planner import Planner
+    from guildhall.store.engine import Store
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
@@ -49,34 +49,22 @@ if TYPE_CHECKING:
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]
 
 
+@dataclass(kw_only=True, eq=False)
 class WorkerServices:
     """The workers of a home, with their code, members, models and tools."""
 
-    def __init__(
-        self,
-        environment: Environment,
-        database: Database,
-        runtimes: RuntimeRegistry,
-        *,
-        members: Callable[[], Members],
-        memory: Callable[[], Memory],
-        compactor: Callable[[], MemoryCompactor],
-        project_tools: ProjectTools,
-        recorded_source: Callable[[str], Source],
-    ) -> None:
-        """`recorded_source`: returns the model answers of a recorded run."""
-        self._environment = environment
-        self._store = database.store
-        self._runtimes = runtimes
-        self._members = members
-        self._memory = memory
-        self._compactor = compactor
-        self._project_tools = project_tools
-        self._recorded_source = recorded_source
+    environment: Environment
+    store: Store
+    runtimes: RuntimeRegistry
+    get_members: Callable[[], Members]
+    get_memory: Callable[[], Memory]
+    get_compactor: Callable[[], MemoryCompactor]
+    project_tools: ProjectTools
+    recorded_source: Callable[[str], Source]  # returns the model answers of a recorded run
 
     def registry(self, frame: Frame) -> Registry:
         """Return the workers that a request can see."""
-        return Registry(frame.root, self._environment.home, locks=self._store.read(records.all_locks))
+        return Registry(frame.root, self.environment.home, locks=self.store.read(records.all_locks))
 
     def list_workers(self, frame: Frame) -> list[Listed]:
         """Return all workers that a request can see, including invalid ones."""
@@ -88,12 +76,12 @@ class WorkerServices:
         A worker that asks to be locked is pinned when it is first seen. The manager gets the rules of the settings.
         """
         worker = self.registry(frame).find(name, frame.cwd)
-        pin = wish(worker, stamp(self._environment.clock.now()))
-        if pin is not None and not self._environment.readonly:
-            lock = self._store.submit(lambda connection: records.pin_wish(connection, pin)).result()
+        pin = wish(worker, stamp(self.environment.clock.now()))
+        if pin is not None and not self.environment.readonly:
+            lock = self.store.submit(lambda connection: records.pin_wish(connection, pin)).result()
             worker = replace(worker, lock=lock)
-        self._environment.policy.check_worker(worker, frame)
-        asks_before = self._environment.settings(frame).manager.asks_before if is_manager(worker) else ()
+        self.environment.policy.check_worker(worker, frame)
+        asks_before = self.environment.settings(frame).manager.asks_before if is_manager(worker) else ()
         if not asks_before:
             return worker
         rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
@@ -118,8 +106,8 @@ class WorkerServices:
 
     def pins(self) -> Mapping[Path, Pin]:
         """Return the files of projects that the user trusts."""
-        pins = self._environment.policy.pins
-        return self._store.read(records.all_pins) if pins is None else pins
+        pins = self.environment.policy.pins
+        return self.store.read(records.all_pins) if pins is None else pins
 
     def pins_below(self, folder: Path) -> list[Pin]:
         """Return the trusted files below a folder, including files that no longer exist."""
@@ -128,16 +116,16 @@ class WorkerServices:
 
     @cached_property
     def preflight(self) -> Supply:
-        member = self._environment.member
+        member = self.environment.member
         return Supply(
-            home=self._environment.home,
-            environ=self._environment.environ,
-            settings=self._environment.settings,
+            home=self.environment.home,
+            environ=self.environment.environ,
+            settings=self.environment.settings,
             pins=self.pins,
-            locked=lambda: self._store.read(records.all_locks),
-            outsiders=lambda worker, frame: self._members().outsiders(worker, frame),
+            locked=lambda: self.store.read(records.all_locks),
+            outsiders=lambda worker, frame: self.get_members().outsiders(worker, frame),
             own=member.root if member is not None else None,
-            program=self._runtimes.check_program,
+            program=self.runtimes.check_program,
         )
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
@@ -159,41 +147,41 @@ class WorkerServices:
             find=self.find,
             everyone=self.list_workers,
             active=self.active_workers,
-            describe=self._runtimes.toolbox_descriptions.describe,
+            describe=self.runtimes.toolbox_descriptions.describe,
             memory=RunMemory(
-                memory=self._memory(), request_compaction=lambda request: self._compactor().start(request)
+                memory=self.get_memory(), request_compaction=lambda request: self.get_compactor().start(request)
             ),
-            replace_tool=self._environment.policy.replace_tool,
+            replace_tool=self.environment.policy.replace_tool,
             supply=self.preflight,
             serve=self._serve,
-            provided=self._project_tools,
+            provided=self.project_tools,
             project=self._project_name,
         )
 
     def _project_name(self, frame: Frame) -> str | None:
-        found = self._environment.projects.at(frame.root)
+        found = self.environment.projects.at(frame.root)
         return found.name if found is not None else None
 
     async def _serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
         """Start or connect to the tool servers and the members that a worker names."""
         from guildhall.runs.assembly.mcp_servers import serve
 
-        if (check_servers := self._environment.policy.check_servers) is not None:
+        if (check_servers := self.environment.policy.check_servers) is not None:
             check_servers(worker, self.preflight.outsiders(worker, frame))
-        more = await self._members().specs(worker, frame)
+        more = await self.get_members().specs(worker, frame)
         return await serve(worker, frame, surroundings, self.preflight, more)
 
     def model_source(self, model: str, frame: Frame, login: bool = False) -> Source:
         """Return the source of a model's answers. `login`: a Claude login may replace an API key."""
-        if (source_of := self._environment.policy.source_of) is not None:
+        if (source_of := self.environment.policy.source_of) is not None:
             return source_of(model, frame, login)
-        environ = joined(self._environment.environ, frame.keys)
+        environ = joined(self.environment.environ, frame.keys)
         found = login_of(environ) if login else None
-        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
+        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self.recorded_source, login=found)
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
         """Return True if the price of a model is known, or None if that is uncertain."""
-        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
+        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self.environment.environ, frame.keys))
 
     def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
         """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
