@@ -50,7 +50,7 @@ MAX_BUFFERED_EVENTS = 1_000  # for a client that reads slowly, if the hall stays
 _CHOOSE_ANOTHER = "Name another file in `context.config.db`."
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class RunServices:
     """The services of one database. Each is built on first use."""
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class WorkerServices:
     """The workers of a home, with their code, members, models and tools."""
 
