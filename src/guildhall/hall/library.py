@@ -235,7 +235,6 @@ class Worker:
         _synchronously(send_answer())
 
     async def result(self, run: str) -> RunResult:
-        """Return the state of a run."""
         from guildhall.hall.services.embedded import open_hall
 
         hall = await open_hall(self.home, os.environ, readonly=True)
@@ -278,7 +277,6 @@ def _read_only(home: Home) -> Generator[Hall]:
 
 
 def _location(cwd: Path | str | None, home: Path | str | None) -> Any:
-    """Return the arguments `cwd` and `home` of a worker."""
     here = Path(cwd).absolute() if cwd else Path.cwd()
     return {"cwd": here, "home": Home.at(Path(home).absolute()) if home else Home.locate(dict(os.environ))}
 

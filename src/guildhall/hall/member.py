@@ -134,7 +134,6 @@ class Member:
     async def _with_hall(
         self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: RedactingFormatter
     ) -> AsyncGenerator[str]:
-        """Serve the tools and the worker from a hall."""
         try:
             hall, worker = open_member_hall(self.root, self.manifest.name, environ)
         except HallInUse as error:

@@ -68,8 +68,6 @@ class Contents:
 
 
 class SandboxFiles:
-    """The files of a view."""
-
     def __init__(self, view: View) -> None:
         self.view = view
         self._index = ViewIndex(view)
@@ -286,7 +284,6 @@ def _ends_with(name: str, suffix: str) -> bool:
 
 
 def check_suffix(folder: Folder, name: str, display: str, *, is_text: bool) -> None:
-    """Raise Refused if the folder does not permit the suffix of the file."""
     if not has_suffix(name, folder.allowed_suffixes):
         allowed = ", ".join(folder.allowed_suffixes)
         raise Refused(f"{display}: {_title(folder)} permits only files ending in {allowed}")

@@ -143,7 +143,6 @@ def _execute(spec: dict[str, Any]) -> NoReturn:
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities of root."""
     for capability in range(64):
         _LIBC.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails for a missing capability
     header = struct.pack("=II", _CAPABILITY_VERSION, 0)
@@ -186,8 +185,6 @@ def _add_rule(ruleset: int, path: str, rights: int) -> None:
 
 
 def install_filter(code: bytes) -> None:
-    """Install the system-call filter."""
-
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 

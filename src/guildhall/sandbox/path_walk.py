@@ -102,7 +102,6 @@ def _fold(path: str) -> str:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Return True if the path is the root or below it."""
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
@@ -212,7 +211,6 @@ class PathWalk:
         return True
 
     def make_directory(self, name: str) -> None:
-        """Create a directory and enter it."""
         self.check_visible(name)
         self.check_not_protected(name)
         with suppress(FileExistsError):

@@ -61,8 +61,6 @@ _MACHINES: Mapping[str, tuple[int, Mapping[str, int]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """The system calls that a filter permits."""
-
     families: frozenset[int]  # the permitted address families of sockets
     may_change_modes: bool = True  # also owners and extended attributes, by path
     may_use_datagrams: bool = True  # of the internet families; otherwise only streams

@@ -53,8 +53,6 @@ class _Names(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Verb:
-    """The declaration of a verb."""
-
     declared: types.FunctionType
     signature: inspect.Signature
     parameters: dict[str, Any]  # their types

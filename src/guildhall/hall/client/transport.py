@@ -35,7 +35,6 @@ class BlockingTransport:
         self._socket: socket.socket | None = None
 
     async def call(self, path: str, body: Any) -> tuple[int, Any]:
-        """Return the status and the JSON of a response. Never yields to an event loop."""
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(("127.0.0.1", self._address.port), _TIMEOUT_S)
@@ -68,7 +67,6 @@ class AsyncTransport:
         self._idle: list[_Connection] = []
 
     async def call(self, path: str, body: Any) -> tuple[int, Any]:
-        """Return the status and the JSON of a response."""
         connection = self._idle.pop() if self._idle else await self._connect()
         try:
             with _translate_lost(self._address):
@@ -132,7 +130,6 @@ class _Connection:
         return status
 
     async def line(self) -> bytes:
-        """Return the next line of a response."""
         if not self._is_chunked:
             return await self._reader.readuntil(b"\n")
         while (end := self._chunk.find(b"\n")) < 0:

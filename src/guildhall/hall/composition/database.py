@@ -92,7 +92,6 @@ class Database:
             store.close()
 
     def _mark_lost(self, store: Store) -> None:
-        """Mark the runs of a hall that died as lost."""
         store.submit(lambda connection: mark_lost(connection, self._boot)).result()
 
     def close(self) -> None:

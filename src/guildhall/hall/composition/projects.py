@@ -44,8 +44,6 @@ _log = logging.getLogger("guildhall.hall")
 
 
 class ProjectServices:
-    """The projects of a home, with their commissions and meetings."""
-
     def __init__(self, main: RunServices) -> None:
         """`main`: the services of the home's own database, where the runs of projects are."""
         self.environment = main.environment

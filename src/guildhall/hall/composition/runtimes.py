@@ -108,6 +108,5 @@ class RuntimeRegistry:
             self.fork_server.start()
 
     async def close(self) -> None:
-        """Stop the fork server if it was started."""
         if (nursery := peek(self, RuntimeRegistry.fork_server)) is not None:
             await nursery.close()

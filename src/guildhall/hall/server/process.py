@@ -73,8 +73,6 @@ _log = logging.getLogger("guildhall.hall")
 
 
 class HallProcess:
-    """Serves a hall."""
-
     def __init__(self, hall: Hall, log: RedactingFormatter, *, idle: float | None, port: int | None = None) -> None:
         """`idle`: exit after so many seconds without runs and clients. None: serve until `stop` is called."""
         self._hall = hall

@@ -83,8 +83,6 @@ class HallJobs:
 
 
 class WorkerMethods:
-    """The methods `worker/*` of a worker."""
-
     def __init__(self, jobs: WorkerJobs) -> None:
         self._jobs = jobs
         self._methods: dict[str, Method] = {

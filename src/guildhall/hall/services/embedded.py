@@ -43,8 +43,6 @@ async def open_hall(
 
 
 class EmbeddedHall(HallClient):
-    """Implements the services in this process."""
-
     def __init__(self, hall: Hall, status: Callable[[], ProcessStatus] | None = None) -> None:
         """`status` returns the state of the process that serves the hall."""
         self._hall = hall

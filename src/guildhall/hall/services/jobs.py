@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 class JobService(HallService, Jobs):
     def __init__(self, hall: Hall, answer: Callable[[str, Answer], Awaitable[Ask]]) -> None:
-        """`answer` answers an ask."""
         super().__init__(hall)
         self._answer = answer
 
