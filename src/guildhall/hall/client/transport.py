@@ -35,6 +35,7 @@ class BlockingTransport:
         self._socket: socket.socket | None = None
 
     async def call(self, path: str, body: Any) -> tuple[int, Any]:
+        """Return the status and the JSON of a response. Never yields to an event loop."""
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(("127.0.0.1", self._address.port), _TIMEOUT_S)
