@@ -209,7 +209,7 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     assert (await both.once("jobs.cancel", "ant/j-1", frame)).status == "completed"
     with pytest.raises(Refused, match="takes no answers"):
         await both.once("jobs.answer", "ant/j-1", "yes", frame)
-    with pytest.raises(UsageError, match="frame: needed to find the member 'ant'"):
+    with pytest.raises(UsageError, match="frame: required to find the member 'ant'"):
         await both.once("jobs.get", "ant/j-1")
     assert isinstance(await both.once("members.active_jobs"), list)
     await both.once("jobs.delete", "ant/j-1", frame=frame)

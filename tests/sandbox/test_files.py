@@ -389,12 +389,12 @@ def test_unreadable_files_are_refused_and_left_out() -> None:
         def act() -> None:
             rooted = SandboxFiles(View(cwd=base, folders=(Folder(path=base, is_writable=True),)))
             for path in ("closed.txt", "closed/in.txt"):
-                with pytest.raises(Refused, match="no permission"):
+                with pytest.raises(Refused, match="permission denied"):
                     rooted.read(rooted.locate(path))
             assert rooted.read(rooted.locate("unlisted/in.txt")).data == b"x"
-            with pytest.raises(Refused, match="no permission"):
+            with pytest.raises(Refused, match="permission denied"):
                 rooted.write(rooted.locate("new.txt"), b"x")
-            with pytest.raises(NotFound, match="there is no unlisted/on"):
+            with pytest.raises(NotFound, match="unlisted/on"):
                 rooted.read(rooted.locate("unlisted/on.txt"))
             found = [name for name, _ in rooted.list_files(rooted.locate("."))]
             assert found == ["closed.txt", "open.txt"]
@@ -526,7 +526,7 @@ def test_a_folder_reached_through_a_link_is_refused_until_settled(place: Place) 
         rooted.read(rooted.locate("a/b/c.txt"))
     with pytest.raises(NotFound, match="gone does not exist"):
         rooted.read(rooted.locate("../gone/x"))
-    with pytest.raises(Refused, match=r"c\.txt cannot be opened: Not a directory"):
+    with pytest.raises(Refused, match=r"cannot open the folder .*c\.txt: Not a directory"):
         rooted.read(rooted.locate(f"{place.ro}/c.txt/x"))
     plain = resolve_view(view)
     assert plain.cwd == place.root

@@ -180,7 +180,7 @@ def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:
     assert "does not occur" in refused(view, "Edit", file_path="x.py", old_string="c", new_string="d")
     assert "old_string is empty" in refused(view, "Edit", file_path="x.py", old_string="", new_string="d")
     assert "are the same" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="a")
-    assert "there is no y.py" in refused(view, "Edit", file_path="y.py", old_string="a", new_string="b")
+    assert "y.py does not exist" in refused(view, "Edit", file_path="y.py", old_string="a", new_string="b")
     assert "half a character" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="\ud800")
     file.write_bytes(b"\xff")
     assert "not UTF-8" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="b")
