@@ -721,9 +721,9 @@ def test_a_link_does_not_lend_its_suffix(place: Place) -> None:
 
 def test_what_the_system_refuses_is_told_plainly() -> None:
     for number, says in [
-        (errno.ENOENT, "there is no x"),
+        (errno.ENOENT, "x does not exist"),
         (errno.EROFS, "x: read-only file system"),
-        (errno.EPERM, "no permission"),
+        (errno.EPERM, "permission denied"),
     ]:
         with pytest.raises(GuildError, match=says), translate_os_errors("x"):
             raise OSError(number, "")
