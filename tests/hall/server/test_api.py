@@ -89,7 +89,7 @@ def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path)
         for verb in ("runs/list", "asks/answer", "trust/grant", "hall/hello", "hall/status", "nothing"):
             answer = await asked(hall.address, f"/api/{verb}", headers=token)
             assert answer.status == 403, verb
-            assert "not that of a run" in answer.error["message"]
+            assert "not of a run" in answer.error["message"]
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         own = {**token, "Content-Type": "application/json"}
         assert (await asked(hall.address, "/mcp/tools/", ping, headers=own)).json["result"] == {}
