@@ -79,8 +79,8 @@ class ConformingApi(Api):
 class ConformingProcess(HallProcess):
     """A process of a hall that serves a ConformingApi."""
 
-    def _face(self) -> Api:
-        api = super()._face()
+    def _build_api(self) -> Api:
+        api = super()._build_api()
         api.__class__ = ConformingApi
         self.differences = api.differences = []
         return api

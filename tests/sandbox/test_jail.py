@@ -382,7 +382,7 @@ def test_a_program_that_ignores_the_polite_signal_is_ended_all_the_same(tmp_path
         )
         assert process.stdout is not None
         await process.stdout.readline()
-        await jail.ConfinedProcess(process=process, kind="landlock", _opened=contextlib.ExitStack()).kill()
+        await jail.ConfinedProcess(process=process, kind="landlock", _resources=contextlib.ExitStack()).kill()
         assert process.returncode == -9
         await process.stdout.read()
 

@@ -246,7 +246,7 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
 
 def test_a_body_that_does_not_come_is_not_waited_for(home: Home) -> None:
     async def work(hall: Served) -> Answered:
-        hall.process.api._body_within = 0.1
+        hall.process.api._body_timeout_s = 0.1
         return await asked(hall.address, "/api/runs/list", raw=b"{", headers={"Content-Length": "100"})
 
     answer = inside(home, work)

@@ -310,7 +310,7 @@ def test_a_hall_s_file_is_believed_only_where_it_is_right_and_of_this_version(
     home.address.chmod(0o644)
     refused = guild_hall("ls")
     assert refused.code == 7
-    assert "changed by others" in refused.err
+    assert "other users can read or change it" in refused.err
     home.address.chmod(0o600)
     home.address.write_text(json.dumps({**told, "version": "0.0.1"}))
     for words in (["ls"], ["run", "scribe", "go"]):
@@ -378,6 +378,6 @@ def test_a_home_that_a_command_uses_by_itself_has_no_room_for_a_hall(
     started(process)
     refused = guild_hall("worker", "new", "helper")
     assert refused.code == 7
-    assert f"another guild command (process {process.pid}" in refused.err
+    assert f"another guild command (pid {process.pid}" in refused.err
     assert guild_hall("ls", "--json").json["working"], "looking works"
     process.kill()
