@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.doors import DoorApp
-    from guildhall.runs.assembly.activation import Boxes
+    from guildhall.runs.assembly.activation import ToolboxCache
     from guildhall.runs.execution.tokens import Tokens
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.discovery import Programs
@@ -41,10 +41,10 @@ class RuntimeRegistry:
         return Tokens()
 
     @cached_property
-    def toolbox_descriptions(self) -> Boxes:
-        from guildhall.runs.assembly.activation import Boxes
+    def toolbox_descriptions(self) -> ToolboxCache:
+        from guildhall.runs.assembly.activation import ToolboxCache
 
-        return Boxes()
+        return ToolboxCache()
 
     @cached_property
     def door_app(self) -> DoorApp:

@@ -21,7 +21,7 @@ from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.models.catalog import detected_keys
 from guildhall.models.credentials import joined
-from guildhall.runs.assembly.preflight import doubts
+from guildhall.runs.assembly.preflight import find_warnings
 from guildhall.runtimes.catalog import ROWS
 from guildhall.sandbox.jail import strongest_kind
 from guildhall.workers.package_store import Packages
@@ -171,7 +171,9 @@ def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
 
 def check_worker(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
     """Return a worker with the declarations that cannot be met here."""
-    return WorkerReport(worker=worker, problems=hall.workers.preflight.lacking(worker, frame), doubts=doubts(worker))
+    return WorkerReport(
+        worker=worker, problems=hall.workers.preflight.find_problems(worker, frame), doubts=find_warnings(worker)
+    )
 
 
 async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
