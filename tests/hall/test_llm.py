@@ -322,5 +322,5 @@ def test_the_token_of_a_run_that_nobody_was_let_in_to_opens_no_model_door(home: 
 def test_every_path_and_only_those_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "model-door.md").read_text()
     endpoint = LlmEndpoint(lambda token: None)
-    served = {f"POST {path}" for path in endpoint._asked} | {f"GET {path}" for path in endpoint._listed}
+    served = {f"POST {path}" for path in endpoint._dialects} | {f"GET {path}" for path in endpoint._model_lists}
     assert set(re.findall(r"`((?:GET|POST) /llm/[^`]*)`", page)) == served
