@@ -395,7 +395,7 @@ def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, pro
                 await asyncio.wait_for(desk.began.wait(), 5)
                 filler = next(iter(door.calls.values()))
                 door.calls.update({f"more-{n}": filler for n in range(endpoint.MAX_CALLS)})
-                assert "are under way" in (await http.call("note", {"number": 9}))["error"]["message"]
+                assert "are active" in (await http.call("note", {"number": 9}))["error"]["message"]
                 for n in range(endpoint.MAX_CALLS):
                     del door.calls[f"more-{n}"]
                 desk.go_on.set()

@@ -467,7 +467,7 @@ def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, pr
         rest = [event async for event in stream]
         assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", "shutdown")
         assert (await remote.runs.get(run)).run.status == "parked", "who followed can still look"
-        with pytest.raises(HallGone, match="leaving"):
+        with pytest.raises(HallGone, match="stopping"):
             await remote.hall.doctor(frame)
         with pytest.raises(HallGone):
             await followed(remote.runs.run(RunRequest(worker="scribe", input="go"), frame))

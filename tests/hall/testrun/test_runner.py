@@ -209,7 +209,7 @@ def test_one_that_is_wrong_does_not_keep_the_others_from_being_tested(guild: Gui
 # What runs programs
 
 SHELL = {"call": "Bash", "with": {"command": "echo ran > notes/ran; echo ran"}}
-UNSEEN = ("the worker can run programs", "not trusted as it is (not trusted yet)", "guild trust tests/one.yaml")
+UNSEEN = ("the test executes programs", "is not trusted (not trusted yet)", "guild trust tests/one.yaml")
 
 
 @pytest.mark.req("X-18")
