@@ -249,7 +249,7 @@ async def _workers(both: Compared, frame: Frame) -> None:
 
 async def _trust(both: Compared, frame: Frame, project: Path) -> None:
     looking = await both("trust.inspect", frame, worker="teller")
-    assert [seen.path for seen in looking.open] == [project / "toolboxes" / "desk.py"]
+    assert [seen.path for seen in looking.untrusted_files] == [project / "toolboxes" / "desk.py"]
     assert await both("trust.untrusted_callees", "teller", frame) == []
     with pytest.raises(NotTrusted, match="desk"):
         await both.stream("runs.run", RunRequest(worker="teller", input="go"), frame)

@@ -495,7 +495,7 @@ def test_the_innermost_folder_rules_also_when_reached_by_a_link(place: Place) ->
         rooted.write(rooted.locate("dot/unmade/x.md"), b"x")
     assert not (place.root / "unmade").exists()
     assert rooted.write(rooted.locate("way/b/x.txt"), b"12345678")
-    with pytest.raises(Refused, match="too large \(9 bytes, the limit is 8\)"):
+    with pytest.raises(Refused, match=r"too large \(9 bytes, the limit is 8\)"):
         rooted.write(rooted.locate("way/b/x.txt"), b"123456789")
     assert rooted.read(rooted.locate("a/b/x.txt")).folder.name == "b"
     assert rooted.read(rooted.locate_in(rooted.find_sandbox("a"), "b/x.txt")).folder.name == "b"

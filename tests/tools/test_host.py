@@ -350,7 +350,7 @@ def test_fs_write_is_as_the_view_says(spec, kind, work):
     assert (work / "new").read_text() == "written"
     assert not any((folder / "evil.py").exists() for folder in own)
     view = {**spec.as_dict()["view"]}
-    view["folders"] = [{**view["folders"][0], "writable": False}]
+    view["folders"] = [{**view["folders"][0], "is_writable": False}]
     assert called(changed(writing, view=view), "write", {"path": str(work / "more")}, kind=kind).is_error
 
 
