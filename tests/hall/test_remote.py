@@ -253,8 +253,8 @@ async def _trust(both: Compared, frame: Frame, project: Path) -> None:
     assert await both("trust.untrusted_callees", "teller", frame) == []
     with pytest.raises(NotTrusted, match="desk"):
         await both.stream("runs.run", RunRequest(worker="teller", input="go"), frame)
-    await both.once("trust.grant", looking.open)
-    assert (await both("trust.inspect", frame, at=project)).open == ()
+    await both.once("trust.grant", looking.untrusted_files)
+    assert (await both("trust.inspect", frame, at=project)).untrusted_files == ()
     assert [pin.path for pin in await both.once("trust.revoke", project)] == [project / "toolboxes" / "desk.py"]
 
 
