@@ -84,7 +84,7 @@ def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     path.write_text(text.replace("@ann begin", "@ann begin ${{ params.what }}"))
     failed = guild("test")
     assert failed.code == 1
-    for line in ("command of setup step 1", "+echo 2", "bob: the system prompt", "+You are at WORK.", "+@ann begin x"):
+    for line in ("setup step 1: command changed", "+echo 2", "bob: system prompt changed", "+You are at WORK.", "+@ann begin x"):
         assert line in failed.out
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0
@@ -318,11 +318,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "`worker` is missing"),
     ({"workflow": "../team.yaml"}, "not a path inside the project"),
     ({"workflow": "/team.yaml"}, "not a path inside the project"),
-    ({"workflow": "none.yaml"}, "there is no such file"),
+    ({"workflow": "none.yaml"}, "the file does not exist"),
     ({"workflow": "script.yaml"}, "script.yaml"),
     ({"workflow": "team.yaml", "tag": "a/b"}, "a/b"),
     ({"workflow": "team.yaml", "params": {"x": "1"}}, "no param"),
-    ({"workflow": "team.yaml", "setup": [{"command": "rm -rf /"}]}, "1 commands of the setup are on record"),
+    ({"workflow": "team.yaml", "setup": [{"command": "rm -rf /"}]}, "number of setup commands changed: 1 recorded"),
     ({"workflow": "team.yaml", "order": [{"person": ""}]}, "order"),
     (
         {"workflow": "team.yaml", "order": ["ann/1 ends", "zoe/9 begins 3", {"person": "@nobody x"}, "ann/1 begins 1"]},
