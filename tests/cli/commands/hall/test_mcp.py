@@ -117,7 +117,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dispatch", {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}}, "for a person to say"),
     ("dispatch", {"worker": "smith"}, "task"),
     ("status", {"job": "j-nobody"}, "no job"),
-    ("status", {}, "which one"),
+    ("status", {}, "no job was dispatched"),
     ("result", {"job": "../../x"}, "no "),
     ("wait", {"job": 7}, "job"),
     ("answer", {"ask": "a-nobody", "text": "x"}, "no ask"),
