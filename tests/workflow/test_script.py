@@ -84,7 +84,13 @@ def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     path.write_text(text.replace("@ann begin", "@ann begin ${{ params.what }}"))
     failed = guild("test")
     assert failed.code == 1
-    for line in ("setup step 1: command changed", "+echo 2", "bob: system prompt changed", "+You are at WORK.", "+@ann begin x"):
+    for line in (
+        "setup step 1: command changed",
+        "+echo 2",
+        "bob: system prompt changed",
+        "+You are at WORK.",
+        "+@ann begin x",
+    ):
         assert line in failed.out
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0

@@ -48,8 +48,8 @@ class Recovery:
                 else:
                     await resume_run(part, run)
             for owner in self._hall.owners():
-                owner.keep_going(partial(resume_run, self._hall.main))
-            self._hall.keep_alive_checks.append(lambda: any(owner.expecting for owner in self._hall.owners()))
+                owner.start_resuming(partial(resume_run, self._hall.main))
+            self._hall.keep_alive_checks.append(lambda: any(owner.is_expecting for owner in self._hall.owners()))
         finally:
             self.is_active = False
 
@@ -70,7 +70,7 @@ async def resume_run(part: RunServices, run: Run) -> None:
     except GuildError as error:
         _log.warning("cannot resume %s (%s): %s", run.id, run.status, error)
         if (owner := part.owner_of(run.kind)) is not None and not part.runs.alive(run.id):
-            await owner.could_not_go_on(run, error)
+            await owner.record_resume_failure(run, error)
     except Exception:  # noqa: BLE001 - an error of one run must not prevent the recovery of others
         _log.exception("cannot resume %s (%s)", run.id, run.status)
 
@@ -89,5 +89,5 @@ async def _fail(part: RunServices, run: Run) -> None:
 
     await part.store.write(write)
     if (owner := part.owner_of(run.kind)) is not None:
-        await owner.follow(run.id)
+        await owner.apply_end(run.id)
     _log.warning("failed %s: %s", run.id, error.message)

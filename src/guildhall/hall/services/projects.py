@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
-    from guildhall.projects.model import Problem, Project, ProjectShown
+    from guildhall.projects.model import Problem, Project, ProjectEntry
 
 
 class ProjectService(HallService, Projects):
-    async def list(self) -> Sequence[ProjectShown]:
-        shown = await asyncio.to_thread(self._hall.projects.listed)
-        return [replace(one, living=self._hall.project_services.unfinished_work(one.name)) for one in shown]
+    async def list(self) -> Sequence[ProjectEntry]:
+        shown = await asyncio.to_thread(self._hall.projects.list_entries)
+        return [replace(one, unfinished=self._hall.project_services.unfinished_work(one.name)) for one in shown]
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
             raise UsageError("path: expected an absolute path")
         return await asyncio.to_thread(self._hall.project_services.add_project, path, name, branch)
 
-    async def remove(self, name: str) -> ProjectShown:
-        self._hall.projects.shown(name)
+    async def remove(self, name: str) -> ProjectEntry:
+        self._hall.projects.get_entry(name)
         if is_name(name):
             self._hall.project_services.check_removable(name)
         return await asyncio.to_thread(self._hall.project_services.remove_project, name)
@@ -58,7 +58,7 @@ class CommissionService(HallService, Commissions):
     def _project(self, name: str | None, frame: Frame) -> Project:
         if name is not None:
             return self._hall.projects.get(name)
-        if (found := self._hall.projects.at(frame.cwd)) is not None:
+        if (found := self._hall.projects.find_at(frame.cwd)) is not None:
             return found
         raise NotFound(
             f"{frame.cwd} is not in a project",
@@ -125,10 +125,10 @@ class MeetingService(HallService, Meetings):
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted
-        return self._hall.meetings.come(id, frame, renew=renew, grant=grant, stays=self._hall.is_persistent)
+        return self._hall.meetings.join(id, frame, renew=renew, grant=grant, is_daemon=self._hall.is_persistent)
 
     def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
-        return self._hall.meetings.say(id, words, frame, stays=self._hall.is_persistent)
+        return self._hall.meetings.say(id, words, frame, is_daemon=self._hall.is_persistent)
 
     async def interrupt(self, id: str) -> None:
         await self._hall.meetings.interrupt(id)

@@ -180,7 +180,7 @@ class AskService(HallService, Asks):
         root = part.history.get(ask.root)
         if (owner := self._hall.owner_of(root.kind)) is None:
             return
-        await owner.answered(ask)
+        await owner.apply_answer(ask)
         if self._hall.is_persistent and root.status == "waiting":
             await resume_run(self._hall.main, root)
 
