@@ -157,7 +157,7 @@ class Worker:
         mode: Mode = "ask",
         call: CallPurpose | None = None,
     ) -> AsyncGenerator[Event]:
-        """Run the worker and yield its events. Closing the stream early parks the run.
+        """Run the worker and yield its events. Closing the stream early pauses the run.
 
         `approver` answers asks. `attachments` are files, as for `guild run --attach`.
         """
@@ -201,7 +201,7 @@ class Worker:
         return await self.arun(text, approver=approver, call=call, **options)
 
     def resume(self, run: str, **options: Any) -> RunResult:
-        """Resume a run that waits, was parked or lost, or stopped at a limit. Options as for `aresume`."""
+        """Resume a run that waits, was paused or interrupted, or stopped at a limit. Options as for `aresume`."""
         return _synchronously(self.aresume(run, **options))
 
     async def aresume(
@@ -213,7 +213,7 @@ class Worker:
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> RunResult:
-        """Resume a run that waits, was parked or lost, or stopped at a limit."""
+        """Resume a run that waits, was paused or interrupted, or stopped at a limit."""
         frame = self._frame(approver is not None)
         async with (
             _opened(self) as hall,

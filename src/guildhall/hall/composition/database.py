@@ -18,7 +18,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import HallInUse, HallUnavailable
 from guildhall.runs.asks import Asks
 from guildhall.runs.record.history import History
-from guildhall.runs.record.records import mark_lost
+from guildhall.runs.record.records import mark_interrupted
 from guildhall.store.engine import Store
 from guildhall.store.schema import is_created, prepare
 
@@ -70,7 +70,7 @@ class Database:
                 self._lock.close()
             raise
         if not readonly:
-            self._mark_lost(self.store)
+            self._mark_interrupted(self.store)
         self.asks = Asks(self.store, environment.clock, on_ask_closed)
         self.history = History(self.store, environment.clock)
 
@@ -88,11 +88,11 @@ class Database:
         with locked:
             prepare(self._path, self._choose_another)
             store = Store(self._path)
-            self._mark_lost(store)
+            self._mark_interrupted(store)
             store.close()
 
-    def _mark_lost(self, store: Store) -> None:
-        store.submit(lambda connection: mark_lost(connection, self._boot)).result()
+    def _mark_interrupted(self, store: Store) -> None:
+        store.submit(lambda connection: mark_interrupted(connection, self._boot)).result()
 
     def close(self) -> None:
         self.store.close()

@@ -219,7 +219,7 @@ class Hall:
     async def drain(self) -> None:
         """Pause all runs. The next hall resumes them."""
         self._stop_wakeups()
-        await self.workflow_databases.park_all("shutdown")
+        await self.workflow_databases.pause_all("shutdown")
         await self.wait_background_work(_SETTLE_TIMEOUT_S)
 
     def _stop_wakeups(self) -> None:
@@ -231,7 +231,7 @@ class Hall:
         """Wait for background work, pause all runs, close all parts, and release the home."""
         self._stop_wakeups()
         await self.wait_background_work()
-        await self.workflow_databases.park_all("user")
+        await self.workflow_databases.pause_all("user")
         if (members := peek(self, Hall.members)) is not None:
             await members.close()
         await self.runtimes.close()

@@ -1,4 +1,4 @@
-"""Recovery: resumes the runs that an earlier hall lost or parked at its shutdown.
+"""Recovery: resumes the runs that an earlier hall interrupted or paused at its shutdown.
 
 Runs that a user parked stay parked. A run that was lost `MAX_CRASHES` times without progress fails, unless it is a
 quiet workflow. A user may still resume it.
@@ -34,7 +34,9 @@ class Recovery:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         parts = hall.databases()
-        self._left = [(part, run, crashes) for part in parts for run, crashes in part.store.read(records.left_behind)]
+        self._left = [
+            (part, run, crashes) for part in parts for run, crashes in part.store.read(records.list_resumable)
+        ]
         self.is_active = bool(self._left)
 
     async def resume_runs(self) -> None:
@@ -49,7 +51,7 @@ class Recovery:
                     await resume_run(part, run)
             for owner in self._hall.owners():
                 owner.start_resuming(partial(resume_run, self._hall.main))
-            self._hall.keep_alive_checks.append(lambda: any(owner.is_expecting for owner in self._hall.owners()))
+            self._hall.keep_alive_checks.append(lambda: any(owner.has_pending_resume for owner in self._hall.owners()))
         finally:
             self.is_active = False
 
@@ -69,7 +71,7 @@ async def resume_run(part: RunServices, run: Run) -> None:
         _log.info("resumed %s (was %s: %s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("cannot resume %s (%s): %s", run.id, run.status, error)
-        if (owner := part.owner_of(run.kind)) is not None and not part.runs.alive(run.id):
+        if (owner := part.owner_of(run.kind)) is not None and not part.runs.is_alive(run.id):
             await owner.record_resume_failure(run, error)
     except Exception:  # noqa: BLE001 - an error of one run must not prevent the recovery of others
         _log.exception("cannot resume %s (%s)", run.id, run.status)
@@ -83,7 +85,7 @@ async def _fail(part: RunServices, run: Run) -> None:
     now = stamp(part.environment.clock.now())
 
     def write(connection: Connection) -> None:
-        records.give_up(connection, run.id, error.as_dict(), now)
+        records.fail_run(connection, run.id, error.as_dict(), now)
         if run.kind == "workflow":
             workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.model import Ask, ParkCause, RunRequest
+    from guildhall.runs.model import Ask, PauseCause, RunRequest
     from guildhall.runs.replay.fork import Forks
     from guildhall.runs.replay.replay import Recordings
     from guildhall.tools.model import Toolbox
@@ -96,7 +96,7 @@ class RunServices:
             store=self.store,
             history=self.history,
             assembler=self.workers.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
+            recorded_hooks=lambda run: jobs.recorded_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
             runtime_of=self.runtimes.runtime_for_replay,
             tokens=self.runtimes.tokens,
         )
@@ -147,7 +147,7 @@ class RunServices:
 
     def is_alive(self, run: str) -> bool:
         runs = self.peek_runs()
-        return runs is not None and runs.alive(run)
+        return runs is not None and runs.is_alive(run)
 
     def on_ask_closed(self, ask: Ask) -> None:
         if (workflows := peek(self, RunServices.workflows)) is not None:
@@ -168,13 +168,13 @@ class RunServices:
         Raise NotTrusted if its worker, according to its current file, may call a worker that is not trusted.
         """
         self.workers.check_trust_again(self.history.get(run), frame, [toolbox.name for toolbox in given])
-        await self.runs.gone(run)
+        await self.runs.wait_stopped(run)
         kind = self.history.get(run).kind
         if kind == "workflow":
             return await self.workflows.again(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
             return await owner.prepare_resume(run, frame, grant)
-        return await self.runs.prepare_again(run, frame, given, grant)
+        return await self.runs.prepare_resume(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
         if prepared.purpose.kind == "workflow":
@@ -194,9 +194,9 @@ class RunServices:
                         break
             finally:
                 if not is_persistent:
-                    await self.runs.park(prepared.run)
+                    await self.runs.pause(prepared.run)
                 elif prepared.frame.interactive:
-                    self.runs.hold(prepared.run, -1)
+                    self.runs.add_clients(prepared.run, -1)
 
 
 class WorkflowDatabase(RunServices):
@@ -284,9 +284,9 @@ class WorkflowDatabases:
         """Return the number of live runs in all databases, without child runs."""
         return sum(runs.count for runs in self._built_runs())
 
-    async def park_all(self, cause: ParkCause) -> None:
+    async def pause_all(self, cause: PauseCause) -> None:
         for runs in self._built_runs():
-            await runs.park_all(cause)
+            await runs.pause_all(cause)
 
     def _built_runs(self) -> list[Runs]:
         built = (database.peek_runs() for database in (self._main, *self._open.values()))

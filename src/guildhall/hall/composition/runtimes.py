@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.doors import DoorApp
     from guildhall.runs.assembly.activation import ToolboxCache
-    from guildhall.runs.execution.tokens import Tokens
+    from guildhall.runs.execution.tokens import TokenRegistry
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.discovery import Programs
     from guildhall.runtimes.forked.client import Nursery
@@ -35,10 +35,10 @@ class RuntimeRegistry:
         self._children = forks_runs
 
     @cached_property
-    def tokens(self) -> Tokens:
-        from guildhall.runs.execution.tokens import Tokens
+    def tokens(self) -> TokenRegistry:
+        from guildhall.runs.execution.tokens import TokenRegistry
 
-        return Tokens()
+        return TokenRegistry()
 
     @cached_property
     def toolbox_descriptions(self) -> ToolboxCache:
@@ -50,7 +50,7 @@ class RuntimeRegistry:
     def door_app(self) -> DoorApp:
         from guildhall.hall.doors import DoorApp
 
-        return DoorApp(self.tokens.door)
+        return DoorApp(self.tokens.find)
 
     @cached_property
     def programs(self) -> Programs:

@@ -18,7 +18,7 @@ from guildhall.models import catalog
 from guildhall.models.credentials import joined, login_of
 from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import find_callees
-from guildhall.runs.assembly.preflight import Supply, raise_problems
+from guildhall.runs.assembly.preflight import Preflight, raise_problems
 from guildhall.workers import records
 from guildhall.workers.code import how_to_trust
 from guildhall.workers.definition import ToolRule
@@ -115,15 +115,15 @@ class WorkerServices:
         return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
 
     @cached_property
-    def preflight(self) -> Supply:
+    def preflight(self) -> Preflight:
         member = self.environment.member
-        return Supply(
+        return Preflight(
             home=self.environment.home,
             environ=self.environment.environ,
             settings=self.environment.settings,
             pins=self.pins,
             locked=lambda: self.store.read(records.all_locks),
-            outsiders=lambda worker, frame: self.get_members().outsiders(worker, frame),
+            member_tools=lambda worker, frame: self.get_members().member_tools(worker, frame),
             own=member.root if member is not None else None,
             program=self.runtimes.check_program,
         )
@@ -152,7 +152,7 @@ class WorkerServices:
                 memory=self.get_memory(), request_compaction=lambda request: self.get_compactor().start(request)
             ),
             replace_tool=self.environment.policy.replace_tool,
-            supply=self.preflight,
+            preflight=self.preflight,
             connect_servers=self._serve,
             hall_tools=self.project_tools,
             project_name=self._project_name,
@@ -167,7 +167,7 @@ class WorkerServices:
         from guildhall.runs.assembly.mcp_servers import connect_servers
 
         if (check_servers := self.environment.policy.check_servers) is not None:
-            check_servers(worker, self.preflight.outsiders(worker, frame))
+            check_servers(worker, self.preflight.member_tools(worker, frame))
         more = await self.get_members().specs(worker, frame)
         return await connect_servers(worker, frame, surroundings, self.preflight, more)
 

@@ -132,7 +132,7 @@ class HallProcess:
             ApiContext(
                 boot=self._hall.boot,
                 token=self._address.token,
-                is_run_token=lambda token: self._hall.runtimes.tokens.door(token) is not None,
+                is_run_token=lambda token: self._hall.runtimes.tokens.find(token) is not None,
                 hall=client,
                 is_leaving=self._stopping.is_set,
                 recovered=self._recovered,

@@ -178,15 +178,15 @@ def check_worker(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
 
 async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
     """Return a worker with all of its problems and its plan. Execute trusted code to read its tools and its schema."""
-    found, supply = check_worker(hall, worker, frame), hall.workers.preflight
+    found, preflight = check_worker(hall, worker, frame), hall.workers.preflight
     try:
         plan = await hall.workers.planner.plan(worker, frame)
         try:
-            supply.check_schema(worker, frame)
+            preflight.check_schema(worker, frame)
         except GuildError:  # `problems` has it already
             pass
         else:
-            await supply.output_schema(worker, frame)
+            await preflight.output_schema(worker, frame)
     except GuildError as error:
         return replace(found, problems=[*found.problems, error])
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]

@@ -22,7 +22,7 @@ from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.hall.services.health import check_worker_fully
 from guildhall.runs.assembly.activation import check_function, describe_code
-from guildhall.runs.record.records import unfinished
+from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings
 from guildhall.workers import lifecycle, records
@@ -179,7 +179,7 @@ def _check_unused(hall: Hall, name: str) -> None:
     users = [
         run
         for part in hall.databases()
-        for run, worker, frozen in part.store.read(unfinished)
+        for run, worker, frozen in part.store.read(list_unfinished)
         if _uses(name, worker, frozen)
     ]
     users += hall.store.read(lambda connection: work_for(connection, (name, f"package/{name}")))
