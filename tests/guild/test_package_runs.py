@@ -221,7 +221,7 @@ def test_in_a_meeting_it_is_told_so_with_the_project(guild: Guild, project: Path
     (project / "guildhall.yaml").write_text("model: script:answers.yaml\n")
     (project / "answers.yaml").write_text("workers: {writer: [[{say: What is it about?}]]}")
     met = guild("meet", "writer", "A letter")
-    assert "What is it about?" in met.out, met.err
+    assert "Your first message" in met.out, met.err
     refused = guild("package", "rm", "writer")
     (meeting,) = re.findall(r"\bt-\w{10}", refused.err)
     frozen = json.loads(guild("log", meeting, "--json").out.splitlines()[0])["data"]

@@ -199,7 +199,7 @@ def test_a_workflow_is_gone_on_with_by_its_target_and_says_what_could_happen(tea
     again = guild("resume", "@team")
     assert again.code == 4, again.err
     line = again.err.splitlines()[0]
-    assert "goes on: agents ann, bob; models script:" in line
+    assert ": agents ann, bob; models script:" in line
     assert "2.00 USD" in line
     replayed = guild("replay", "@team")
     assert replayed.code == 0, replayed.err

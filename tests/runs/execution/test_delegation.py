@@ -62,9 +62,9 @@ def test_several_at_once_are_one_tree(guild: Guild, project: Path) -> None:
     }
     assert done["usage"] == {"turns": 5, "input_tokens": 5000, "output_tokens": 500, "cost_usd": done["cost_usd"]}
     assert done["cost_usd"] == pytest.approx(5 * 0.0045)
-    assert re.search(r"starts: model script:answers.yaml; may call hand; at most 5.00 USD", ran.err)
+    assert re.search(r"Run r-\w+: model script:answers.yaml; may call hand; at most 5.00 USD", ran.err)
     for label in ("[hand] ", "[hand 2] ", "[hand 3] "):
-        assert re.search(rf"^  {re.escape(label)}r-\w+ starts: .*; shares the parent's budget; ", ran.err, re.M)
+        assert re.search(rf"^  {re.escape(label)}Run r-\w+: .*; shares the parent's budget; ", ran.err, re.M)
     assert re.search(r"completed: 4 runs, 5 turns, 5,000 tokens in", ran.err)
     children = [one["run"] for one in done["runs"]]
 
@@ -411,7 +411,7 @@ def test_at_a_terminal_each_ask_is_answered_in_its_turn(
     person = terminal("run", "boss", "go")
     for _ in range(2):
         person.until("hand wants to call sandbox_write_text")
-        person.until("Allow it?")
+        person.until("Allow this call?")
         person.types("yes\n")
     assert person.ends() == (0, "both are written\n")
     assert written(project) == ["a.md", "b.md"]
@@ -505,7 +505,7 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     put_answers(project, boss=[[call("hand"), DONE]], hand=[[{"say": "late", "sleep": 60}]])
     process = guild.start("run", "boss", "go")
     assert process.stderr
-    root = process.stderr.readline().split()[0]
+    root = process.stderr.readline().split()[1].rstrip(":")
     until(lambda: bool(guild("show", root, "--json").json["below"]))
     assert guild("ls", "--json").json["working"][0]["run"] == root
     refused = guild("stop", root)
@@ -514,7 +514,7 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     process.wait(5)
     assert [one["status"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == ["interrupted"]
     child = guild("show", root, "--json").json["below"][0]["run"]
-    assert f"Go on with: guild resume {root}" in guild("show", child).err
+    assert f"Continue: guild resume {root}" in guild("show", child).err
     assert len(guild("stop", root, "--json").json["cancelled"]) == 2
 
 
@@ -531,7 +531,7 @@ def test_what_a_called_worker_remembers_is_its_own(guild: Guild, project: Path) 
     )
     done = run(guild)
     child = done["runs"][0]["run"]
-    blamed = guild("memory", "blame", "pen", "--scope", "worker", "--worker", "hand", "--json").json
+    blamed = guild("memory", "log", "pen", "--scope", "worker", "--worker", "hand", "--json").json
     assert blamed["records"][0]["run"] == child
     again = run(guild)
     first = {entry["run"]: entry["data"] for entry in journal(guild, again["run"]) if entry["kind"] == "assembled"}

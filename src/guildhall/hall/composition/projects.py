@@ -200,7 +200,7 @@ class ProjectServices:
             raise Conflict(
                 f"the project {name} has unfinished work: {', '.join(on_record[:10])}{more}",
                 hint="Cancel it with `guild stop ID`. Abandon failed or cancelled commissions with "
-                "`guild commission abandon ID`.",
+                "`guild stop ID --abandon`.",
             )
         if places := self.worktrees.list_activities(name):
             raise Conflict(

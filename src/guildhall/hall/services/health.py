@@ -133,7 +133,7 @@ async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
 def _workers(hall: Hall, frame: Frame) -> Check:
     listed = hall.workers.list_workers(frame)
     wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
-    return _count("workers", len(listed), wrong, "See: guild worker validate")
+    return _count("workers", len(listed), wrong, "See: guild check")
 
 
 def _packages(hall: Hall) -> list[Check]:

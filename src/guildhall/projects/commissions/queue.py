@@ -143,8 +143,8 @@ def attempt_budget(context: CommissionContext, commission: Commission, worker: W
     if remaining.dollars <= 0:
         raise Conflict(
             "the budget of the manager run that created this commission is used up",
-            hint=f"Raise it: guild resume {_manager_run(commission)} --budget USD, then guild commission redispatch "
-            f"{commission.id}. Or create a commission of your own: guild commission new",
+            hint=f"Raise it: guild resume {_manager_run(commission)} --budget USD, then guild retry "
+            f"{commission.id}. Or create a commission of your own: guild dispatch WORKER TASK --project NAME",
         )
     return remaining.dollars
 
