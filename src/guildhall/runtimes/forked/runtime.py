@@ -75,13 +75,13 @@ class ForkedRuntime:
         if code == OUT_OF_MEMORY:
             return f"ran out of memory: its limit is {self._memory_bytes // 1024**2:,} MB"
         if code >= 0:
-            return f"ended by itself (exit code {code})"
+            return f"exited with code {code}"
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
         causes = {"SIGKILL": " (by a user, or because the machine ran out of memory)", "SIGABRT": " (out of memory?)"}
-        return f"was ended by {name}{causes.get(name, '')}"
+        return f"was killed by {name}{causes.get(name, '')}"
 
 
 class _ProcessDied(Exception):

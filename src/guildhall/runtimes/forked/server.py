@@ -161,15 +161,15 @@ class _ForkServer:
 
 def _build_confinement() -> Callable[[], None]:
     """Return a function that limits a child to reading the program's files, if the kernel supports it."""
-    code = seccomp.compiled(seccomp.Filter(families=frozenset(), modes=False))
-    if code is None or not jail.supported():
+    code = seccomp.compile_filter(seccomp.Filter(families=frozenset(), may_change_modes=False))
+    if code is None or not jail.has_landlock():
         return lambda: None
     rules = [(str(path), "look") for path in dict.fromkeys(path.resolve() for path in program_paths())]
 
     def confine() -> None:
         launcher.drop_capabilities()
         launcher.restrict(rules)
-        launcher.filter_calls(code)
+        launcher.install_filter(code)
 
     return confine
 

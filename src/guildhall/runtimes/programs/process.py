@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import RuntimeFailed
-from guildhall.sandbox.jail import Confined, Confinement, doorway, spawn
+from guildhall.sandbox.jail import ConfinedProcess, Confinement, open_door, spawn
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Launch:
 class Program:
     """A running program."""
 
-    def __init__(self, confined: Confined, door: socket.socket, close: Callable[[], None]) -> None:
+    def __init__(self, confined: ConfinedProcess, door: socket.socket, close: Callable[[], None]) -> None:
         self._confined = confined
         self.door = door  # the socket of the doors; its server closes it
         self._close = close
@@ -147,12 +147,12 @@ async def start(
     `network`: the program may use the network of the machine, not only the doors.
     """
     with contextlib.ExitStack() as stack:
-        door = await doorway(network=network)
+        door = await open_door(network=network)
         stack.callback(door.close)
         launched = launch(door.url)
         await asyncio.to_thread(_write_files, home, launched.files)
         confinement = Confinement(
-            view=View(cwd=home / "work", folders=(Folder(path=home, writable=True),)),
+            view=View(cwd=home / "work", folders=(Folder(path=home, is_writable=True),)),
             network=network,
             env={"PATH": installed.search_path, **launched.env},
             read_only=installed.needed_paths,
@@ -161,7 +161,7 @@ async def start(
         argv, stdin = [str(installed.path), *launched.argv], DEVNULL if launched.stdin is None else PIPE
         confined = await spawn(argv, confinement, door=door, stdin=stdin, stdout=PIPE, stderr=PIPE)
         try:
-            listening = await door.opened()
+            listening = await door.receive_socket()
         except BaseException:
             await confined.kill()
             raise
@@ -253,4 +253,4 @@ async def _read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 def _describe_code(code: int) -> str:
     names = {number + 128: number.name for number in signal.Signals}
-    return f"was ended by {names[code]}" if code in names else f"ended by itself (exit code {code})"
+    return f"was killed by {names[code]}" if code in names else f"exited with code {code}"
