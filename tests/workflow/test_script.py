@@ -319,7 +319,7 @@ def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"workflow": "team.yaml", "worker": "ann"}, "not of both"),
+    ({"workflow": "team.yaml", "worker": "ann"}, "set either `worker`"),
     ({"worker": "ann"}, "`input` is missing"),
     ({}, "`worker` is missing"),
     ({"workflow": "../team.yaml"}, "not a path inside the project"),
