@@ -135,8 +135,8 @@ def test_options_are_those_of_a_run(guild: Guild, project: Path) -> None:
     [
         ("openai:gpt-5", True, "at most 5.00 USD"),
         ("nobody:none", False, "no known price"),
-        ("script:none.yaml", None, "whether it has a price is not known"),
-        ("auto", None, "whether it has a price is not known"),
+        ("script:none.yaml", None, "price unknown"),
+        ("auto", None, "price unknown"),
         ("replay:r-7k2m9x4qpw", True, "priced"),
     ],
 )
