@@ -425,14 +425,14 @@ class Recordings:
 
     async def replay(self, run: str, frame: Frame) -> ReplayResult:
         """Replay a run and its child runs up to the first difference."""
-        steps, gone = 0, False
+        steps, worker_gone = 0, False
         for one in self.history.tree(run):
             played = await self.replay_one(one, frame)
             steps += played.steps
-            gone = gone or played.worker_gone
+            worker_gone |= played.worker_gone
             if not played.matches:
-                return replace(played, steps=steps, worker_gone=gone)
-        return ReplayResult(run=run, steps=steps, worker_gone=gone)
+                return replace(played, steps=steps, worker_gone=worker_gone)
+        return ReplayResult(run=run, steps=steps, worker_gone=worker_gone)
 
     async def replay_one(
         self,
@@ -447,7 +447,7 @@ class Recordings:
         journal = self.history.journal(run.id)
         then = frame_then(run.frame, frame)
         seat = seat or self.seat_of(run)
-        assembled, gone = await self.assembler.assemble_replay(
+        assembled, worker_gone = await self.assembler.assemble_replay(
             run.request, journal.assembly, then, run=run.id, worker=worker, seat=seat
         )
         call = run.purpose_as(CallPurpose)
@@ -458,7 +458,7 @@ class Recordings:
         servers = servers_of(assembled, seat)
         lobby = Lobby(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
         difference = await replay(journal, assembled, runtime, partial(self._child_result, run.id), lobby)
-        return ReplayResult(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
+        return ReplayResult(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=worker_gone)
 
     def _child_result(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
         """Return the child run of a call and its recorded result, or None if it has not ended."""
