@@ -168,10 +168,6 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
-def recorded_attachments(frozen: Assembly) -> tuple[Attachment, ...]:
-    return tuple(Attachment.from_dict(file) for file in frozen.files)
-
-
 def recorded_toolbox(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
     """Return a toolbox of an ended process for a replay, which does not call its tools."""
 
@@ -194,6 +190,7 @@ class Recipe:
     bounds: Bounds
     output_schema: Mapping[str, Any] | None
     given: Sequence[Toolbox] = ()
+    attachments: tuple[Attachment, ...] = ()
     memory: str | None = None  # the recorded memory block; None: render it from the current memory
     above: frozenset[str] = frozenset()
     served: Mapping[str, Sequence[Tool]] | None = None  # known tools of servers; None: start the servers
@@ -224,6 +221,7 @@ def recorded_recipe(frozen: Assembly, frame: Frame, *, run: str, given: Sequence
         bounds=Bounds(**frozen.bounds),
         output_schema=frozen.output_schema,
         given=given,
+        attachments=tuple(Attachment.from_dict(file) for file in frozen.files),
         memory=frozen.memory,
         above=frozenset(frozen.above),
         called=frozen.called,

@@ -19,7 +19,6 @@ from guildhall.runs.assembly.assembled import (
     Assembled,
     Recipe,
     from_snapshot,
-    recorded_attachments,
     recorded_recipe,
     recorded_toolbox,
     run_rules,
@@ -44,7 +43,7 @@ from guildhall.runs.assembly.preflight import (
     raise_problems,
 )
 from guildhall.runs.assembly.tool_set import (
-    base_toolbox,
+    BASE_TOOLS,
     check_native_rules,
     collect_tools,
     make_bounds,
@@ -148,7 +147,7 @@ class Assembler:
                 read_user_files, request.attachments, view, policy, root=frame.sees, where=worker.place
             )
         check_policy(attached or (), policy, where=worker.place)
-        return replace(await self._build(recipe), attachments=attached or ())
+        return await self._build(replace(recipe, attachments=attached or ()))
 
     async def assemble_resumed(
         self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, seat: Seat | None = None
@@ -164,7 +163,6 @@ class Assembler:
                 built,
                 system_prompt=frozen.system_prompt,
                 memory=frozen.memory,
-                attachments=recorded_attachments(frozen),
                 tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox can have new tools
             )
             then = recipe.worker
@@ -201,7 +199,6 @@ class Assembler:
         recipe = replace(recipe, served=served, outsiders=recorded_members(frozen, then_worker, worker))
         recipe = recipe if worker.activate else replace(recipe, activation=DEFAULT)
         assembled = await self._build(recipe)
-        assembled = replace(assembled, attachments=recorded_attachments(frozen))
         then = with_recorded_descriptions(assembled.tools, frozen.tools)
         if then != assembled.tools and self._has_missing_callee(worker, frame):
             return replace(assembled, tools=then), True
@@ -263,6 +260,7 @@ class Assembler:
             allow_workers=worker.definition.allow_workers,
             above=recipe.above,
             callees=callees,
+            attachments=recipe.attachments,
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
             outsiders=outsiders,
             called=recipe.called,
@@ -298,7 +296,7 @@ class Assembler:
             return ()
         limit = self.supply.settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
-        return (*base_toolbox().tools, *memory, *self.hall_tools(worker, frame, run, context))
+        return (*BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""

@@ -19,7 +19,7 @@ from guildhall.tools.builtin.files import sandbox_tools
 from guildhall.tools.definition import tool
 from guildhall.tools.executor import BUILT_IN, Surroundings, built_in_tools
 from guildhall.tools.mcp.model import tool_name
-from guildhall.tools.model import Tool, Toolbox
+from guildhall.tools.model import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -175,10 +175,6 @@ def make_bounds(
     )
 
 
-def base_toolbox() -> Toolbox:
-    return Toolbox("base", record_decision)
-
-
 @tool(repeatable=True, runs_in="hall")
 def record_decision(question: str, decision: str, reasoning: str) -> str:
     """Record a decision that you made without the user, with its reason, for later review.
@@ -189,3 +185,6 @@ def record_decision(question: str, decision: str, reasoning: str) -> str:
         reasoning: Why.
     """
     return "Recorded."  # the journal has the call with its arguments
+
+
+BASE_TOOLS = (record_decision,)

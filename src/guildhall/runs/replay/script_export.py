@@ -22,7 +22,7 @@ from guildhall.core.text import is_unicode
 from guildhall.core.yaml_writer import dump
 from guildhall.models.scripted.source import Script
 from guildhall.models.scripted.test_case import TIMED_OUT
-from guildhall.runs.assembly.tool_set import base_toolbox
+from guildhall.runs.assembly.tool_set import BASE_TOOLS
 from guildhall.runs.record.entries import (
     Answered,
     Assembly,
@@ -390,8 +390,7 @@ def expected_end(run: Run, normalizer: Normalizer) -> dict[str, Any]:
 def _local_tools() -> frozenset[str]:
     """Return the tools that reach only the project and the home, so that a test can call them on copies."""
     reaching = {name for name, capabilities in BUILT_IN.items() if "net" in capabilities}
-    base = {tool.name for tool in base_toolbox().tools}
-    return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *base} - reaching)
+    return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *(tool.name for tool in BASE_TOOLS)} - reaching)
 
 
 def _failures(failed: Sequence[Entry[ModelCallFailed]], *, answered: bool) -> Iterator[dict[str, Any]]:
