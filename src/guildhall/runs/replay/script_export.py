@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 _WRITE_TOOLS = frozenset({"sandbox_write_text", "Write", "Edit"})
 _MAX_FILE_CHARS = 50_000
+_MAX_RETRIES = 3  # of the model door
+_MAX_DEPTH = 30  # deeper arguments are written as JSON text instead of YAML
 
 
 def files_before(tree: Tree) -> tuple[dict[str, str | None], list[str]]:
@@ -118,10 +120,6 @@ def _relative_path(path: Path, root: Path) -> str | None:
 
 def _without_numbers(text: str) -> str:
     return "".join(line.partition("\t")[2] + "\n" for line in text.split("\n"))
-
-
-_MAX_RETRIES = 3  # of the model door
-_MAX_DEPTH = 30  # deeper arguments are written as JSON text instead of YAML
 
 
 @dataclass(frozen=True, kw_only=True)
