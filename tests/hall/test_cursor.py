@@ -105,7 +105,7 @@ def test_without_a_key_or_with_another_model_nothing_begins(office: Office) -> N
     assert refused.code != 0
     assert "runtime cursor does not accept the model script:" in refused.err
     office.put([], runtime="pydantic", model="cursor:auto")
-    assert "only its own program can ask" in office.run().err
+    assert "works only with `runtime: cursor`" in office.run().err
 
 
 def test_private_files_and_its_network_come_together_only_where_the_file_accepts_it(office: Office) -> None:

@@ -109,7 +109,7 @@ CHANGES: list[tuple[Callable[[dict[str, Any]], Any], list[str]]] = [
     (lambda data: data["setup"][0].update(shell="echo 2"), ["the call", '"command": "echo 2"']),
     (lambda data: data["context"].update(documentOwner="ann"), ["how the room is set up", '"owner": "ann"']),
     (lambda data: data["agents"]["dan"].update(model="script:other.yaml"), ["the worker's model"]),
-    (lambda data: data["agents"]["bob"].update(tools=["Read"]), ["the tools that the model is shown"]),
+    (lambda data: data["agents"]["bob"].update(tools=["Read"]), ["the tools of the model"]),
     (lambda data: data["agents"].update(eve={"system_prompt": "x"}), ["how the room is set up", '"eve"']),
     (lambda data: data["agents"].pop("dan"), ["how the room is set up", '"dan"']),
     (lambda data: data.update(params={"more": {}}), ["now it cannot start", "--param more"]),

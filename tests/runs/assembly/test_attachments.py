@@ -101,8 +101,8 @@ def test_a_name_says_what_a_file_is_and_the_content_must_be_that(place: Place, s
     ("name", "data", "said"),
     [
         ("a.jpg", PNG, "the suffix means image/jpeg, but the content is image/png"),
-        ("a.pdf", b"", "its content is something else"),
-        ("a.png", PDF, "its content is application/pdf"),
+        ("a.pdf", b"", "the content is something else"),
+        ("a.png", PDF, "the content is application/pdf"),
         ("a.txt", PNG, "neither UTF-8 text"),
         ("a.docx", b"PK\x03\x04\x00\xff", "neither UTF-8 text"),
         ("noted", b"a\0b", "neither UTF-8 text"),
