@@ -193,7 +193,7 @@ def test_no_condition_on_a_text_for_people():
         "status = PATTERN.search(str(entry.data.get('message')))",
         "if re.match('HTTP', error.message):\n        return",
         "match stretch.reason:\n        case 'limit':\n            return",
-        "return (run.status, run.reason) == ('parked', 'because')",
+        "return (run.status, run.reason) == ('paused', 'because')",
         "return path not in changed and result.startswith('Made ')",
         "text = result.text\n    return 'Replaced' in text",
         "return _CUT.search(result.text)",
@@ -269,3 +269,8 @@ else:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_layer_exports_its_public_names():
+    missing = [name for name in floors() if name != "testing" and f"guildhall.{name}" not in exporting_packages()]
+    assert not missing

@@ -19,7 +19,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from guildhall.activities.contract import Asked
+from guildhall.activities.contract import AskedQuestion
 from guildhall.activities.questions import answer_text
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob, UsageError
@@ -194,7 +194,7 @@ class Register:
     def get(self, id: str) -> Job:
         if (job := self._index.get(id)) is not None:
             return job
-        hint = did_you_mean(id[:40], self._index.ids[-_NEAR:]) or "`guild job ls` lists the jobs."
+        hint = did_you_mean(id[:40], self._index.ids[-_NEAR:]) or "`guild ls jobs` lists the jobs."
         if is_id(id, JOB) and self._index.folder(id).path.exists():
             hint = f"{self._index.folder(id).path} is there, but has no meta.json that can be read."
         raise UnknownJob(f"there is no job {id[:100]!r}", hint=hint)
@@ -233,7 +233,7 @@ class Register:
                 "cancelled": "was cancelled and has no result",
             }
             raise NotFinished(
-                f"the job {id} {why[job.status]}", job=id, status=job.status, hint=f"guild job show {id} says more."
+                f"the job {id} {why[job.status]}", job=id, status=job.status, hint=f"guild show {id} says more."
             )
         output = folder.result()
         if output is None:
@@ -310,11 +310,11 @@ def _hint(run: Run) -> str | None:
     return hint.replace(run.id, purpose.id) if hint and purpose is not None else None
 
 
-def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:
+def _with_answers(asked: list[AskedQuestion], asks: list[Ask]) -> list[AskedQuestion]:
     """Return the questions of the file, completed by those that only the inbox has."""
     kept = {one.ask: one for one in asked}
     for ask in asks:
         if ask.kind == "question" and ask.id not in kept and ask.status != "withdrawn":
-            kept[ask.id] = Asked(ask=ask.id, at=ask.created_at, question=ask.question.body)
+            kept[ask.id] = AskedQuestion(ask=ask.id, at=ask.created_at, question=ask.question.body)
     answers = {ask.id: answer_text(ask) for ask in asks if ask.answer is not None}
     return [replace(one, answer=answers[one.ask]) if one.ask in answers else one for one in kept.values()]

@@ -67,7 +67,7 @@ def test_a_commission_without_a_usable_model_names_the_command_once(workshop: Wo
         await shop.commissions._queue.run()
         failed = await shop.quiet(made.id)
         assert failed.status == "failed"
-        assert str(failed.reason).count(f"guild commission edit {made.id}") == 1, failed.reason
+        assert str(failed.reason).count(f"guild edit {made.id}") == 1, failed.reason
 
     workshop.inside(work)
 
@@ -128,7 +128,7 @@ def test_cancel_keeps_the_work_on_its_branch(workshop: Workshop) -> None:
         with pytest.raises(Conflict, match="cannot be cancelled"):
             await shop.commissions.cancel(made.id)
         with pytest.raises(Conflict, match="cannot be resumed"):
-            await shop.commissions.again(str(done.run), shop.frame)
+            await shop.commissions.prepare_resume(str(done.run), shop.frame)
         gone = await shop.commissions.abandon(made.id, "never")
         assert gone.status == "abandoned"
         assert "status: abandoned" in shop.repo.at("claude/main", made.path)
@@ -197,7 +197,7 @@ def test_concurrent_edits_are_serialised(workshop: Workshop) -> None:
         done = await shop.quiet(made.id)
         assert (done.status, done.draft.prompt, done.title) == ("completed", "Of gold.", "A gold key")
         assert (await shop.commissions.details(made.id)).worktree is None
-        assert shop.services.worktrees.activities("shop") == []
+        assert shop.services.worktrees.list_activities("shop") == []
 
     workshop.inside(work)
 
@@ -222,7 +222,7 @@ def test_a_deleted_commission_is_not_rebuilt(workshop: Workshop) -> None:
         made = await shop.new()
         with pytest.raises(NotDeletable, match="pending") as caught:
             await shop.commissions.delete(made.id)
-        assert caught.value.hint == f"guild commission abandon {made.id} first."
+        assert caught.value.hint == f"guild stop {made.id} --abandon first."
         await shop.commissions.dispatch(made.id, shop.frame)
         await shop.quiet(made.id)
         after = await shop.new(dependencies=(made.path,))

@@ -1,4 +1,4 @@
-"""A run's life: running, waiting, parked, lost, completed, failed; and what it goes on with when it is resumed."""
+"""A run's life: running, waiting, paused, lost, completed, failed; and what it goes on with when it is resumed."""
 
 from __future__ import annotations
 
@@ -60,36 +60,36 @@ def test_a_killed_run_is_lost_and_goes_on_where_its_record_ends(guild: Guild, pr
     assert status(guild, run) == "running"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)
-    assert status(guild, run) == "lost"
+    assert status(guild, run) == "interrupted"
     assert run in guild("ls").out
     again = guild("resume", run)
     assert (again.code, again.out) == (0, "done\n")
     entries = journal(guild, run)
-    assert [entry["data"]["was"] for entry in entries if entry["kind"] == "resumed"] == ["lost"]
+    assert [entry["data"]["was"] for entry in entries if entry["kind"] == "resumed"] == ["interrupted"]
     assert kinds(entries).count("tool_started") == 1
     assert status(guild, run) == "completed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_parks_a_run(guild: Guild, project: Path, number: signal.Signals) -> None:
+def test_a_signal_pauses_a_run(guild: Guild, project: Path, number: signal.Signals) -> None:
     process, run = begin(guild, project)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert f"Go on with: guild resume {run}" in err
+    assert f"Continue: guild resume {run}" in err
     assert "Traceback" not in err
-    assert status(guild, run) == "parked"
+    assert status(guild, run) == "paused"
     assert kinds(journal(guild, run))[-1] == "paused"
     assert guild("resume", run).out == "done\n"
 
 
-def test_ctrl_c_parks_a_run(guild: Guild, project: Path, terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_pauses_a_run(guild: Guild, project: Path, terminal: Callable[..., Terminal]) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, SLOW)
     person = terminal("run", "scribe", "go")
     person.until("← sandbox_write_text")
     person.types("\x03")
-    person.until("Go on with: guild resume")
+    person.until("Continue: guild resume")
     assert person.ends()[0] == 130
     put_script(project, WRITE, DONE)
     run = guild("ls", "--json", "--all").json["needs_you"]["runs"][0]["run"]
@@ -100,13 +100,13 @@ def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, termin
     put_worker(project)
     put_script(project, WRITE, DONE)
     person = terminal("run", "scribe", "go")
-    person.until("Allow it?")
+    person.until("Allow this call?")
     person.types("\x03")
     assert person.ends()[0] == 130
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]["ask"]
     ran = guild("answer", ask, "yes")
     run = guild("show", ask, "--json").json["run"]
-    if ran.code == 4:  # it was parked: only `guild resume` goes on
+    if ran.code == 4:  # it was paused: only `guild resume` goes on
         ran = guild("resume", run)
     assert ran.out == "done\n"
 
@@ -173,7 +173,7 @@ def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str
     elif change == "changed":
         put_worker(project, instructions="Be something else.", tools=["Read"], limits={"max_turns": 1})
     elif change == "retired":
-        assert guild("worker", "retire", "scribe").code == 0
+        assert guild("worker", "set", "scribe", "retired").code == 0
     else:
         assert guild("worker", "lock", "scribe").code == 0
     ran = guild("answer", ask, "yes")
@@ -292,7 +292,7 @@ def test_a_sandbox_that_cannot_be_made_is_told_before_anything_runs(guild: Guild
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
     assert "sandboxes.notes.path" in ran.err
-    assert "something broke" not in ran.err
+    assert "internal error" not in ran.err
     assert guild("ls", "--all", "--json").json["done"] == []
 
 
@@ -304,7 +304,7 @@ def test_a_project_that_is_gone_is_told(guild: Guild, project: Path, tmp_path: P
     ran = guild("resume", run, cwd=tmp_path)
     assert ran.code in {1, 2, 3, 4}
     assert "Traceback" not in ran.err
-    assert "something broke" not in ran.err
+    assert "internal error" not in ran.err
 
 
 def test_the_record_of_a_run_is_complete(guild: Guild, project: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_fork_goes_on_differently_and_repeats_nothing(guild: Guild, project: P
     model = put_other(project, {"say": "not asked"}, {"say": "otherwise"})
     forked = guild("fork", finished, "--at", str(at), "--model", model, "--output", "json")
     assert (forked.code, forked.json["output"]) == (0, "otherwise")
-    assert f"is forked from {finished} after entry {at} (tool_ended)." in forked.err
+    assert f"Forked {finished} after entry {at} (tool_ended): " in forked.err
     assert not (project / "notes" / "a.md").exists()
     new = forked.json["run"]
     assert kinds(journal(guild, new))[at + 1 :] == ["resumed", "model_asked", "model_answered", "ended"]
@@ -90,10 +90,10 @@ def test_a_fork_of_a_run_that_asked(guild: Guild, project: Path) -> None:
     waits = guild("fork", run, "--at", str(numbered(guild, run, "tool_asked")[0]), "--output", "json")
     assert (waits.code, waits.json["status"]) == (4, "waiting")  # it asks for itself
     assert waits.json["asks"][0]["ask"] != ask
-    guild("answer", ask, "session")
+    guild("answer", ask, "always")
     answered = numbered(guild, run, "tool_ended")
     forked = guild("fork", run, "--at", str(answered[0]), "--output", "json")
-    assert (forked.code, forked.json["status"]) == (4, "waiting")  # "session" was said to the other run
+    assert (forked.code, forked.json["status"]) == (4, "waiting")  # "always" was said to the other run
     assert guild("answer", forked.json["asks"][0]["ask"], "no", "--note", "once is enough").code == 0
     assert guild("replay", forked.json["run"]).code == 0
     last = guild("fork", run, "--at", str(answered[1]), "--output", "json")

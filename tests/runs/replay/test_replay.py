@@ -173,7 +173,7 @@ def test_an_unchanged_run_is_the_same_and_touches_nothing(place: Place) -> None:
     before, book = place.everything(), place.book
     ran = place.guild("replay", place.run)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out == f"{place.run}: {len(before['journal'])} steps, all as on record\n"
+    assert ran.out == f"Replay matches the recording ({len(before['journal'])} steps).\n"
     assert place.everything() == before
     assert place.book == book == ["one", "letter"]
     told = place.guild("replay", place.run, "--json").json
@@ -284,7 +284,7 @@ def test_a_difference_is_shown_to_a_person(place: Place) -> None:
     other_prompt(place)
     ran = place.guild("replay", place.run)
     assert ran.code == 1
-    assert ran.out == (f"{place.run}: differs at step 0\nthe system prompt changed\n- Be neat.\n+ Be quick.\n")
+    assert ran.out == (f"{place.run} differs at step 0.\nthe system prompt changed\n- Be neat.\n+ Be quick.\n")
 
 
 def test_a_rule_that_no_call_met_makes_no_difference(place: Place) -> None:
@@ -467,7 +467,7 @@ def test_a_run_that_met_a_limit_and_went_on(guild: Guild, project: Path) -> None
 
 
 @pytest.mark.req("X-1")
-@pytest.mark.parametrize("choice", ["yes", "no", "session"])
+@pytest.mark.parametrize("choice", ["yes", "no", "always"])
 def test_a_run_that_asked(guild: Guild, project: Path, choice: str) -> None:
     """While it waits, and after the answer; the rule that made it ask is part of what is compared."""
     worker = put_worker(project)

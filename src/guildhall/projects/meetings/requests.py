@@ -17,7 +17,7 @@ from guildhall.core.ids import ASK, MEETING, fingerprint, new_id
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MAX_LINKED, By, Meeting, branch_name, topic_line
 from guildhall.projects.meetings.states import check_event
-from guildhall.runs.model import DATE, Answer, Ask, Question, date_of
+from guildhall.runs.model import DATE, Answer, Ask, Question, parse_date
 from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ async def withdraw(context: MeetingContext, made_by: str, reason: str) -> list[M
 
 async def defer(context: MeetingContext, id: str, until: str) -> Meeting:
     """Hide a requested meeting until a date."""
-    date = date_of(until)
+    date = parse_date(until)
     if date is None:
         raise UsageError(f"{until[:60]!r} is not a date", hint="Write 2027-01-31, or 2027-01-31T14:00.")
     if moment(date) <= context.clock.now():
@@ -144,7 +144,7 @@ def find_by_ask(context: MeetingContext, ask: str) -> Meeting:
     """Return the meeting that was requested with an ask. Raise Conflict if it was deleted."""
     found = context.store.read(lambda connection: records.find_by_ask(connection, ask))
     if found is None:
-        raise Conflict(f"the meeting of {ask} was deleted", hint="guild meeting ls")
+        raise Conflict(f"the meeting of {ask} was deleted", hint="guild ls meetings")
     return found
 
 
@@ -156,7 +156,7 @@ def check_free_place(connection: Connection, project: str, max_meetings: int) ->
     named = ", ".join(f"{meeting.id} ({meeting.worker}: {meeting.topic[:40]})" for meeting in found)
     raise Refused(
         f"{project} has {len(found)} open meetings, the maximum is {max_meetings}: {named}",
-        hint=f"Close one: guild meeting close {found[-1].id}. Or raise max_meetings of the project in config.yaml.",
+        hint=f"Close one: guild meet {found[-1].id} --close. Or raise max_meetings of the project in config.yaml.",
     )
 
 
@@ -176,9 +176,7 @@ def _ask(connection: Connection, meeting: Meeting, topic: str) -> Ask:
         key=meeting.id,
         subject=fingerprint([meeting.id]),
         question=Question(
-            title=f"{meeting.worker} asks for a meeting in {meeting.project} ({meeting.id})",
-            body=body,
-            choices=CHOICES,
+            title=f"{meeting.worker} asks for a meeting in {meeting.project} ({meeting.id})", body=body, choices=CHOICES
         ),
         created_at=meeting.created_at,
     )

@@ -92,7 +92,7 @@ def _direct_callees(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outsiders:
+class MemberTools:
     """The members of a worker, which it uses as toolboxes or to which it may dispatch jobs."""
 
     toolboxes: tuple[str, ...] = ()  # the declared toolboxes that are members
@@ -112,21 +112,21 @@ class Outsiders:
         return {"toolboxes": list(self.toolboxes), "dispatch": dispatch, "prompt": self.prompt}
 
 
-NO_MEMBERS = Outsiders()
+NO_MEMBERS = MemberTools()
 
 
-def recorded_members(frozen: Assembly, then: Worker, today: Worker) -> Outsiders | None:
+def recorded_members(frozen: Assembly, then: Worker, today: Worker) -> MemberTools | None:
     """Return the members of a recorded run for a replay, or None if the worker names other members today."""
     if then.definition.members != today.definition.members:
         return None
-    if (recorded := frozen.outsiders) is None:
+    if (recorded := frozen.member_tools) is None:
         return NO_MEMBERS
 
     def unavailable(**_: Any) -> None:
         raise ToolUnavailable("a replay dispatches no jobs")
 
     dispatch: Mapping[str, Sequence[Mapping[str, Any]]] = recorded["dispatch"]
-    return Outsiders(
+    return MemberTools(
         toolboxes=tuple(name for name in recorded["toolboxes"] if name in today.definition.toolboxes),
         dispatch={
             name: tuple(Tool.from_described(tool, unavailable) for tool in tools) for name, tools in dispatch.items()

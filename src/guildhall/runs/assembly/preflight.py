@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.runs.assembly.callees import Outsiders
+    from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker
@@ -78,7 +78,7 @@ async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supply:
+class Preflight:
     """The resources of a home and an environment, and the checks of workers against them."""
 
     home: Home
@@ -86,7 +86,7 @@ class Supply:
     settings: Callable[[Frame], Settings]
     pins: Callable[[], Mapping[Path, Pin]]  # the trusted files
     locked: Callable[[], Collection[Path]]  # the files of locked workers
-    outsiders: Callable[[Worker, Frame], Outsiders]  # the members that a worker names
+    member_tools: Callable[[Worker, Frame], MemberTools]  # the members that a worker names
     program: Callable[[Row, Frame], object]  # raises if the program of a runtime is missing
     own: Path | None = None  # the folder of the program, in the hall of a member
 
@@ -97,7 +97,7 @@ class Supply:
 
         Without `script` the model of the worker is not checked. Without `thorough` files are not read.
         """
-        outside = self.outsiders(worker, frame)
+        outside = self.member_tools(worker, frame)
         given = (*given, *outside.toolboxes)
         unknown = [name for name in worker.definition.toolboxes if name not in given]
         checks: list[Callable[[], object]] = [
@@ -128,7 +128,7 @@ class Supply:
 
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
         """Return the code that the worker and its members would execute, and an error for each missing part."""
-        outside = self.outsiders(worker, frame)
+        outside = self.member_tools(worker, frame)
         found, wrong = code_of(worker, frame, self.home, (*given, *outside.toolboxes))
         return [*found, *outside.code], [*wrong, *outside.problems]
 
@@ -198,7 +198,7 @@ def raise_problems(problems: Sequence[GuildError], place: str) -> None:
     lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in problems]
     kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in problems) else InvalidFile
     message = f"{len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
-    raise kind(message, where=place, hint="Show the hint for each problem: guild worker validate")
+    raise kind(message, where=place, hint="Show the hint for each problem: guild check")
 
 
 def _raise(error: GuildError) -> NoReturn:

@@ -124,7 +124,7 @@ class Forks:
             "root": new,
             "worker": run.worker,
             "model": source_name,
-            "status": "parked",
+            "status": "paused",
             "pause": "fork",
             "reason": f"forked from {run.id} after entry {end}",
             "request": {

@@ -1,4 +1,4 @@
-"""Asks: answered at the terminal, or parked and answered later."""
+"""Asks: answered at the terminal, or paused and answered later."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def test_without_a_terminal_the_run_waits_and_the_command_says_how_to_go_on(guil
     assert answer
     assert not (asking / "notes" / "line.md").exists()
     listed = guild("ls").out
-    assert listed.startswith("needs you\n")
+    assert listed.startswith("Needs you\n")
     assert f"guild answer {answer[1]}" in listed
     done = guild("answer", answer[1], "yes")
     assert (done.code, done.out) == (0, "written\n")
     assert (asking / "notes" / "line.md").read_text() == "one line"
-    assert "needs you" not in guild("ls").out
+    assert "Needs you" not in guild("ls").out
 
 
 @pytest.mark.parametrize(
     ("words", "written"),
     [
-        (["answer", "ASK", "SESSION"], True),
+        (["answer", "ASK", "ALWAYS"], True),
         (["approve", "ASK"], True),
         (["deny", "ASK", "--note", "use other.md"], False),
     ],
@@ -92,7 +92,7 @@ def test_a_wrong_answer_changes_nothing(guild: Guild, asking: Path) -> None:
         ran = guild("answer", ask, *words, "--output", "json")
         assert ran.code == 2
         assert ran.json["error"]["code"] == "usage"
-        assert "yes, no, session" in ran.err
+        assert "yes, no, always" in ran.err
     assert guild("show", ask, "--json").json["status"] == "open"
 
 
@@ -101,7 +101,7 @@ def test_an_ask_takes_one_answer(guild: Guild, asking: Path) -> None:
     assert guild("approve", ask).code == 0
     again = guild("deny", ask)
     assert again.code == 1
-    assert f"{ask} is no longer open: it was answered: yes" in again.err
+    assert f"{ask} is closed: it was answered: yes" in again.err
     shown = guild("show", guild("ls", "--json").json["done"][0]["run"]).out
     assert f"{ask} yes: scribe wants" in shown
 
@@ -109,11 +109,11 @@ def test_an_ask_takes_one_answer(guild: Guild, asking: Path) -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        ("a-2222222222", "there is no ask"),
+        ("a-2222222222", "unknown ask"),
         ("r-2222222222", "guild resume r-2222222222"),
-        ("nonsense", "there is no ask"),
-        ("", "there is no ask"),
-        ("x" * 10_000, "there is no ask"),
+        ("nonsense", "unknown ask"),
+        ("", "unknown ask"),
+        ("x" * 10_000, "unknown ask"),
     ],
 )
 def test_an_ask_that_does_not_exist(guild: Guild, scribe: Path, ask: str, said: str) -> None:
@@ -128,7 +128,7 @@ def test_a_budget_pauses_and_takes_more(guild: Guild, scribe: Path) -> None:
     ran = guild("run", "scribe", "go", "--budget", "0.006", "--output", "json")
     assert ran.code == 4
     assert ran.json["asks"][0]["kind"] == "limit"
-    assert f"guild answer {ran.json['asks'][0]['ask']} yes    (or: no, 2.50; all of it: " in ran.err
+    assert f"guild answer {ran.json['asks'][0]['ask']} yes (or no, 2.50). Details: " in ran.err
     done = guild("answer", ran.json["asks"][0]["ask"], "$2.50")
     assert (done.code, done.out) == (0, "written\n")
 
@@ -138,9 +138,9 @@ def test_a_budget_pauses_and_takes_more(guild: Guild, scribe: Path) -> None:
 
 def test_no_with_a_note_for_the_worker(terminal: At, guild: Guild, asking: Path) -> None:
     at = terminal("run", "scribe", "go", env={"NO_COLOR": "1"})
-    at.until("Allow it?")
+    at.until("Allow this call?")
     at.types("n\n")
-    at.until("Why not?")
+    at.until("Reason for the worker")
     at.types("use other.md\n")
     code, _ = at.ends()
     assert code == 0
@@ -152,10 +152,10 @@ def test_no_with_a_note_for_the_worker(terminal: At, guild: Guild, asking: Path)
 def test_session_asks_once(terminal: At, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING, script=TWICE)
     at = terminal("run", "scribe", "go")
-    at.until("Allow it?")
-    at.types("s\n")
+    at.until("Allow this call?")
+    at.types("a\n")
     assert at.ends() == (0, "written\n")
-    assert at.seen.count("Allow it?") == 1
+    assert at.seen.count("Allow this call?") == 1
 
 
 @pytest.mark.req("X-5", "DO-6")
@@ -164,7 +164,7 @@ def test_yes_asks_each_time(terminal: At, project: Path) -> None:
     at = terminal("run", "scribe", "go", whole=True)
     for _ in range(2):
         at.until("scribe wants to call sandbox_write_text")
-        at.until("Allow it? yes, session")
+        at.until("Allow this call? [y]es")
         at.types("y\n")
     assert at.ends() == (0, None)
     assert (project / "notes" / "line.md").read_text() == "one"
@@ -175,19 +175,19 @@ def test_yes_asks_each_time(terminal: At, project: Path) -> None:
 def test_nonsense_is_asked_again(terminal: At, asking: Path) -> None:
     at = terminal("run", "scribe", "go")
     for nonsense in ("maybe", "", "\x1b[A"):
-        at.until("Allow it?")
+        at.until("Allow this call?")
         at.types(f"{nonsense}\n")
-        at.until("Answer with: yes, no, session.")
-    at.until("Allow it?")
+        at.until("Choose one of: yes, no, always.")
+    at.until("Allow this call?")
     at.types("yes\n")
     assert at.ends() == (0, "written\n")
 
 
 def test_what_cannot_be_seen_is_spelled_out(terminal: At, project: Path) -> None:
-    hidden = r"\x1b[2J\x1b[1;1H safe\u202etxt.exe \u200b" + " " * 200 + r"\n\n  Allow it? yes\r"
+    hidden = r"\x1b[2J\x1b[1;1H safe\u202etxt.exe \u200b" + " " * 200 + r"\n\n  Allow this call? yes\r"
     make_project(project, worker=WORKER + ASKING, script=SCRIPT.replace("one line", hidden))
     at = terminal("run", "scribe", "go", env={"NO_COLOR": "1"})
-    at.until("no:")
+    at.until("this run):")
     question = at.seen[at.seen.index("wants to call") :]
     assert "\x1b" not in question
     for char in ("\u202e", "\u200b", "\x1b", "\r"):
@@ -202,11 +202,11 @@ def test_what_cannot_be_seen_is_spelled_out(terminal: At, project: Path) -> None
 def test_keys_typed_before_the_question_do_not_answer_it(terminal: At, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING, script=SCRIPT.replace("- - call", "- - sleep: 0.2\n        call"))
     at = terminal("run", "scribe", "go")
-    at.until("starts:")
+    at.until("Run r-")
     at.types("yes\nyes\n")
-    at.until("Allow it?")
+    at.until("Allow this call?")
     at.types("no\n")
-    at.until("Why not?")
+    at.until("Reason for the worker")
     at.types("\n")
     assert at.ends()[0] == 0
     assert not (project / "notes" / "line.md").exists()
@@ -216,19 +216,19 @@ def test_an_approval_whose_time_is_over_is_no_denial(terminal: At, guild: Guild,
     rule = "tool_rules:\n  fs.write: {approval_required: true, timeout: 0.2s}\n"
     make_project(project, worker=WORKER + rule)
     at = terminal("run", "scribe", "go")
-    at.until("Allow it?")
-    at.until("The time for this answer is over")
+    at.until("Allow this call?")
+    at.until("Too late: the ask timed out")
     assert at.ends()[0] == 0
     assert not (project / "notes" / "line.md").exists()
 
 
 def test_end_of_input_leaves_the_question_open(terminal: At, guild: Guild, asking: Path) -> None:
     at = terminal("run", "scribe", "go")
-    at.until("Allow it?")
+    at.until("Allow this call?")
     at.types("\x04")
     code, out = at.ends()
     assert (code, out) == (4, "")
-    assert re.search(r"no: ?\nr-\w{10} parked", at.seen)
+    assert re.search(r"run\): ?\nr-\w{10} paused", at.seen)
     ask = re.search(r"guild answer (a-\w{10})", at.seen)
     assert ask
     answered = guild("answer", ask[1], "yes")
@@ -241,11 +241,11 @@ def test_end_of_input_leaves_the_question_open(terminal: At, guild: Guild, askin
 def test_a_waiting_ask_can_be_answered_at_the_terminal_later(terminal: At, guild: Guild, asking: Path) -> None:
     _, ask = waiting(guild)
     left = terminal("answer", ask)
-    left.until("Allow it?")
+    left.until("Allow this call?")
     left.types("\x04")
     assert left.ends()[0] == 2
     at = terminal("answer", ask)
-    at.until("Allow it?")
+    at.until("Allow this call?")
     at.types("yes\n")
     assert at.ends() == (0, "written\n")
 
@@ -254,7 +254,7 @@ def test_a_limit_at_the_terminal(terminal: At, scribe: Path) -> None:
     at = terminal("run", "scribe", "go", "--budget", "0.006")
     at.until("Allow more?")
     at.types("lots\n")
-    at.until("Answer with: yes, no, an amount such as 2.50.")
+    at.until("Choose one of: yes, no, an amount such as 2.50.")
     at.until("Allow more?")
     at.types("1.5\n")
     assert at.ends() == (0, "written\n")
@@ -263,15 +263,15 @@ def test_a_limit_at_the_terminal(terminal: At, scribe: Path) -> None:
 # stopping
 
 
-def parked(seen: str) -> str:
-    found = re.search(r"Go on with: guild resume (r-\w{10})", seen)
+def paused(seen: str) -> str:
+    found = re.search(r"Continue: guild resume (r-\w{10})", seen)
     assert found, seen
     return found[1]
 
 
-@pytest.mark.parametrize("place", ["starts:", "Allow it?"])
-def test_ctrl_c_parks_and_breaks_nothing(terminal: At, guild: Guild, project: Path, place: str) -> None:
-    slow = SCRIPT.replace("- - call", "- - sleep: 1\n        call") if place == "starts:" else SCRIPT
+@pytest.mark.parametrize("place", ["Run r-", "Allow this call?"])
+def test_ctrl_c_pauses_and_breaks_nothing(terminal: At, guild: Guild, project: Path, place: str) -> None:
+    slow = SCRIPT.replace("- - call", "- - sleep: 1\n        call") if place == "Run r-" else SCRIPT
     make_project(project, worker=WORKER + ASKING, script=slow)
     at = terminal("run", "scribe", "go")
     at.until(place)
@@ -279,18 +279,18 @@ def test_ctrl_c_parks_and_breaks_nothing(terminal: At, guild: Guild, project: Pa
     code, out = at.ends()
     assert (code, out) == (130, "")
     assert "Traceback" not in at.seen
-    run = parked(at.seen)
-    assert guild("show", run, "--json").json["status"] == "parked"
+    run = paused(at.seen)
+    assert guild("show", run, "--json").json["status"] == "paused"
     assert guild("ls").out.count("guild ") == 1  # the run, or what it asks: not both
     again = terminal("resume", run)
-    again.until("Allow it?")
+    again.until("Allow this call?")
     again.types("yes\n")
     assert again.ends() == (0, "written\n")
     assert (project / "notes" / "line.md").read_text() == "one line"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_signals_park_too(guild: Guild, project: Path, number: signal.Signals) -> None:
+def test_signals_pause_too(guild: Guild, project: Path, number: signal.Signals) -> None:
     make_project(project, script=SCRIPT.replace("{say: written,", "{sleep: 60, say: written,"))
     process = guild.start("run", "scribe", "go", "--output", "json")
     assert process.stderr
@@ -302,10 +302,10 @@ def test_signals_park_too(guild: Guild, project: Path, number: signal.Signals) -
     os.kill(process.pid, number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert '"status": "parked"' in out
+    assert '"status": "paused"' in out
     assert "Traceback" not in err
     (project / "answers.yaml").write_text(SCRIPT)
-    assert guild("resume", parked(err)).out == "written\n"
+    assert guild("resume", paused(err)).out == "written\n"
 
 
 def a_reader_can_be_interrupted(guild: Guild) -> None:
@@ -340,20 +340,20 @@ workers:
     run = guild("ls", "--json").json["needs_you"]["runs"][0]["run"]
     waits = guild("resume", run)
     assert waits.code == 4
-    assert "ANSWER    (one of: done, again, fail; " in waits.err
+    assert "ANSWER (one of done, again, fail). " in waits.err
     at = terminal("answer", guild("ls", "--json").json["needs_you"]["asks"][0]["ask"])
-    at.until("Did it happen?")
+    at.until("Did it take effect?")
     at.types("again\n")
     at.until("→ Bash")
     at.types("\x03")
-    at.until("Bash was cut off before its end")
+    at.until("Bash was interrupted.")
     assert at.ends()[0] == 130
 
 
 # what is an answer
 
 
-APPROVAL = {"ask": "a-2222222222", "kind": "approval", "choices": ["yes", "no", "session"]}
+APPROVAL = {"ask": "a-2222222222", "kind": "approval", "choices": ["yes", "no", "always"]}
 LIMIT = {"ask": "a-2222222222", "kind": "limit", "choices": ["yes", "no", "amount"]}
 
 
@@ -361,7 +361,7 @@ LIMIT = {"ask": "a-2222222222", "kind": "limit", "choices": ["yes", "no", "amoun
     ("ask", "typed", "choice"),
     [
         (APPROVAL, "YES ", "yes"),
-        (APPROVAL, "s", "session"),
+        (APPROVAL, "a", "always"),
         (LIMIT, "2.50", "2.50"),
         (LIMIT, "$3", "$3"),
         (LIMIT, "n", "no"),
