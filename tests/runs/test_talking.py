@@ -352,7 +352,7 @@ def test_its_script_has_the_answers_and_no_test(tmp_path: Path) -> None:
             scripted(table)
         await table.conclude("over")
         text = scripted(table)
-        assert "# Left out: the test, because it is a conversation" in text
+        assert "# Left out: the test, because the run is a conversation" in text
         (answers,) = json.loads(bench.script.read_text())["workers"][WORKER]
         assert [one.say for one in load_script(written(bench, text)).workers[WORKER][0]] == [a["say"] for a in answers]
 

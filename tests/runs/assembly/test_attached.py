@@ -103,7 +103,7 @@ def test_a_model_that_cannot_look_at_a_file_is_not_asked(
         assert ran.code == 0
         return
     assert ran.json["error"]["code"] == "model_unusable"
-    assert f"script:answers.yaml takes no {'PDFs' if 'pdf' in refused else 'images'}: {refused}" in ran.err
+    assert f"script:answers.yaml does not accept {'PDFs' if 'pdf' in refused else 'images'}: {refused}" in ran.err
     assert "--override-model" in ran.err
     assert ran.json["run"] is None
     assert guild("run", "evaluator", "Judge", *ALL[4:], "--model", "script:answers.yaml").code == 0  # text always can
