@@ -162,12 +162,12 @@ class _Bench:
         return asyncio.run(self._measured(once, f"t{self._round}", children=children))
 
     async def _measured(self, once: Any, tag: str, *, children: bool) -> float:
-        hall = Hall(Home(self._scratch / f"home-{tag}"), environ=os.environ, children=children)
+        hall = Hall(Home(self._scratch / f"home-{tag}"), environ=os.environ, forks_runs=children, is_persistent=True)
         watch = _Watch()
         frame = Frame.here(self._scratch, os.environ)
-        watch.inner, hall.runtimes.for_run = hall.runtimes.for_run("pydantic", frame), lambda *_: watch
+        watch.inner, hall.runtimes.runtime_for_run = hall.runtimes.runtime_for_run("pydantic", frame), lambda *_: watch
         hall.runs.run_child = watch.hooks(hall.runs.run_child)  # type: ignore[method-assign]
-        client = EmbeddedHall(hall, stays=True)
+        client = EmbeddedHall(hall)
         together = asyncio.Event()
         living = asyncio.create_task(self._live(client, tag, together))
         try:

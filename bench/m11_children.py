@@ -92,7 +92,7 @@ class _Bench:
         async def once() -> float:
             hall = Hall(Home(self._scratch / "home"), environ=os.environ)
             timed = _Timed(self._nursery)
-            hall.runtimes.for_run = lambda *_: timed
+            hall.runtimes.runtime_for_run = lambda *_: timed
             face = EmbeddedHall(hall)
             frame = Frame.here(self._scratch, os.environ)
             for _ in range(3):  # the first one finds a cold hall

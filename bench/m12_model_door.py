@@ -20,7 +20,7 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.doors import Reception
+from guildhall.hall.doors import DoorApp
 from guildhall.rpc.listener import Listener
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Outcome, ProgramHooks
@@ -208,7 +208,7 @@ async def _door(scratch: Path, provider: int) -> AsyncGenerator[tuple[int, str]]
     hall = Hall(Home(scratch / "home"), environ={**os.environ, **keys}, policy=policy)
     listener = Listener(port=0)
     try:
-        await listener.listen(Reception(hall.runtimes.tokens.find))
+        await listener.listen(DoorApp(hall.runtimes.tokens.find))
         frame = Frame.here(scratch, os.environ)
         hall.runs.launch(await hall.runs.prepare(RunRequest(worker="clerk", input="go"), frame))
         yield listener.port, (await opened.entry).token

@@ -390,7 +390,7 @@ def test_what_a_script_cannot_hold_is_said() -> None:
 
 def test_a_run_that_is_too_much_for_a_script() -> None:
     responses = [ModelResponse(parts=[TextPart("x" * 300_000)]) for _ in range(4)]
-    with pytest.raises(Conflict, match="the script has .* bytes, more than 1,000,000"):
+    with pytest.raises(Conflict, match=r"the script has .* bytes, more than 1,000,000"):
         export_script(tree_of(responses), Path("/home-of-nobody"), lambda text: text)
 
 

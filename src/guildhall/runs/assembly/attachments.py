@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound, Refused, UsageError
 from guildhall.core.text import is_text
 from guildhall.runtimes.model import Attachment, is_looked_at
-from guildhall.sandbox.files import Rooted, Spot, suits
+from guildhall.sandbox.files import SandboxFiles, SandboxPath, has_suffix
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import media_type
 
@@ -79,7 +79,7 @@ def read_user_files(
     sandboxes = _sandboxes_of(view)
     named = {folder.name for folder in sandboxes.view.folders}
 
-    def find(name: str) -> tuple[str, Rooted, Spot]:
+    def find(name: str) -> tuple[str, SandboxFiles, SandboxPath]:
         if _sandbox_and_path(name, named)[0] in named:
             return _in_sandbox(name, sandboxes)
         if name.startswith(("/", "~")):
@@ -116,9 +116,9 @@ def format_size(size: int) -> str:
     return f"{size} bytes"
 
 
-def _sandboxes_of(view: View) -> Rooted:
+def _sandboxes_of(view: View) -> SandboxFiles:
     """Return the named folders, without the working folder of the run."""
-    return Rooted(replace(view, folders=tuple(folder for folder in view.folders if folder.name is not None)))
+    return SandboxFiles(replace(view, folders=tuple(folder for folder in view.folders if folder.name is not None)))
 
 
 def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str, str]:
@@ -130,25 +130,25 @@ def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str
     return sandbox, path
 
 
-def _in_sandbox(name: str, rooted: Rooted) -> tuple[str, Rooted, Spot]:
+def _in_sandbox(name: str, rooted: SandboxFiles) -> tuple[str, SandboxFiles, SandboxPath]:
     named = {folder.name for folder in rooted.view.folders}
     sandbox, path = _sandbox_and_path(name, named)
     if sandbox in ("", ".", "..", "~") or not path.strip("/"):
         raise UsageError(f"{name!r} is not a file in a sandbox", hint="Use sandbox/path, such as input/deck.pdf.")
-    return f"{sandbox}/{path}", rooted, rooted.within(rooted.sandbox(sandbox), path)
+    return f"{sandbox}/{path}", rooted, rooted.locate_in(rooted.find_sandbox(sandbox), path)
 
 
-def _in_project(name: str, view: View, root: Path) -> tuple[str, Rooted, Spot]:
+def _in_project(name: str, view: View, root: Path) -> tuple[str, SandboxFiles, SandboxPath]:
     project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
-    rooted = Rooted(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
+    rooted = SandboxFiles(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
-        return name, rooted, rooted.spot(name)
+        return name, rooted, rooted.locate(name)
     except Refused:
         hint = "Use an absolute path for files elsewhere."
         raise Refused(f"{name} is not below {project.path}", hint=hint) from None
 
 
-def _in_file_system(name: str, view: View) -> tuple[str, Rooted, Spot]:
+def _in_file_system(name: str, view: View) -> tuple[str, SandboxFiles, SandboxPath]:
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
@@ -156,12 +156,15 @@ def _in_file_system(name: str, view: View) -> tuple[str, Rooted, Spot]:
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a name too long
         raise UsageError(f"cannot attach {name}: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
-    rooted = Rooted(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
-    return name, rooted, rooted.within(folder, path.name or ".")
+    rooted = SandboxFiles(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
+    return name, rooted, rooted.locate_in(folder, path.name or ".")
 
 
 def _read_all(
-    names: Sequence[str], find: Callable[[str], tuple[str, Rooted, Spot]], policy: AttachmentPolicy, where: str | None
+    names: Sequence[str],
+    find: Callable[[str], tuple[str, SandboxFiles, SandboxPath]],
+    policy: AttachmentPolicy,
+    where: str | None,
 ) -> tuple[Attachment, ...]:
     """Read the files that `find` locates. A file whose name the policy does not permit is not opened."""
     _check_count(len(names), policy, where)
@@ -174,9 +177,9 @@ def _read_all(
     size = 0
     for name in names:
         attached_as, rooted, spot = find(name)
-        contents = rooted.read(spot, most=min(policy.max_total_bytes, MAX_TOTAL_BYTES) - size)
+        contents = rooted.read(spot, max_bytes=min(policy.max_total_bytes, MAX_TOTAL_BYTES) - size)
         for base_name in {_base_name(name), contents.name}:  # the policy applies to a link and to its target
-            if not suits(base_name, contents.folder.attachment_suffixes):
+            if not has_suffix(base_name, contents.folder.attachment_suffixes):
                 suffixes = ", ".join(contents.folder.attachment_suffixes)
                 raise Refused(f"{name}: the sandbox {contents.folder.name!r} permits only {suffixes} as attachments")
             _check_suffix(base_name, name, policy, where)
@@ -228,10 +231,10 @@ def _check_count(count: int, policy: AttachmentPolicy, where: str | None) -> Non
 
 
 def _check_suffix(base_name: str, name: str, policy: AttachmentPolicy, where: str | None) -> None:
-    if not suits(base_name, policy.allowed_suffixes):
+    if not has_suffix(base_name, policy.allowed_suffixes):
         message = f"{name}: the worker accepts only {', '.join(policy.allowed_suffixes)} as attachments"
         raise Refused(message, where=where, hint=_hint("allowed_suffixes"))
-    if policy.denied_suffixes and suits(base_name, policy.denied_suffixes):
+    if policy.denied_suffixes and has_suffix(base_name, policy.denied_suffixes):
         message = f"{name}: the worker does not accept {', '.join(policy.denied_suffixes)} as attachments"
         raise Refused(message, where=where, hint=_hint("denied_suffixes"))
 
