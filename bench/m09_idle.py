@@ -62,7 +62,7 @@ class _Hall:
         agents_by_name = {name: {"system_prompt": f"You are {name}.", "model": "script:model.yaml"} for name in names}
         parts = {
             "name": "team",
-            "agents": definitions,
+            "agents": agents_by_name,
             "context": {"documentOwner": "none"},
             "kickoff": "@thinker begin",
         }
