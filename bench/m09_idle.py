@@ -102,7 +102,7 @@ class _Hall:
     def _parent(self) -> int:
         """Return the process id of the warm parent, from which runs are forked."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        (found,) = (int(pid) for pid in children if b"zygote" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        (found,) = (int(pid) for pid in children if b"guildhall.runtimes.forked.server" in Path(f"/proc/{pid}/cmdline").read_bytes())
         return found
 
 
