@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.cli.screen import Screen, exact, one_line
-from guildhall.core.clock import SystemClock, moment
+from guildhall.core.clock import SystemClock, parse_stamp
 from guildhall.core.errors import NotFound, NotTrusted, UsageError
 from guildhall.runs.model import Answer, format_choices, parse_choice
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
-    "approval": "Allow this call? {choices} (for all calls like this one in this run):",
+    "approval": "Allow this call? {choices} (this exact call, in this run):",
     "interrupted_call": "The call was cut off. Did it take effect? {choices}:",
     "limit": "Limit reached. Allow more? [y]es (the same amount again), an amount, or [n]o:",
 }
@@ -55,7 +55,7 @@ async def ask_user(ask: Mapping[str, Any], screen: Screen) -> Answer:
     if ask["body"]:
         screen.note(screen.quote_block(ask["body"], wrapped=True))
     expires_at = ask.get("expires_at")
-    left = max((moment(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
+    left = max((parse_stamp(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
     async with asyncio.timeout(left):
         while True:
             typed = await _ask_line(screen, _question(ask))
