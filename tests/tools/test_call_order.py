@@ -60,7 +60,7 @@ class AnswerLedger(Ledger):
     def answer_calls(self, call: ToolCall) -> Sequence[ToolCall]:
         return self._answer
 
-    async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+    async def request_approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         self._asked += 1
         if self._asked == len(self._answer):
             self.all_asked.set()
