@@ -10,7 +10,7 @@ import pytest
 
 from guildhall.core.errors import Refused
 from guildhall.room import records, shared_records
-from guildhall.room.model import pin
+from guildhall.room.model import content_hash
 from guildhall.room.service import Rooms, RoomSettings
 from tests.room.conftest import PERSON, TEAM, Heard, agent
 from tests.room.desks import At, unread
@@ -53,7 +53,7 @@ def test_documents_are_made_read_written_added_to_and_listed(room: Room, heard: 
     assert coder("document_append", content="another\n")
     assert coder("document_write", file="ünder/größe.md", content="ä")
     text = coder("document_read", file="./plan/week-1.md")
-    assert text == f"[plan/week-1.md, base {pin('one' + chr(10) + 'two')}]\none\ntwo"
+    assert text == f"[plan/week-1.md, base {content_hash('one' + chr(10) + 'two')}]\none\ntwo"
     assert coder("document_read").endswith("]\na note\nanother\n")
     assert coder("document_list") == "notes.md  15 bytes\nplan/week-1.md  7 bytes\nünder/größe.md  2 bytes"
     assert [event.data["path"] for event in heard.happened] == [
@@ -252,12 +252,15 @@ def test_an_append_that_was_cut_off_is_made_once(room: Room, store: Store, made:
     """A crash between the record of what is to be done and the record that it was done."""
     At(room, "reviewer")("document_write", content="one\n")
     call = agent("coder", "r-coder", "x/c")
-    values = {"before": pin("one\n"), "digest": pin("one\ntwo"), "content": "one\ntwo", "status": "intended"}
-    store.submit(
-        lambda c: shared_records.note_document(c, room.id, "notes.md", "append", call, "now", **values)
-    ).result(5)
+    values = {
+        "before": content_hash("one\n"),
+        "digest": content_hash("one\ntwo"),
+        "content": "one\ntwo",
+        "status": "intended",
+    }
+    store.submit(lambda c: shared_records.add_entry(c, room.id, "notes.md", "append", call, "now", **values)).result(5)
     if made:
-        asyncio.run(room.documents.shelf.write("notes.md", "one\ntwo"))
+        asyncio.run(room.documents.contents.write("notes.md", "one\ntwo"))
     At(room, "coder")("document_append", "x/c", content="two")
     assert At(room, "coder")("document_read").endswith("]\none\ntwo")
 
@@ -265,10 +268,8 @@ def test_an_append_that_was_cut_off_is_made_once(room: Room, store: Store, made:
 def test_an_append_that_was_cut_off_before_a_person_s_edit_is_told_as_unknown(rooms: Rooms, store: Store, folder: Path):
     room = opened(rooms, folder)
     call = agent("coder", "r-coder", "x/c")
-    values = {"before": None, "digest": pin("two"), "content": "two", "status": "intended"}
-    store.submit(
-        lambda c: shared_records.note_document(c, room.id, "notes.md", "append", call, "now", **values)
-    ).result(5)
+    values = {"before": None, "digest": content_hash("two"), "content": "two", "status": "intended"}
+    store.submit(lambda c: shared_records.add_entry(c, room.id, "notes.md", "append", call, "now", **values)).result(5)
     folder.mkdir(parents=True)
     (folder / "notes.md").write_text("by hand")
     coder = At(room, "coder")
@@ -283,7 +284,7 @@ def test_every_operation_has_its_place_in_the_log(room: Room, store: Store):
     coder("document_read")
     coder.refused("document_read", file="none.md")
     coder("document_list")
-    log = store.read(lambda c: records.history(c, room.id))
+    log = store.read(lambda c: records.log_entries(c, room.id))
     assert [one.op for one in log] == ["open", "document_write", "document_read", "document_read", "document_list"]
     assert [one.actor.name for one in log[1:]] == ["coder"] * 4
     assert log[3].result["error"]["code"] == "not_found"
@@ -306,6 +307,6 @@ def test_no_vote_is_logged_between_the_permission_for_a_change_and_the_change(ro
             await room.perform("document_append", agent("coder"), content="more")
 
     asyncio.run(side_by_side())
-    log = store.read(lambda connection: records.history(connection, room.id))
+    log = store.read(lambda connection: records.log_entries(connection, room.id))
     changes = [(one.op, "error" in one.result) for one in log if one.op != "open"]
     assert changes == [("document_append", False), ("proposal_create", False), ("document_append", True)]

@@ -78,7 +78,7 @@ def test_the_tools_are_exactly_these_and_none_takes_who_calls_it(room: Room):
 @pytest.mark.req("AW-20")
 def test_a_call_is_made_by_whoever_sits_at_the_desk(room: Room):
     At(room, "coder")("channel_send", message="@reviewer I am coordinator, honestly")
-    assert room.messages()[0].sender == "coder"
+    assert room.list_messages()[0].sender == "coder"
     assert "no such argument" in At(room, "coder").refused("channel_send", message="x", sender="reviewer")
 
 
@@ -139,7 +139,7 @@ def test_reading_the_inbox_leaves_it_unread_and_what_was_seen_can_be_handled_ear
         "[1] reviewer to coder ",
         "low priority [3] reviewer to coordinator, coder ",
     ]
-    assert store.read(lambda c: records.seen(c, room.id, "r-coder")).until == 3
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-coder")).until == 3
     assert "not seen message 4" in coder.refused("inbox_ack", until=4)
     assert coder("inbox_ack", until=2) == "2 handled."
     assert [mail.message.id for mail in unread(room, "coder")] == [3]
@@ -152,11 +152,18 @@ def test_a_run_s_first_message_counts_as_seen_once(room: Room, store: Store):
     asyncio.run(room.send("@coder one", PERSON))
     batch = unread(room, "coder")
     for _ in range(2):
-        perform(store, room, "inbox_shown", Actor(name="coder", run="r-1", key="inbox"), left=0, **inbox.marks(batch))
+        perform(
+            store,
+            room,
+            "inbox_shown",
+            Actor(name="coder", run="r-1", key="inbox"),
+            left=0,
+            **inbox.describe_batch(batch),
+        )
     asyncio.run(room.send("@coder two", PERSON))
-    assert store.read(lambda c: records.seen(c, room.id, "r-1")).until == 1
-    assert store.read(lambda c: records.seen(c, room.id, "r-2")).until == 0
-    log = store.read(lambda c: records.history(c, room.id))
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-1")).until == 1
+    assert store.read(lambda c: records.shown_inbox(c, room.id, "r-2")).until == 0
+    log = store.read(lambda c: records.log_entries(c, room.id))
     assert [one.op for one in log] == ["open", "send", "inbox_shown", "send"]
 
 
@@ -165,7 +172,7 @@ def test_nothing_to_do_wakes_nobody(room: Room, heard: Heard):
     assert At(room, "coder")("no_action")
     assert heard.wakes == []
     assert [event.data["reason"] for event in heard.happened] == ["all is said", None]
-    assert room.messages() == []
+    assert room.list_messages() == []
 
 
 # The team, resources
@@ -264,7 +271,7 @@ def test_the_same_call_again_is_the_same_call(room: Room, store: Store, name: st
     }[name]
     first = coder.call(name, "same", **given)
     assert coder.call(name, "same", **given) == first
-    log = store.read(lambda c: records.history(c, room.id))
+    log = store.read(lambda c: records.log_entries(c, room.id))
     assert [one.op for one in log] == ["open", name]
     assert "was" in coder.call("team_list", "same").text
 

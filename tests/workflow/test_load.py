@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workflow.definition import Wakeup
-from guildhall.workflow.loader import check, frozen, load, thawed
+from guildhall.workflow.loader import from_record, load, parse_definition, to_record
 from guildhall.workflow.model import Values
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_every_field(loaded: Loaded, write: Write, project: Path):
     (project / "src").mkdir()
     workflow = loaded(FULL)
     values = Values(workflow="everything", tag="t", params={"topic": "3", "pr": "9"}, env={"TEAM": "us"})
-    lead = workflow.seated(workflow.agent("lead"), values)
+    lead = workflow.worker_of(workflow.agent("lead"), values)
     assert lead.instructions == "Lead, and write ${{ as you like }}.\n\nYou work for everything."
     assert (lead.name, lead.description, lead.path) == ("lead", "leads", project / "workers/chief.yaml")
     assert lead.definition.model == f"script:{project}/answers.yaml"
@@ -160,12 +160,12 @@ def test_every_field(loaded: Loaded, write: Write, project: Path):
     assert (lead.definition.limits.max_budget_usd, lead.definition.limits.timeout) == (0.5, 120)
     assert lead.workdir == project / "src"
     assert workflow.agents[0].wakeup == Wakeup(every=300)
-    helper = workflow.seated(workflow.agent("helper"), values)
+    helper = workflow.worker_of(workflow.agent("helper"), values)
     assert (helper.instructions, helper.workdir, helper.scope) == ("Help us.", project, "workflow")
     assert workflow.agents[1].wakeup == Wakeup(cron="0 9 * * 1-5")
-    assert workflow.documents(values) == project / "shared/t/documents"
+    assert workflow.documents_folder(values) == project / "shared/t/documents"
     assert workflow.definition.params["topic"].default == "3"
-    assert workflow.definition.params["pr"].must_be_given
+    assert workflow.definition.params["pr"].is_required
     assert workflow.budget == 2.5
     assert workflow.definition.limits.max_hops == 10
     assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.keeps)
@@ -191,7 +191,7 @@ def test_the_least_that_works(loaded: Loaded, project: Path):
     workflow = loaded("agents: {a: {system_prompt: Be kind.}}", "solo.yaml")
     assert workflow.name == "solo"
     assert workflow.budget is None
-    assert workflow.documents(Values(workflow="solo", tag="main")) == project / ".workflow/solo/main/documents"
+    assert workflow.documents_folder(Values(workflow="solo", tag="main")) == project / ".workflow/solo/main/documents"
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_the_least_that_works(loaded: Loaded, project: Path):
 def test_contexts(loaded: Loaded, context: str, enabled: bool, files: bool):
     workflow = loaded(f"agents: {{a: {{system_prompt: x}}}}\ncontext: {context}")
     assert workflow.definition.context.enabled is enabled
-    assert (workflow.documents(Values(workflow="review", tag="main")) is not None) is files
+    assert (workflow.documents_folder(Values(workflow="review", tag="main")) is not None) is files
 
 
 def test_params_as_a_list_and_as_a_mapping(loaded: Loaded):
     head = "agents: {a: {system_prompt: x}}\n"
     listed = loaded(f"{head}params: [pr, {{name: topic, default: true, required: false}}]").definition.params
     mapped = loaded(f"{head}params: {{pr: , topic: true, name: Ada, n: 1.5}}").definition.params
-    assert (listed["pr"].must_be_given, mapped["pr"].must_be_given) == (True, True)
+    assert (listed["pr"].is_required, mapped["pr"].is_required) == (True, True)
     assert (listed["topic"].default, mapped["topic"].default) == ("true", "true")
     assert (mapped["name"].default, mapped["n"].default) == ("Ada", "1.5")
 
@@ -236,7 +236,7 @@ def test_a_prompt_in_a_file_is_filled_in_too(loaded: Loaded, write: Write):
     write("a.md", "For ${{ workflow.tag }}.")
     workflow = loaded("agents: {a: {system_prompt: a.md}}")
     values = Values(workflow="review", tag="pr-1")
-    assert workflow.seated(workflow.agents[0], values).instructions == "For pr-1."
+    assert workflow.worker_of(workflow.agents[0], values).instructions == "For pr-1."
     write("a.md", "For ${{ nobody }}.")
     with pytest.raises(InvalidFile, match=r"a\.md: \$\{\{ nobody \}\}: there is nothing of this name"):
         loaded("agents: {a: {system_prompt: a.md}}")
@@ -403,7 +403,7 @@ def test_whatever_stands_in_it_is_loaded_or_told(fields: dict[str, Any], agent: 
     for agents in (fields.get("agents", {"a": {"system_prompt": "x"}}), {"a": agent}):
         source = yaml.Source(Path("review.yaml"), "", {**fields, "agents": agents}, {})
         with contextlib.suppress(GuildError):
-            check(source)
+            parse_definition(source)
 
 
 def test_a_workflow_goes_on_record_and_comes_back_whatever_became_of_its_files(
@@ -413,7 +413,7 @@ def test_a_workflow_goes_on_record_and_comes_back_whatever_became_of_its_files(
     prompt = write("a.md", "Be ${{ workflow.tag }}.")
     (project / "src").mkdir()
     workflow = loaded(FULL.replace("Help ${{ env.TEAM }}.", "a.md"))
-    kept = json.loads(json.dumps(frozen(workflow)))
+    kept = json.loads(json.dumps(to_record(workflow)))
     for path in (chief, prompt, workflow.path):
         path.unlink()
-    assert thawed(workflow.text, kept) == workflow
+    assert from_record(workflow.text, kept) == workflow

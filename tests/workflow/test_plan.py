@@ -13,9 +13,9 @@ from guildhall.core.frame import Frame
 from guildhall.runs.model import RunRequest
 from guildhall.workers.code import Trust
 from guildhall.workers.model import Pin
-from guildhall.workflow.loader import demand_trust, setup_code
-from guildhall.workflow.plan import opening_of
-from guildhall.workflow.target import is_workflow, workflows_in
+from guildhall.workflow.loader import check_trust, setup_code
+from guildhall.workflow.plan import plan_summary
+from guildhall.workflow.target import find_workflow_files, is_workflow_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,21 +156,21 @@ def test_the_trust_of_a_folder_has_its_workflows(guild: Guild, team: Path, write
 def test_the_line_at_the_start_names_the_programs_of_others(loaded: Loaded, project: Path):
     workflow = loaded("agents: {ann: {system_prompt: x}, bob: {system_prompt: x, backend: claude}}")
     frame = Frame(cwd=project, root=project)
-    said = opening_of(workflow, RunRequest(worker="w", input=""), frame, Settings(model="anthropic:claude-sonnet-5"))
+    said = plan_summary(workflow, RunRequest(worker="w", input=""), frame, Settings(model="anthropic:claude-sonnet-5"))
     assert said.startswith("agents ann, bob (Claude Code); models anthropic:claude-sonnet-5; ")
 
 
 def test_without_trust_it_is_said_what_would_run(loaded: Loaded, home: Home):
     workflow = loaded("agents: {a: {system_prompt: x}}\nsetup: [{shell: make it}, {shell: 'echo ${{ workflow.tag }}'}]")
     with pytest.raises(NotTrusted) as caught:
-        demand_trust(workflow, Trust({}), home)
+        check_trust(workflow, Trust({}), home)
     assert "make it" in caught.value.message
     assert "guild trust" in (caught.value.hint or "")
     code = setup_code(workflow, home)
     assert code is not None
     pin = Pin(path=workflow.path, digest=code.files[0].digest, trusted_at="then")
-    demand_trust(workflow, Trust({workflow.path: pin}), home)
-    demand_trust(loaded("agents: {a: {system_prompt: x}}", "harmless.yaml"), Trust({}), home)
+    check_trust(workflow, Trust({workflow.path: pin}), home)
+    check_trust(loaded("agents: {a: {system_prompt: x}}", "harmless.yaml"), Trust({}), home)
 
 
 def test_which_files_are_workflows(write: Write, project: Path):
@@ -185,6 +185,6 @@ def test_which_files_are_workflows(write: Write, project: Path):
     write("g.txt", "agents: {}")
     write("h.json", '{"name": "agents"}')
     (project / "i.yaml").mkdir()
-    assert list(workflows_in(project)) == yes
-    assert not is_workflow(project / "nowhere.yaml")
-    assert not is_workflow(project / "a\0b.yaml")
+    assert list(find_workflow_files(project)) == yes
+    assert not is_workflow_file(project / "nowhere.yaml")
+    assert not is_workflow_file(project / "a\0b.yaml")

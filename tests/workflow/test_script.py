@@ -105,7 +105,7 @@ def test_what_a_person_said_is_said_again(team: Team) -> None:
     async def work(team: Team) -> None:
         running = asyncio.create_task(team.run())
         async with asyncio.timeout(5):
-            while (room := team.room) is None or len(room.messages()) < 2:  # noqa: ASYNC110 - it has no event for this
+            while (room := team.room) is None or len(room.list_messages()) < 2:  # noqa: ASYNC110 - it has no event for this
                 await asyncio.sleep(0.01)
         await room.send("look at this", Actor.person(), to=["ann"])
         run = await running

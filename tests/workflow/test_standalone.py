@@ -17,7 +17,7 @@ from tests.workflow.test_staying import recovered, until, until_stands
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.workflow.target import WorkflowShown
+    from guildhall.workflow.target import WorkflowSummary
     from tests.workflow.teams import Team
 
 
@@ -28,7 +28,7 @@ def put(project: Path, name: str, **fields: Any) -> None:
     (project / "workers" / f"{name}.yaml").write_text(json.dumps(worker))
 
 
-async def seat(team: Team, name: str, project: Path | None = None, **asked: Any) -> WorkflowShown:
+async def seat(team: Team, name: str, project: Path | None = None, **asked: Any) -> WorkflowSummary:
     frame = team.frame() if project is None else replace(team.frame(), cwd=project, root=project)
     return await team.client.workflows.start_worker(RunRequest(worker=name, input="", **asked), frame)
 

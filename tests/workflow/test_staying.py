@@ -18,11 +18,11 @@ from tests.workflow.teams import call, say, send
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.workflow.target import WorkflowShown
+    from guildhall.workflow.target import WorkflowSummary
     from tests.workflow.teams import Team
 
 
-async def start(team: Team, *, tag: str = "main", **more: Any) -> WorkflowShown:
+async def start(team: Team, *, tag: str = "main", **more: Any) -> WorkflowSummary:
     asked = Start(file="team.yaml", tag=tag, params={}, mode="start", **more)
     return await team.client.workflows.start(asked, RunRequest(worker="team.yaml", input=""), team.frame())
 
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], Any]) -> None:
     raise AssertionError("it has not come to that within 10 s")
 
 
-async def until_stands(team: Team, status: str, target: str = "@team") -> WorkflowShown:
+async def until_stands(team: Team, status: str, target: str = "@team") -> WorkflowSummary:
     for _ in range(1_000):
         if (shown := await team.client.workflows.get(parse(target))).status == status:
             return shown

@@ -76,7 +76,7 @@ def test_every_mention_is_handled_exactly_once(
             run = await team.run()
         assert run.status == "completed", run.error
         counted = handled(team)
-        assert set(counted) == expected(team.room.messages())
+        assert set(counted) == expected(team.room.list_messages())
         assert set(counted.values()) == {1}
 
     team.inside(work)

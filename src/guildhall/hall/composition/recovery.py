@@ -58,7 +58,7 @@ class Recovery:
 
 def _was_quiet(part: RunServices, run: Run) -> bool:
     """Return True for a workflow in which no agent worked: it did not cause the crash."""
-    found = part.store.read(lambda connection: workflow_records.find(connection, run.id))
+    found = part.store.read(lambda connection: workflow_records.find_instance(connection, run.id))
     return found is not None and found.status == "quiet"
 
 
@@ -88,7 +88,7 @@ async def _give_up(part: RunServices, run: Run) -> None:
     def write(connection: Connection) -> None:
         records.give_up(connection, run.id, error.as_dict(), now)
         if run.kind == "workflow":
-            workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
+            workflow_records.change_instance(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
     await part.store.write(write)
     if (owner := part.owner_of(run.kind)) is not None:

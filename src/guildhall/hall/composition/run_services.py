@@ -18,7 +18,7 @@ from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_da
 from guildhall.hall.composition.environment import peek
 from guildhall.runs.purpose import CallPurpose, RunKind
 from guildhall.workflow import records
-from guildhall.workflow.target import OVER, Instance, Start, Target
+from guildhall.workflow.target import FINAL_PHASES, Instance, Start, Target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -129,7 +129,7 @@ class RunServices:
 
         listener = RoomListener(
             wake=lambda room, agents: self.workflows.wake(room, agents),
-            on_event=lambda event: self.workflows.happened(event),
+            on_event=lambda event: self.workflows.on_room_event(event),
         )
         return Rooms(self.store, self.environment.clock, listener)
 
@@ -163,7 +163,7 @@ class RunServices:
     def ask_closed(self, ask: Ask) -> None:
         """Tell the workflows that an ask was answered or has expired."""
         if (workflows := peek(self, RunServices.workflows)) is not None:
-            workflows.answered(ask)
+            workflows.on_answer(ask)
 
     async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:
         """Create a run of a worker. Raise NotTrusted if a worker that it may call by name is not trusted."""
@@ -183,7 +183,7 @@ class RunServices:
         await self.runs.gone(run)
         kind = self.history.get(run).kind
         if kind == "workflow":
-            return await self.workflows.again(run, frame, grant)
+            return await self.workflows.prepare_resume(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
             return await owner.again(run, frame, grant)
         return await self.runs.prepare_again(run, frame, given, grant)
@@ -246,7 +246,7 @@ class WorkflowDatabases:
 
     def __init__(self, main: RunServices) -> None:
         self._main = main
-        self._known = [Path(path) for path in main.store.read(records.databases_known)]
+        self._known = [Path(path) for path in main.store.read(records.list_databases)]
         self._open: dict[Path, WorkflowDatabase] = {}
         self._opening = asyncio.Lock()
 
@@ -331,20 +331,20 @@ class WorkflowDatabases:
 
     async def for_workflow(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
         """Return the services of the database in which to start a workflow: the one it names, or the home's own."""
-        from guildhall.workflow.start import check_places, values_of
+        from guildhall.workflow.start import check_paths, start_values
 
         environment = self._main.environment
         there = workflow.frame(frame)
         chosen: RunServices = self._main
         if workflow.definition.context.config.db is not None and environment.policy.may_use_workflow_databases:
             allowed = environment.settings(there).env
-            values = values_of(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
-            check_places(workflow, values, environment.home, there)
-            if (path := workflow.database(values)) is not None:
+            values = start_values(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
+            check_paths(workflow, values, environment.home, there)
+            if (path := workflow.database_path(values)) is not None:
                 chosen = await self.add(path.resolve())
         for other in (self._main, *self.every()) if self._known else ():
             instance = _newest(other, workflow.name, start.tag)
-            if other is not chosen and instance is not None and instance.status not in OVER:
+            if other is not chosen and instance is not None and instance.status not in FINAL_PHASES:
                 raise Conflict(
                     f"{instance.target} is {instance.status} (run {instance.id}), with its record in another database",
                     hint=f"Stop it with `guild stop {instance.target}`, or use --tag.",
@@ -353,7 +353,7 @@ class WorkflowDatabases:
 
 
 def _newest(services: RunServices, name: str, tag: str) -> Instance | None:
-    return services.store.read(lambda connection: records.newest(connection, name, tag))
+    return services.store.read(lambda connection: records.newest_instance(connection, name, tag))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from guildhall.cli.command import JSON, Context, Work, argument, command
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.workflow.target import Sent
+    from guildhall.workflow.target import SendResult
 
 
 @command(
@@ -31,7 +31,7 @@ async def _send(ctx: Context, text: str) -> None:
     ctx.print(await client.rooms.send(ctx.args.target, text), _print)
 
 
-def _print(sent: Sent, screen: Screen) -> None:
+def _print(sent: SendResult, screen: Screen) -> None:
     posted = sent.posted
     to = f"to {', '.join(posted.reached)}" if posted.reached else "to nobody: nobody is mentioned"
     screen.result(f"#{posted.id} {to}")
@@ -40,7 +40,9 @@ def _print(sent: Sent, screen: Screen) -> None:
     if posted.overlooked:
         screen.note(f"Not told, because they stand in code or a quotation: {', '.join(posted.overlooked)}", "yellow")
     if sent.stopped:
-        agents = [f"{name}{sent.target.team!s}" for name in sent.stopped]
+        agents = [f"{name}{sent.target.workflow_target!s}" for name in sent.stopped]
         screen.note(f"Stopped, so that nobody reads it yet: guild start {agents[0]}", "yellow")
     if sent.status == "paused":
-        screen.note(f"{sent.target.team} is paused; it is read when it goes on: guild resume {sent.run}", "yellow")
+        screen.note(
+            f"{sent.target.workflow_target} is paused; it is read when it goes on: guild resume {sent.run}", "yellow"
+        )

@@ -18,7 +18,7 @@ from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.events import Event, RunStartedData
-from guildhall.workflow.target import SUFFIXES, Target, WorkflowShown, is_workflow
+from guildhall.workflow.target import WORKFLOW_SUFFIXES, Target, WorkflowSummary, is_workflow_file
 
 
 @command(
@@ -42,7 +42,7 @@ async def start(ctx: Context) -> int | None:
         raise UsageError("start: --json goes with --background", hint="--output json prints an object at the end.")
     if args.background:
         check_background("start: nothing would keep it in the background", "Leave out --background")
-    if is_workflow(file_of(name)):
+    if is_workflow_file(file_of(name)):
         return await run_workflow(ctx, "start", background=args.background)
     if args.tag or args.param or args.fresh or args.budget or args.approve_all or args.strict or args.max_tokens:
         hint = "Of a worker only the model and --max-turns can be chosen."
@@ -58,7 +58,7 @@ async def start(ctx: Context) -> int | None:
 async def _start_worker(ctx: Context) -> int | None:
     """Start a worker as an agent of global:main. In the foreground, it is stopped when the command ends."""
     request, name = request_of(ctx.args), ctx.args.worker
-    target = Target(Path(name).stem if name.endswith(SUFFIXES) else name.rpartition("/")[2])
+    target = Target(Path(name).stem if name.endswith(WORKFLOW_SUFFIXES) else name.rpartition("/")[2])
     client = await ctx.connect(model=ctx.args.model)
     shown = await ctx.run_trusted(lambda: client.workflows.start_worker(request, ctx.frame), worker=request.worker)
     if ctx.args.background:
@@ -115,7 +115,7 @@ class _Own:
         return event.run in self.runs
 
 
-def _print_started(ctx: Context, shown: WorkflowShown, target: Target) -> None:
+def _print_started(ctx: Context, shown: WorkflowSummary, target: Target) -> None:
     ctx.print({**shown.as_dict(), "target": str(target)}, shown.run)
     if not ctx.args.json:
         ctx.screen.note(f"{target} is there: guild send {target} ..., guild log -f {target}, guild stop {target}")
