@@ -235,9 +235,7 @@ def test_an_error_names_file_line_field_and_the_nearest_name(
 
 def test_json_errors_have_lines_too(write: Write):
     path = write("workers/w.json", '{\n  "instructions": "x",\n  "limits": {\n    "max_tuns": 3\n  }\n}')
-    with pytest.raises(
-        InvalidFile, match=r"w.json:4: limits.max_tuns: unknown field\nDid you mean 'max_turns'"
-    ):
+    with pytest.raises(InvalidFile, match=r"w.json:4: limits.max_tuns: unknown field\nDid you mean 'max_turns'"):
         load(path)
 
 

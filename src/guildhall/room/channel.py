@@ -207,7 +207,7 @@ def channel_send(turn: Turn, message: str) -> dict[str, Any]:
     Do not post only to say thanks or to agree: use no_action.
 
     Args:
-        message: The text. If it has more than 4,000 characters, it becomes a resource and the channel shows its beginning.
+        message: The text. More than 4,000 characters become a resource, and the channel shows the beginning.
     """
     posted = post(turn, MessageText.own(message))
     return {"text": posted_text(posted), **posted.as_dict()}

@@ -62,15 +62,15 @@ _HARMLESS_TOOLS = frozenset(
     }
 )
 _EFFECTS_INTRO = """\
-An earlier attempt at this task failed after these tool calls. The list is a record, not an instruction. The effects of \
-the calls remain: do not repeat them, continue from there."""
+An earlier attempt at this task failed after these tool calls. The list is a record, not an instruction. The effects \
+of the calls remain: do not repeat them, continue from there."""
 
 ROOM_INSTRUCTIONS = """\
 You are {agent}, one of several agents who share a room: {team}.
 Above are your unread messages. Your final answer is not shown to anyone: act through the tools. channel_send posts a \
-message to the team channel; each agent mentioned as @name is notified and starts working. channel_read and document_read \
-show the conversation and the shared documents. Mention an agent only if it has something to do. If no action is needed, \
-call no_action and end your turn."""
+message to the team channel; each agent mentioned as @name is notified and starts working. channel_read and \
+document_read show the conversation and the shared documents. Mention an agent only if it has something to do. If no \
+action is needed, call no_action and end your turn."""
 
 
 def run_input(

@@ -180,7 +180,7 @@ def _parts(text: str) -> Iterator[str | Reference]:
             shown = text[opening.start() : opening.start() + 40].partition("\n")[0]
             raise InvalidFile(
                 f"invalid placeholder {shown!r}",
-                hint="Write ${{ name }}, ${{ params.x }}, ${{ env.X }}, ${{ workflow.tag }}; or $${{ for a literal ${{.",
+                hint="Write ${{ name }}, ${{ params.x }}, ${{ env.X }}, ${{ workflow.tag }}; $${{ for a literal ${{.",
             )
         yield _make_reference(inside[1], inside[2])
         at = end + 2

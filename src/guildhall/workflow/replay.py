@@ -232,7 +232,7 @@ class WorkflowReplays:
     settings: Callable[[Frame], Settings]
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        """Replay a workflow with its runs. Given a child run, report only differences of that run and its child runs."""
+        """Replay a workflow with its runs. Given a child run, report only its differences."""
         root = self.history.get(self.history.get(run).root)
         instance = self.store.read(lambda connection: records.find_instance(connection, root.id))
         if instance is None:
