@@ -54,8 +54,8 @@ def votes(text: str) -> dict[str, str]:
         ("plurality", 4, "xyyz", "vote", "resolved", "y"),
         ("plurality", 4, "zzyy", "vote", "resolved", "y"),
         ("plurality", 2, "z.z.", "vote", "resolved", "z"),
-        ("plurality", 4, "z...", "quiet", "resolved", "z"),
-        ("plurality", 4, "....", "quiet", "expired", None),
+        ("plurality", 4, "z...", "idle", "resolved", "z"),
+        ("plurality", 4, "....", "idle", "expired", None),
         ("plurality", 4, "zzz.", "timeout", "expired", None),
         ("majority", 4, "xxx.", "vote", None, None),
         ("majority", 3, "xxx.", "vote", "resolved", "x"),
@@ -63,15 +63,15 @@ def votes(text: str) -> dict[str, str]:
         ("majority", 4, "xxyx", "vote", "resolved", "x"),
         ("majority", 2, "xy..", "vote", None, None),
         ("majority", 3, "xyz.", "vote", "rejected", None),
-        ("majority", 4, "xxx.", "quiet", "resolved", "x"),
-        ("majority", 4, "xx..", "quiet", "expired", None),
+        ("majority", 4, "xxx.", "idle", "resolved", "x"),
+        ("majority", 4, "xx..", "idle", "expired", None),
         ("majority", 4, "xxx.", "timeout", "expired", None),
         ("unanimous", 4, "xxxx", "vote", "resolved", "x"),
         ("unanimous", 4, "xxx.", "vote", None, None),
         ("unanimous", 4, "xxxy", "vote", "rejected", None),
         ("unanimous", 2, "xy..", "vote", "rejected", None),
         ("unanimous", 2, "xx..", "vote", None, None),
-        ("unanimous", 4, "xxx.", "quiet", "expired", None),
+        ("unanimous", 4, "xxx.", "idle", "expired", None),
         ("unanimous", 4, "xxx.", "timeout", "expired", None),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_lot_is_fair_and_the_same_again():
 
 
 @pytest.mark.req("AW-9")
-@pytest.mark.parametrize("ending", ["quiet", "timeout"])
+@pytest.mark.parametrize("ending", ["idle", "timeout"])
 @pytest.mark.parametrize(("cast", "result"), [("....", "x"), ("z...", "z"), ("zy.y", "y"), ("zy..", "y")])
 def test_an_election_that_expires_falls_back_to_the_most_votes_then_to_the_first(ending: Any, cast: str, result: str):
     for resolution in ("plurality", "majority", "unanimous"):

@@ -86,7 +86,7 @@ def test_a_busy_or_stopped_agent_gets_no_second_one(team: Team) -> None:
         for _ in range(5):
             await ring(team)
             await asyncio.sleep(0.01)
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         told = [text for sender, text in said(team) if sender == "system"]
         assert 1 <= len(told) <= 2  # the one that it works on, and one that it has not read
         assert unread(team.room, "bob") == []
@@ -105,7 +105,7 @@ def test_the_file_s_wakeup_is_set_and_one_that_was_missed_rings_once_in_the_next
         assert [(one.agent, one.every) for one in await team.client.workflows.schedules(parse("@team"))] == [
             ("ann", 3600.0)
         ]
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         await team.hall.drain()
 
     team.inside(first)
@@ -114,7 +114,7 @@ def test_the_file_s_wakeup_is_set_and_one_that_was_missed_rings_once_in_the_next
     async def second(team: Team) -> None:
         await recovered(team)
         await until(lambda: ("ann", "looked") in said(team))
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         assert said(team) == [("system", "Look at main."), ("ann", "looked")]
 
     team.inside(second)

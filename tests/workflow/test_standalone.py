@@ -53,7 +53,7 @@ def test_they_come_and_go_and_the_last_takes_the_workflow_along(team: Team) -> N
         assert second.run == first.run
         assert (await team.client.rooms.send(parse("alice"), "hello")).posted.reached == ("alice",)
         await until(lambda: ("bob", "hi") in said(team))
-        await until_stands(team, "quiet", "@global")
+        await until_stands(team, "idle", "@global")
         assert (await team.client.workflows.set_schedule(parse("alice"), "5m")).agent == "alice"
         await team.client.workflows.stop_agent(parse("alice"))
         shown = await team.client.workflows.get(parse("@global"))
@@ -103,7 +103,7 @@ def test_they_go_on_in_the_next_hall(team: Team) -> None:
 
     async def first(team: Team) -> str:
         began = await seat(team, "alice")
-        await until_stands(team, "quiet", "@global")
+        await until_stands(team, "idle", "@global")
         await team.hall.drain()
         return began.run
 

@@ -59,20 +59,20 @@ def said(team: Team, tag: str = "main") -> list[tuple[str, str]]:
 
 
 @pytest.mark.req("AW-15", "AW-17")
-def test_it_is_quiet_until_somebody_speaks(team: Team) -> None:
+def test_a_started_workflow_is_idle_until_a_message_arrives(team: Team) -> None:
     team.file()
     team.script(ann=[[send("@bob your turn"), say()], [send("again"), say()]], bob=[[send("thanks"), say()]])
 
     async def work(team: Team) -> None:
         began = await start(team)
         assert began.mode == "start"
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         assert said(team)[-1] == ("bob", "thanks")
         assert team.hall.is_busy()  # nothing runs, and still the process stays
         sent = await team.client.rooms.send(parse("ann@team"), "are you there?")
         assert sent.posted.reached == ("ann",)
         await until(lambda: ("ann", "again") in said(team))
-        shown = await until_stands(team, "quiet")
+        shown = await until_stands(team, "idle")
         assert shown.run == began.run
         assert [(agent.name, agent.status, agent.unread, agent.runs) for agent in shown.agents] == [
             ("ann", "idle", 0, 2),
@@ -127,7 +127,7 @@ def test_one_agent_is_stopped_and_the_others_go_on(team: Team) -> None:
         sent = await team.client.rooms.send(parse("@team"), "who is there?")
         assert sent.stopped == ("ann",)
         await until(lambda: ("bob", "still here") in said(team))
-        shown = await until_stands(team, "quiet")
+        shown = await until_stands(team, "idle")
         assert {agent.name: agent.unread for agent in shown.agents} == {"ann": 2, "bob": 0}
         with pytest.raises(Conflict, match="ann@team is stopped"):
             await team.client.workflows.stop_agent(parse("ann@team"))
@@ -148,7 +148,7 @@ def test_an_agent_that_failed_is_tried_again_with_its_dead_letters(team: Team) -
     async def work(team: Team) -> None:
         began = await start(team)
         await until(lambda: team.agents(began.run)["ann"].status == "failed")
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         await team.client.workflows.start_agent(parse("ann@team"))
         await until(lambda: ("ann", "now it works") in said(team))
 
@@ -230,7 +230,7 @@ def test_it_goes_on_in_the_next_hall_with_the_file_of_then(team: Team, how: str)
         if how == "drained":
             await team.hall.runs.park_all("shutdown")
         else:
-            await until_stands(team, "quiet")
+            await until_stands(team, "idle")
         return began.run
 
     began = team.inside(first)
@@ -240,7 +240,7 @@ def test_it_goes_on_in_the_next_hall_with_the_file_of_then(team: Team, how: str)
 
     async def second(team: Team) -> None:
         await recovered(team)
-        await until_stands(team, "quiet")
+        await until_stands(team, "idle")
         sent = await team.client.rooms.send(parse("ann@team"), "go on")
         assert sent.run == began
         await until(lambda: ("ann", "second") in said(team))
@@ -253,8 +253,8 @@ def _as_if_killed(team: Team, run: str) -> None:
     """What the database of a hall says that had no time to say anything."""
     with sqlite3.connect(team.home.database) as connection:
         connection.execute("UPDATE runs SET status='running', owner='b-gone' WHERE id=?", [run])
-        connection.execute("UPDATE workflows SET status='quiet', ended_at=NULL WHERE id=?", [run])
-        connection.execute("UPDATE runs SET crashes=7 WHERE id=?", [run])  # a quiet one is never given up
+        connection.execute("UPDATE workflows SET status='idle', ended_at=NULL WHERE id=?", [run])
+        connection.execute("UPDATE runs SET crashes=7 WHERE id=?", [run])  # an idle one is never given up
     connection.close()
 
 
@@ -281,11 +281,11 @@ def test_two_tags_share_nothing(team: Team) -> None:
         one, two = await asyncio.gather(start(team, tag="one"), start(team, tag="two"))
         for tag in ("one", "two"):
             await until(lambda tag=tag: ("ann", "done") in said(team, tag))
-            await until_stands(team, "quiet", f"@team:{tag}")
+            await until_stands(team, "idle", f"@team:{tag}")
         assert said(team, "one") == said(team, "two")
         await team.client.rooms.send(parse("ann@team:one"), "only one")
         await team.client.rooms.append_document(parse("@team:one"), "more", file="a.md")
-        await until_stands(team, "quiet", "@team:one")
+        await until_stands(team, "idle", "@team:one")
         assert len(said(team, "one")) == len(said(team, "two")) + 1
         contents = [
             (await team.client.rooms.read_document(parse(f"@team:{tag}"), file="a.md")).content
@@ -293,7 +293,7 @@ def test_two_tags_share_nothing(team: Team) -> None:
         ]
         assert contents == ["mine\nmore", "mine"]
         await team.client.runs.stop(one.run)
-        assert (await team.client.workflows.get(parse("@team:two"))).status == "quiet"
+        assert (await team.client.workflows.get(parse("@team:two"))).status == "idle"
         assert one.run != two.run
 
     team.inside(work)

@@ -1,7 +1,7 @@
 """Quiescence detection: determines in one transaction if any agent of a team can make progress.
 
-An agent can move if it is running, is in backoff, has unread mail, or waits for an ask that is closed. A quiet team is
-completed, or is stopped by its worst agent: failed, at a limit, or waiting for the user. Open proposals of a quiet team
+An agent can move if it is running, is in backoff, has unread mail, or waits for an ask that is closed. An idle team is
+completed, or is stopped by its worst agent: failed, at a limit, or waiting for the user. Open proposals of an idle team
 end with the votes that they have.
 Does not end the team (`scheduler.py`).
 """

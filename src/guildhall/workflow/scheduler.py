@@ -1,7 +1,7 @@
-"""The scheduler: executes a workflow: setup, election, kickoff, then turns of agents until the team is quiet.
+"""The scheduler: executes a workflow: setup, election, kickoff, then turns of agents until the team is idle.
 
 `Team` is the runtime of the workflow's run, and the agents are runs below it. A loop for each agent reads the next step
-from the database and takes a turn. A quiet workflow ends in mode `run`, and waits for a message in mode `start`.
+from the database and takes a turn. An idle workflow ends in mode `run`, and waits for a message in mode `start`.
 Does not decide the next step (`agent_turn.py`) or quiescence (`quiescence.py`). Does not execute runs (`runs`).
 
 Invariant: a wake-up only makes an agent read the database. A lost wake-up costs at most 30 seconds.
@@ -162,7 +162,7 @@ class Team:
     def add_agent(self, workflow: Workflow, name: str) -> None:
         """Start serving an agent that was added or started again. `workflow` has all current agents."""
         self.workflow = workflow
-        if self._phase in ("live", "quiet"):
+        if self._phase in ("live", "idle"):
             self._start_agent(workflow.agent(name))
 
     async def remove_agent(self, name: str) -> None:
@@ -217,7 +217,7 @@ class Team:
             wake.clear()
             step = self._step(agent.name)
             if step.has_work:
-                if self._phase == "quiet":
+                if self._phase == "idle":
                     await self._enter_phase("live")
                 run = await self._take_turn(agent, step)
                 if run is not None and run.status == "parked":  # the whole team is about to be paused, too
@@ -393,7 +393,7 @@ class Team:
     async def _enter_idle(self) -> None:
         """Enter the phase `idle`, and leave it if an agent was woken meanwhile."""
         if self._phase == "live":
-            await self._enter_phase("quiet")
+            await self._enter_phase("idle")
             if self._state().busy:
                 await self._enter_phase("live")
 

@@ -178,7 +178,7 @@ def find_workflow_files(folder: Path) -> Iterator[Path]:
 
 
 Mode = Literal["run", "start"]
-Phase = Literal["setup", "election", "kickoff", "live", "quiet", "done", "stopped", "failed", "paused"]
+Phase = Literal["setup", "election", "kickoff", "live", "idle", "done", "stopped", "failed", "paused"]
 FINAL_PHASES: frozenset[Phase] = frozenset({"done", "stopped", "failed"})
 AgentStatus = Literal["idle", "running", "backoff", "waiting", "failed", "stopped"]
 

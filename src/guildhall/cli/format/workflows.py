@@ -74,7 +74,7 @@ def print_workflow(workflow: WorkflowSummary, screen: Screen) -> None:
         ["file", workflow.file if workflow.name != GLOBAL else ""],
         ["run", workflow.run],
         ["status", f"{workflow.status} ({workflow.reason})" if workflow.reason else workflow.status],
-        ["mode", "until it is stopped" if workflow.mode == "start" else "until it is quiet"],
+        ["mode", "until it is stopped" if workflow.mode == "start" else "until idle"],
         ["started", workflow.created_at],
         ["ended", workflow.ended_at or ""],
         ["said", f"{workflow.messages} messages"],
@@ -124,7 +124,7 @@ def event_line(type: str, data: Mapping[str, Any]) -> str | None:
             phases = {
                 "setup": "setup" if data.get("steps") else None,
                 "election": "the agents elect who writes the documents",
-                "quiet": "quiet",
+                "idle": "idle",
             }
             return phases.get(str(data.get("phase")))
         case _:

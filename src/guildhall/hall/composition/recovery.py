@@ -1,7 +1,7 @@
 """Recovery: resumes the runs that an earlier hall lost or parked at its shutdown.
 
 Runs that a user parked stay parked. A run that was lost `MOST_CRASHES` times without progress fails, unless it is a
-quiet workflow. A user may still resume it.
+idle workflow. A user may still resume it.
 Does not mark runs as lost: `database` does when it is opened.
 """
 
@@ -45,7 +45,7 @@ class Recovery:
             await asyncio.to_thread(self._hall.project_services.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # puts its directories right, which may be many
             for part, run, crashes in self._left:
-                if crashes >= MOST_CRASHES and not _was_quiet(part, run):
+                if crashes >= MOST_CRASHES and not _was_idle(part, run):
                     await _give_up(part, run)
                 else:
                     await go_on(part, run)
@@ -56,10 +56,10 @@ class Recovery:
             self.under_way = False
 
 
-def _was_quiet(part: RunServices, run: Run) -> bool:
+def _was_idle(part: RunServices, run: Run) -> bool:
     """Return True for a workflow in which no agent worked: it did not cause the crash."""
     found = part.store.read(lambda connection: workflow_records.find_instance(connection, run.id))
-    return found is not None and found.status == "quiet"
+    return found is not None and found.status == "idle"
 
 
 async def go_on(part: RunServices, run: Run) -> None:

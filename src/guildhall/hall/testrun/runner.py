@@ -230,7 +230,7 @@ def _about(reply: Reply) -> str:
 
 
 _PAUSE = 0.01  # seconds before an agent is tried again
-_DEBOUNCE = 0.02  # seconds that a team which is quiet stays together
+_DEBOUNCE = 0.02  # seconds before an idle team ends
 _NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and never asked
 
 

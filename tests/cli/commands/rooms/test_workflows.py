@@ -126,7 +126,7 @@ def test_every_verb_that_looks_takes_a_target(guild: Guild, review: Path) -> Non
     runs = {one["agent"]: one["runs"] for one in shown["agents"]}
     assert good(guild("ls", "bob@review:pr-1", "--json")).json["agent"] == "bob"
     assert "bob@review:pr-1  idle" in good(guild("ls", "bob@review:pr-1")).out
-    assert "until it is quiet" in good(guild("show", "@review:pr-1")).out
+    assert "until idle" in good(guild("show", "@review:pr-1")).out
     assert good(guild("show", "ann@review:pr-1", "--json")).json["unread"] == 0
     assert good(guild("show", run)).out.startswith("run ")
     log = good(guild("log", "@review:pr-1")).out
