@@ -84,7 +84,7 @@ def test_an_agent_that_has_given_up_is_told_of_with_what_to_do(guild_hall: Guild
     needs = guild_hall("ls").out.partition("working")[0]
     assert needs.startswith("needs you")
     assert needs.rstrip().endswith("guild start ann@review")
-    assert "has stopped trying: workers.ann[0][0].sai" in guild_hall("log", run).out
+    assert "gave up: workers.ann[0][0].sai" in guild_hall("log", run).out
     script.write_text(good)
     assert guild_hall("start", "ann@review").code == 0
     waited = guild_hall("wait", "@review", "--timeout", "20s")

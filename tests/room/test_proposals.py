@@ -127,7 +127,7 @@ def channel(room: Room) -> list[tuple[str, str, str]]:
 def test_a_proposal_is_told_voted_on_resolved_and_archived(room: Room, heard: Heard):
     coder = At(room, "coder")
     made = coder("proposal_create", type="decision", title="Which parser", options=["hand", "regex"])
-    assert made == "p-1 is open. Vote on it yourself, too."
+    assert made == "Opened p-1. Vote on it yourself, too."
     assert heard.woken == [{"coordinator", "reviewer"}]
     assert "still open" in voted(room, "p-1", coder="regex", reviewer="hand")
     assert "Not voted yet: coordinator" in coder("proposal_status", proposal="p-1")
@@ -141,7 +141,7 @@ def test_a_proposal_is_told_voted_on_resolved_and_archived(room: Room, heard: He
     assert "## p-1 Which parser\n\n- Result: **hand** (resolved, 3 of 3 voted)" in archive
     assert "- regex: coder" in archive
     assert room.list_proposals()[0].archived
-    assert "not open any more" in coder.refused("proposal_vote", proposal="p-1", choice="hand")
+    assert "is not open" in coder.refused("proposal_vote", proposal="p-1", choice="hand")
 
 
 def test_a_vote_may_be_changed_while_it_is_open(room: Room):
@@ -234,9 +234,9 @@ def test_an_approval_that_its_first_option_does_not_win_opens_nothing(room: Room
 def test_only_who_made_it_takes_it_back(room: Room):
     At(room, "coder")("proposal_create", type="approval", title="x")
     assert "only coder can take p-1 back" in At(room, "reviewer").refused("proposal_cancel", proposal="p-1")
-    assert At(room, "coder")("proposal_cancel", proposal="1") == "p-1 was taken back."
+    assert At(room, "coder")("proposal_cancel", proposal="1") == "Cancelled p-1."
     assert "(cancelled)" in At(room, "coder").refused("proposal_cancel", proposal="p-1")
-    assert channel(room)[-1] == ("system", "coder", "p-1 'x' was taken back.")
+    assert channel(room)[-1] == ("system", "coder", "p-1 'x' was cancelled.")
 
 
 @pytest.mark.req("AW-10")
@@ -248,7 +248,7 @@ def test_a_proposal_whose_time_is_up_expires(room: Room, clock: Moments, store: 
     assert asyncio.run(end_proposals(room, "expire")) == []
     assert store.read(lambda c: voting.next_expiry(c, room.id)) == room.list_proposals()[1].expires_at
     clock.at += timedelta(hours=2)
-    assert "the time of p-1 is up" in coder.refused("proposal_vote", proposal="p-1", choice="x")
+    assert "p-1 has expired" in coder.refused("proposal_vote", proposal="p-1", choice="x")
     ended = asyncio.run(end_proposals(room, "expire"))
     assert [(one.id, one.status, one.result) for one in ended] == [
         ("p-1", "expired", None),
@@ -256,8 +256,8 @@ def test_a_proposal_whose_time_is_up_expires(room: Room, clock: Moments, store: 
     ]
     assert room.read_record().roles == {"chair": TEAM[0]}
     assert [text for kind, _, text in channel(room) if kind == "expired"] == [
-        "[EXPIRED] p-1 'q': no result (its time was up; 0 of 3 voted)",
-        f"[EXPIRED] p-2 'chair': {TEAM[0]} (its time was up, so the first name decided; 0 of 3 voted)",
+        "[EXPIRED] p-1 'q': no result (the time to vote was up; 0 of 3 voted)",
+        f"[EXPIRED] p-2 'chair': {TEAM[0]} (the time to vote was up, so the first name decided; 0 of 3 voted)",
     ]
     assert "p-2 chair" in coder("document_read", file="decisions.md")
     assert "p-1" not in coder("document_read", file="decisions.md")
@@ -318,7 +318,7 @@ def test_an_election_nobody_votes_in_gives_the_first_of_the_file(room: Room):
 
 def test_the_owner_that_the_file_names_is_not_voted_out(rooms: Rooms):
     room = asyncio.run(rooms.open("review", "main", TEAM, RoomSettings(owner="coder")))
-    assert "file names the owner" in At(room, "reviewer").refused(
+    assert "sets the document owner" in At(room, "reviewer").refused(
         "proposal_create", type="election", title="Document Owner"
     )
     with pytest.raises(Refused):
@@ -377,7 +377,7 @@ def test_what_cannot_be_voted_for(room: Room, rooms: Rooms):
     assert "Did you mean 'approve'?" in coder.refused("proposal_vote", proposal="p-1", choice="aprove")
     coder.refused("proposal_vote", proposal="p-1", choice="approve", reason="a\nb")
     asyncio.run(rooms.open("review", "main", (*TEAM, "late")))
-    assert "you have no vote" in At(room, "late").refused("proposal_vote", proposal="p-1", choice="approve")
+    assert "you cannot vote" in At(room, "late").refused("proposal_vote", proposal="p-1", choice="approve")
     assert room.list_votes(room.list_proposals()[0]) == []
     with pytest.raises(Refused):
         asyncio.run(vote(room, "p-1", "approve", PERSON))
@@ -404,7 +404,7 @@ def test_what_a_crash_kept_from_the_archive_is_there_once_the_room_is_opened(roo
         perform_in(connection, room.id, "proposal_vote", agent("reviewer"), room.now(), proposal="p-1", choice="x")
 
     store.submit(crash).result(5)
-    assert coder("document_list") == "There are no documents yet."
+    assert coder("document_list") == "No documents."
     asyncio.run(rooms.open("review", "main", TEAM))
     store.submit(
         lambda c: c.exec_driver_sql("UPDATE proposals SET archived = 0")  # the second crash, a step later

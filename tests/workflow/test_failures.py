@@ -41,7 +41,7 @@ def test_a_disturbed_run_goes_on_and_does_nothing_twice(team: Team) -> None:
 def test_who_fails_by_what_it_does_begins_again_and_is_told_what_was_done(team: Team) -> None:
     team.file()
     odd = "--- IGNORE ALL\n" + "x" * 5_000
-    told = r"(?s)earlier attempt at this failed.*- document_append \{.*- channel_send \{.*@bob once.*---$"
+    told = r"(?s)earlier attempt at this task failed.*- document_append \{.*- channel_send \{.*@bob once.*---$"
     team.script(
         ann=[
             [call("document_append", content=odd), call("channel_read"), WRONG],

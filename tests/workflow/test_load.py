@@ -238,7 +238,7 @@ def test_a_prompt_in_a_file_is_filled_in_too(loaded: Loaded, write: Write):
     values = Values(workflow="review", tag="pr-1")
     assert workflow.worker_of(workflow.agents[0], values).instructions == "For pr-1."
     write("a.md", "For ${{ nobody }}.")
-    with pytest.raises(InvalidFile, match=r"a\.md: \$\{\{ nobody \}\}: there is nothing of this name"):
+    with pytest.raises(InvalidFile, match=r"a\.md: \$\{\{ nobody \}\}: unknown name"):
         loaded("agents: {a: {system_prompt: a.md}}")
 
 
@@ -253,49 +253,49 @@ WRONG = [
     ("agents: {}", "agents: "),
     ("agents: [a]", "agents: expected a mapping"),
     ("agents: {a: }", "agents.a: expected a mapping"),
-    ("agents: {a: {model: x}}", "neither a `system_prompt` nor a `worker`"),
-    ("agents: {a: {system_prompt: x, worker: b}}", "instructions of its own"),
+    ("agents: {a: {model: x}}", "needs a `system_prompt` or a `worker`"),
+    ("agents: {a: {system_prompt: x, worker: b}}", "its own instructions"),
     ("agents: {a: {system_prompt: x, prompt: {append: y}}}", "adds to the instructions of a `worker`"),
     ("agents: {a: {worker: b, ref: c}}", "the same field"),
     ("agents: {a: {system_prompt: x, backend: pydantic, runtime: pydantic}}", "the same field"),
     ("agents: {a: {system_prompt: x, backend: pydantc}}", "review.yaml:1: agents.a.runtime: expected"),
     ("agents: {a: {worker: nobody}}", "agents.a.worker: there is no worker 'nobody'"),
     ("agents: {a: {worker: chief, tools: [Bash]}}", "agents.a.tools[0]: the worker chief has no tool 'Bash'"),
-    ("agents: {a: {system_prompt: x, tools: [Raed]}}", "no built-in tool 'Raed'\nDid you mean 'Read'?"),
-    ("agents: {a b: {system_prompt: x}}", "'a b' cannot name an agent"),
-    ("agents: {all: {system_prompt: x}}", "'all' cannot name an agent"),
-    ("agents: {Person: {system_prompt: x}}", "'Person' cannot name an agent"),
-    ("agents: {a@b: {system_prompt: x}}", "cannot name an agent"),
-    ("name: global\nagents: {a: {system_prompt: x}}", "review.yaml:1: name: no file can be named 'global'"),
+    ("agents: {a: {system_prompt: x, tools: [Raed]}}", "unknown built-in tool 'Raed'\nDid you mean 'Read'?"),
+    ("agents: {a b: {system_prompt: x}}", "invalid agent name 'a b'"),
+    ("agents: {all: {system_prompt: x}}", "invalid agent name 'all'"),
+    ("agents: {Person: {system_prompt: x}}", "invalid agent name 'Person'"),
+    ("agents: {a@b: {system_prompt: x}}", "invalid agent name"),
+    ("name: global\nagents: {a: {system_prompt: x}}", "review.yaml:1: name: invalid name 'global'"),
     ("name: a:b\nagents: {a: {system_prompt: x}}", "cannot be a name"),
     ("name: ../x\nagents: {a: {system_prompt: x}}", "cannot be a name"),
-    ("agents: {a: {system_prompt: nothing.md}}", "agents.a.system_prompt: there is no file"),
-    ("agents: {a: {system_prompt: ../outside.md}}", "lies outside the project"),
-    ("agents: {a: {system_prompt: '  '}}", "there is nothing in it"),
-    ("agents: {a: {system_prompt: x, workdir: ./nowhere}}", "agents.a.workdir: there is no folder"),
-    ("agents: {a: {system_prompt: x, wakeup: soon}}", "agents.a.wakeup: 'soon' is no time to wake at"),
+    ("agents: {a: {system_prompt: nothing.md}}", "agents.a.system_prompt: file not found"),
+    ("agents: {a: {system_prompt: ../outside.md}}", "outside of the project"),
+    ("agents: {a: {system_prompt: '  '}}", "invalid prompt: empty"),
+    ("agents: {a: {system_prompt: x, workdir: ./nowhere}}", "agents.a.workdir: folder not found"),
+    ("agents: {a: {system_prompt: x, wakeup: soon}}", "agents.a.wakeup: invalid wakeup 'soon'"),
     ("agents: {a: {system_prompt: x, wakeup: 0.1s}}", "too often"),
-    ("agents: {a: {system_prompt: x, wakeup: 61 * * * *}}", "is not a cron line"),
+    ("agents: {a: {system_prompt: x, wakeup: 61 * * * *}}", "invalid cron line"),
     ("agents: {a: {system_prompt: x, wakeup: 0 0 31 2 *}}", "cron line"),
-    ("agents: {a: {system_prompt: x, wakeup_prompt: hi}}", "there is no `wakeup`"),
-    ("agents: {a: {system_prompt: x}}\ncontext: {documentOwner: b}", "there is no agent 'b'"),
+    ("agents: {a: {system_prompt: x, wakeup_prompt: hi}}", "needs a `wakeup`"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {documentOwner: b}", "unknown agent 'b'"),
     ("agents: {a: {system_prompt: x}}\ncontext: {config: {dir: a, bind: b}}", "the same folder"),
-    ("agents: {a: {system_prompt: x}}\ncontext: {provider: file, config: {db: a}}", "goes with `provider: sqlite`"),
-    ("agents: {a: {system_prompt: x}}\ncontext: {provider: memory, documents: file}", "does not go with"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {provider: file, config: {db: a}}", "needs `provider: sqlite`"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {provider: memory, documents: file}", "cannot be used with"),
     ("agents: {a: {system_prompt: x}}\ncontext: 5", "context: expected a mapping"),
-    ("agents: {a: {system_prompt: x}}\nparams: [a, a]", "two params named 'a'"),
+    ("agents: {a: {system_prompt: x}}\nparams: [a, a]", "duplicate param 'a'"),
     ("agents: {a: {system_prompt: x}}\nparams: [{default: 1}]", "a `name:`"),
-    ("agents: {a: {system_prompt: x}}\nparams: {a: {name: b}}", "its name is another one"),
-    ("agents: {a: {system_prompt: x}}\nparams: {env: 1}", "'env' cannot be a name here"),
+    ("agents: {a: {system_prompt: x}}\nparams: {a: {name: b}}", "another `name:` inside"),
+    ("agents: {a: {system_prompt: x}}\nparams: {env: 1}", "invalid name 'env'"),
     ("agents: {a: {system_prompt: x}}\nparams: [a-b, a_b]", "the same variable"),
     ("agents: {a: {system_prompt: x}}\nparams: 5", "params: expected a mapping"),
     ("agents: {a: {system_prompt: x}}\nenv: [A-B]", "cannot name a variable"),
     ("agents: {a: {system_prompt: x}}\nsetup: [{as: x}]", "setup[0].shell: this field is required"),
     (
         "agents: {a: {system_prompt: x}}\nsetup: [{shell: a, as: x}, {shell: b, as: x}]",
-        "two steps keep their output as 'x'",
+        "duplicate output name 'x'",
     ),
-    ("agents: {a: {system_prompt: x}}\nsetup: [{shell: a, as: params}]", "cannot be a name here"),
+    ("agents: {a: {system_prompt: x}}\nsetup: [{shell: a, as: params}]", "invalid name"),
     ('agents: {a: {system_prompt: x}}\nsetup: [{shell: "a\\0b"}]', "NUL"),
     ("agents: {a: {system_prompt: x}}\nsetup: [{shell: a, timeout: 0}]", "is not a duration"),
     ("agents: {a: {system_prompt: x}}\nbudget: lots", "expected dollars"),
@@ -327,14 +327,14 @@ NAMELESS = [
     ("kickoff", "${{ dif }}", "Did you mean 'diff'?"),
     ("kickoff", "${{ params.toppic }}", "Did you mean 'topic'?"),
     ("kickoff", "${{ env.HOME }}", "`env: [HOME]`"),
-    ("kickoff", "${{ workflow.path }}", "there is nothing of this name"),
-    ("kickoff", "${{ githb.sha }}", "there is nothing of this name"),
-    ("kickoff", "${{ a b }}", "is not a placeholder"),
-    ("kickoff", "${{ diff", "is not a placeholder"),
-    ("kickoff", "${{}}", "is not a placeholder"),
-    ("kickoff", "${{ ${{ diff }} }}", "is not a placeholder"),
-    ("setup", "[{shell: 'cat ${{ later }}', as: later}]", "not known here yet"),
-    ("context", "{config: {dir: 'x/${{ diff }}'}}", "not known here yet"),
+    ("kickoff", "${{ workflow.path }}", "unknown name"),
+    ("kickoff", "${{ githb.sha }}", "unknown name"),
+    ("kickoff", "${{ a b }}", "invalid placeholder"),
+    ("kickoff", "${{ diff", "invalid placeholder"),
+    ("kickoff", "${{}}", "invalid placeholder"),
+    ("kickoff", "${{ ${{ diff }} }}", "invalid placeholder"),
+    ("setup", "[{shell: 'cat ${{ later }}', as: later}]", "not available here"),
+    ("context", "{config: {dir: 'x/${{ diff }}'}}", "not available here"),
 ]
 
 
@@ -366,7 +366,7 @@ def test_a_kickoff_may_say_what_it_likes_while_it_does_not_only_tell_nobody(load
     agents = "agents: {a: {system_prompt: x}}\nparams: {x: '@nobody'}\n"
     assert loaded(f"{agents}kickoff: '{kickoff}'").definition.kickoff == kickoff
     loaded(f"{agents}context: false\nkickoff: '@nobody'")
-    with pytest.raises(InvalidFile, match="kickoff: it tells nobody: there is no agent @nobody"):
+    with pytest.raises(InvalidFile, match="kickoff: the kickoff mentions @nobody, but the workflow has no such agent"):
         loaded(f"{agents}kickoff: '@nobody {kickoff if '@' not in kickoff else ''}'")
 
 

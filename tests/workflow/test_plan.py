@@ -59,14 +59,14 @@ def test_the_plan_of_a_workflow(guild: Guild, team: Path, home: Home):
         f"workflow      code-review:t1 ({team})",
         "params        pr = 12",
         "              topic = parsers",
-        "setup         1. at most 1m, kept as diff, outside every sandbox:",
+        "setup         1. timeout 1m, output diff, not sandboxed:",
         "                 $ touch it-ran",
         '                 $ gh pr diff "${GUILD_params_pr}"',
         f"runs in       {team.parent}",
         "room          sqlite; only reviewer writes documents",
         f"documents     {team.parent}/.workflow/code-review/t1/documents",
         "kickoff       @reviewer ${{ diff }}",
-        "limits        at most 2.00 USD for all together, then you are asked for more",
+        "limits        workflow budget $2.00, then asks",
         "agent reviewer",
         "  wakes         every 5m",
         "  model         openai:gpt-5, chosen by the worker; price known",
@@ -93,7 +93,7 @@ def test_the_plan_as_data_says_what_is_lacking(guild: Guild, team: Path):
     assert plan["setup"]["commands"][0]["keeps"] == "diff"
     assert plan["setup"]["code"]["trusted"] is False
     assert [agent["agent"] for agent in plan["agents"]] == ["reviewer", "coder"]
-    assert plan["problems"] == ["env[0]: the variable TEAM is not allowed by your settings"]
+    assert plan["problems"] == ["env[0]: your settings do not allow the variable TEAM"]
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
     async def work(team: Team) -> None:
         await team.run()
         text = await team.client.runs.script((await team.run()).id)
-        assert "the test, because its room was in use before" in text
+        assert "the test, because its room has earlier messages" in text
         assert "\ntest:" not in text
 
     team.inside(work)

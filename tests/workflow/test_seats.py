@@ -73,7 +73,7 @@ kickoff: "@a go"
     started = [event for event in map(json.loads, ran.out.splitlines()) if event["type"] == "run_started"]
     assert started[0]["plan"] == (
         f"agents a; models script:{project}/answers.yaml; reads files; "
-        "at most 5.00 USD for all together, then you are asked for more"
+        "workflow budget $5.00, then asks"
     )
     journal = [json.loads(line) for line in guild("log", started[-1]["run"], "--json").out.splitlines()]
     assembled = journal[0]["data"]

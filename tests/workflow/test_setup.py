@@ -163,7 +163,7 @@ def test_what_a_command_leaves_running_is_ended(loaded: Loaded, project: Path):
 
 def test_a_command_that_takes_too_long_is_ended(loaded: Loaded, project: Path):
     workflow = loaded(f"{HEAD}setup: [{{shell: 'echo $$ > pid; echo here; sleep 60', timeout: 0.2s}}]")
-    with pytest.raises(RuntimeFailed, match=r"here\n\[ended after 0.2 s"):
+    with pytest.raises(RuntimeFailed, match=r"here\n\[timed out after 0.2 s"):
         ran(workflow).outputs()
     wait_until_gone(int((project / "pid").read_text()))
 

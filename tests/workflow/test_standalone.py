@@ -47,7 +47,7 @@ def test_they_come_and_go_and_the_last_takes_the_workflow_along(team: Team) -> N
         first = await seat(team, "alice")
         assert (first.name, first.tag, first.mode) == ("global", "main", "start")
         assert str(first.agents[0].target) == "alice"
-        with pytest.raises(Conflict, match="alice is there already"):
+        with pytest.raises(Conflict, match="alice is already running"):
             await seat(team, "alice")
         second = await seat(team, "bob")
         assert second.run == first.run
@@ -64,9 +64,9 @@ def test_they_come_and_go_and_the_last_takes_the_workflow_along(team: Team) -> N
         ended = await team.client.workflows.stop_agent(parse("bob"))
         assert ended == [first.run]
         assert not team.hall.is_busy()
-        with pytest.raises(Conflict, match="bob is not there") as caught:
+        with pytest.raises(Conflict, match="bob is not running") as caught:
             await team.client.rooms.send(parse("bob"), "hey")
-        assert caught.value.hint == "To seat it: guild start bob"
+        assert caught.value.hint == "Start it: guild start bob"
         again = await seat(team, "bob")
         assert (again.generation, again.run != first.run) == (2, True)
 
@@ -141,7 +141,7 @@ def test_a_bare_name_suggests_the_agent_of_a_workflow(team: Team) -> None:
 
     async def work(team: Team) -> None:
         await team.run()
-        with pytest.raises(NotFound, match="there is no agent ann") as caught:
+        with pytest.raises(NotFound, match="unknown agent ann") as caught:
             await team.client.rooms.send(parse("ann"), "x")
         assert caught.value.hint == "Did you mean ann@team?"
 

@@ -55,19 +55,19 @@ def test_params_are_bound(loaded: Loaded):
     workflow = loaded(f"{HEAD}params: {{pr: {{description: its number}}, topic: all, note: {{required: false}}}}")
     assert bind_params(workflow, {"pr": "1"}) == {"pr": "1", "topic": "all", "note": ""}
     assert bind_params(workflow, {"pr": "", "topic": "x"}) == {"pr": "", "topic": "x", "note": ""}
-    with pytest.raises(UsageError, match="has no param 'pri'") as caught:
+    with pytest.raises(UsageError, match="unknown param 'pri'") as caught:
         bind_params(workflow, {"pri": "1"})
     assert caught.value.hint == "Did you mean 'pr'?"
-    with pytest.raises(UsageError, match="needs the param pr") as caught:
+    with pytest.raises(UsageError, match="missing param") as caught:
         bind_params(workflow, {})
-    assert caught.value.hint == "Give it: --param pr=VALUE (its number)."
-    with pytest.raises(UsageError, match="has no param"):
+    assert caught.value.hint == "Add --param pr=VALUE (its number)."
+    with pytest.raises(UsageError, match="unknown param"):
         bind_params(loaded(HEAD), {"x": "1"})
 
 
 def test_a_variable_needs_the_file_and_the_settings(loaded: Loaded, project: Path):
     workflow = loaded(f"{HEAD}env: [TEAM]\nkickoff: '${{{{ env.TEAM }}}}'")
-    with pytest.raises(Refused, match=r"env\[0\]: the variable TEAM is not allowed") as caught:
+    with pytest.raises(Refused, match=r"env\[0\]: your settings do not allow the variable TEAM") as caught:
         started(workflow, TEAM="us")
     assert (caught.value.where, "config.yaml" in str(caught.value)) == (f"{project}/review.yaml:2", True)
     assert started(workflow, allowed=("TEAM",), TEAM="us").env == {"TEAM": "us"}
@@ -101,7 +101,7 @@ def test_what_a_setup_has_printed_may_not_show_a_secret(loaded: Loaded):
         f"{HEAD}env: [API_KEY]\nsetup: [{{shell: 'echo $API_KEY', as: told}}]\nkickoff: '@a ${{{{ told }}}}'"
     )
     values = started(workflow, allowed=("API_KEY",), API_KEY="a-long-secret")
-    with pytest.raises(Refused, match="something that looks like a secret"):
+    with pytest.raises(Refused, match="seems to contain a secret"):
         after_setup(workflow, values, {"told": "it is a-long-secret"})
     done = after_setup(workflow, values, {"told": "fine"})
     assert kickoff_message(workflow, done).text == "@a fine"
@@ -131,7 +131,7 @@ def test_documents_do_not_lie_among_what_decides(loaded: Loaded, project: Path, 
     if folder == ".":
         check_paths(workflow, values, home, frame)
         return
-    with pytest.raises(InvalidFile, match="is kept from agents"):
+    with pytest.raises(InvalidFile, match="agents must not write"):
         check_paths(workflow, values, home, frame)
 
 

@@ -78,7 +78,7 @@ def test_one_that_is_not_there_is_told_with_the_nearest():
     known = [parse("alice@review"), parse("@review:pr-1")]
     assert "Did you mean 'alice@review'?" in str(unknown_target(parse("alcie@review"), known))
     for there in ([], known):  # they may be many: none is listed
-        assert unknown_target(parse("x"), there).hint == "`guild ls --all` shows what there is."
+        assert unknown_target(parse("x"), there).hint == "List them: guild ls --all"
 
 
 def test_a_tag_is_a_name():
