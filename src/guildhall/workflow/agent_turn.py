@@ -233,11 +233,7 @@ def _call_text(call: ToolStarted) -> str:
     return told if len(told) <= _MAX_CALL_CHARS else f"{told[:_MAX_CALL_CHARS]}..."
 
 
-_GRANT_FIELDS = {
-    "max_turns": "max_turns",
-    "max_tokens": "max_tokens",
-    "max_budget_usd": "budget",
-}
+_GRANT_FIELDS = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}
 
 
 @dataclass(frozen=True, kw_only=True)

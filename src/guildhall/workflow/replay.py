@@ -252,12 +252,7 @@ class WorkflowReplays:
         with scratch() as empty:
             room = RoomReplay(instance.room, self.store, empty)
             team = ReplayedTeam(
-                instance=instance,
-                workflow=workflow,
-                values=values,
-                room=room,
-                store=self.store,
-                history=self.history,
+                instance=instance, workflow=workflow, values=values, room=room, store=self.store, history=self.history
             )
             again = replace(root, request=replace(root.request, input=recorded_input(workflow)))
             seat = seat_on_record(TOOLS)

@@ -229,13 +229,7 @@ def recorded_input(workflow: Workflow) -> str:
 def workflow_worker(workflow: Workflow) -> Worker:
     """Return the worker of the workflow's own run. It has only the setup commands."""
     definition = WorkerDefinition(name=workflow.name, description=workflow.definition.description, base=False)
-    return Worker(
-        definition=definition,
-        instructions="",
-        scope="workflow",
-        digest=workflow.digest,
-        path=workflow.path,
-    )
+    return Worker(definition=definition, instructions="", scope="workflow", digest=workflow.digest, path=workflow.path)
 
 
 def move_documents_aside(room: RoomRecord) -> Path | None:
