@@ -107,7 +107,9 @@ def post(
     sender = sender or turn.actor.name
     addressed = _resolve_recipients(to, seated, lenient=sender == SYSTEM)
     if found.missed and not found.reached and not addressed:
-        raise _unknown_mentions(found.missed, [name for name in (*seated, PERSON, ALL) if name != sender])
+        names = ", ".join(f"@{name[:80]}" for name in found.missed[:5])
+        hint = did_you_mean(found.missed[0], [name for name in (*seated, PERSON, ALL) if name != sender])
+        raise NotFound(f"message not delivered: no agent named {names}", hint=hint)
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
     hops = next_hops(turn) if hops is None else hops
     to_agents = [name for name in reached if name != PERSON]
@@ -179,11 +181,6 @@ def _resolve_recipients(to: Sequence[str], seated: Collection[str], *, lenient: 
         if name not in seated and name != PERSON:
             raise NotFound(f"unknown agent {name[:80]!r}", hint=did_you_mean(name, seated))
     return list(to)
-
-
-def _unknown_mentions(missed: Sequence[str], names: Collection[str]) -> NotFound:
-    shown = ", ".join(f"@{name[:80]}" for name in missed[:5])
-    return NotFound(f"message not delivered: no agent named {shown}", hint=did_you_mean(missed[0], names))
 
 
 def next_hops(turn: Turn) -> int:

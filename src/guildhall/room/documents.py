@@ -62,12 +62,6 @@ class Documents:
         content = await self.contents.read(check_path(file or DEFAULT_DOCUMENT))
         return None if content is None else content_hash(content)
 
-    async def remove_partial_files(self) -> None:
-        await self.contents.remove_partial_files()
-
-    async def list(self) -> list[DocumentInfo]:
-        return await self.contents.list()
-
     def decision(self, number: int) -> str:
         """Return the entry of a proposal in the archive of decisions. Raise NotFound if there is no such proposal."""
 
@@ -142,10 +136,6 @@ class DocumentCall(Documents):
 # Operations
 
 
-def _reading_text(result: Mapping[str, Any]) -> str:
-    return f"[{result['path']}, base {result['digest']}]\n{result['content']}"
-
-
 def _change_text(result: Mapping[str, Any]) -> str:
     verb = "Created" if result["new"] else "Saved"
     return f"{verb} {result['path']} ({result['size']:,} bytes), base {result['digest']}."
@@ -156,7 +146,7 @@ def _listing_text(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) or "No documents."
 
 
-@operation(READS, kind="document", show=_reading_text)
+@operation(READS, kind="document", show="[{path}, base {digest}]\n{content}".format_map)
 async def document_read(call: DocumentCall, file: str | None = DEFAULT_DOCUMENT) -> Effect:
     """Read a shared document. The first line of the result has its `base`, which document_write needs.
 
@@ -206,7 +196,7 @@ async def document_create(call: DocumentCall, file: str, content: str) -> Effect
 @operation(READS, kind="document", show=_listing_text)
 async def document_list(call: DocumentCall) -> Effect:
     """List the shared documents with their sizes."""
-    listed = [{"path": one.path, "size": one.size} for one in await call.list()]
+    listed = [{"path": one.path, "size": one.size} for one in await call.contents.list()]
     return lambda _: {"documents": listed}
 
 

@@ -128,12 +128,9 @@ class Room:
     def documents(self) -> Documents:
         record = self.read_record()
         if self._documents is None or self._documents[0] != record.documents:
-            shelf = (
-                FileDocumentStore(record.documents_folder)
-                if record.documents_folder
-                else DatabaseDocumentStore(self._store, self._clock, self.id)
-            )
-            self._documents = (record.documents, Documents(self.id, shelf, self._store, self._clock))
+            folder = record.documents_folder
+            contents = FileDocumentStore(folder) if folder else DatabaseDocumentStore(self._store, self._clock, self.id)
+            self._documents = (record.documents, Documents(self.id, contents, self._store, self._clock))
         return self._documents[1]
 
     def now(self) -> str:
@@ -192,7 +189,7 @@ class Room:
         """Repeat the steps after a commit that a crash has prevented."""
         with suppress(GuildError):  # an operation on documents reports a folder that cannot be used
             async with self._access:
-                await self.documents.remove_partial_files()
+                await self.documents.contents.remove_partial_files()
         await self._archive()
         await self.export_files()
 

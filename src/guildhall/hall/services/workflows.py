@@ -46,7 +46,7 @@ class RoomService(Rooms):
         return await self._hall.workflow_databases.of_team(target).workflows.send(text, target)
 
     async def documents(self, target: Target) -> Sequence[DocumentListed]:
-        return await self._room(target).documents.list()
+        return await self._room(target).documents.contents.list()
 
     async def read_document(self, target: Target, *, file: str | None = None) -> Document:
         path, content, digest = await self._room(target).documents.read(file)
