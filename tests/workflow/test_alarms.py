@@ -36,7 +36,7 @@ async def ring(team: Team) -> None:
     """The time has come for all schedules."""
     await team.hall.store.write(lambda c: c.exec_driver_sql("UPDATE schedules SET due_at=?", (LONG_AGO,)))
     for workflow in team.hall.main.workflows._teams.values():
-        workflow.alarms.look_again()
+        workflow.wakeups.reload()
 
 
 @pytest.mark.req("AW-17", "AW-16")

@@ -55,7 +55,7 @@ async def recovered(team: Team) -> None:
 
 def said(team: Team, tag: str = "main") -> list[tuple[str, str]]:
     room = team.hall.main.rooms.find("team", tag)
-    return [(message.sender, message.content) for message in room.messages()]
+    return [(message.sender, message.content) for message in room.list_messages()]
 
 
 @pytest.mark.req("AW-15", "AW-17")
