@@ -92,7 +92,6 @@ class Election:
 
     def interrupted_voters(self) -> list[Agent]:
         """Return the agents whose voting run was interrupted, such as by the end of the hall."""
-
         return [agent for agent, _ in self.store.read(self._unfinished_runs)]
 
     def _unfinished_runs(self, connection: Connection) -> list[tuple[Agent, Run]]:

@@ -4,7 +4,7 @@ A placeholder is `${{ name }}` (the output of a setup step), `${{ params.x }}`, 
 `$${{` is the escape. A command receives values only as environment variables, never as shell text.
 Does not read files (`loader.py`) and does not compute the values of a start (`start.py`).
 
-Invariant: the value of a placeholder does not put a secret into a text for a model. `refuse_secrets` raises Refused.
+Invariant: the value of a placeholder does not put a secret into a text for a model. `check_secrets` raises Refused.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def team_state(
     if any(_can_move(connection, instance.id, agent, mail, at, attended=attended) for agent in agents):
         return TeamState(busy=True)
     held = bool(room_records.mail_by_status(connection, instance.room, "held"))
-    if held and (attended or not _is_loop_ask_open(connection, instance.id)):
+    asks = run_records.list_asks(connection, run=instance.id, status="open") if held else []
+    if held and (attended or not any(ask.kind == "loop" for ask in asks)):
         return TeamState(busy=True)  # the scheduler asks the user, or applies the answer
     if room_records.open_proposals(connection, instance.room):
         if not settle:
@@ -93,12 +94,6 @@ def agents_blocked_by(connection: Connection, instance: str, ask: Ask) -> frozen
     return frozenset(
         name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run)))
     )
-
-
-def _is_loop_ask_open(connection: Connection, instance: str) -> bool:
-    """Return True if an ask about held messages is open."""
-    asks = run_records.list_asks(connection, run=instance, status="open")
-    return any(ask.kind == "loop" for ask in asks)
 
 
 def _can_move(

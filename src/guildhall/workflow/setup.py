@@ -2,7 +2,7 @@
 
 Each command is a tool call of the workflow's run and passes the gate, so an ended command is not repeated after a
 crash, and the user is asked about an interrupted one. Commands run without a sandbox: the file must be trusted.
-Does not check trust (`loader.py`, `demand_trust`).
+Does not check trust (`loader.py`, `check_trust`).
 
 Invariant: no process of a command survives the end of the command.
 """
