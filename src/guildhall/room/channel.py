@@ -102,13 +102,13 @@ def post(
     check_text(text, "the message")
     if not text.strip():
         raise UsageError("the message is empty", hint="Write a text, or call no_action if no action is needed.")
-    seated = records.agent_names(turn.connection, turn.room.id)
-    found = mentions.find(said, seated)
+    agents = records.agent_names(turn.connection, turn.room.id)
+    found = mentions.find(said, agents)
     sender = sender or turn.actor.name
-    addressed = _resolve_recipients(to, seated, lenient=sender == SYSTEM)
+    addressed = _resolve_recipients(to, agents, lenient=sender == SYSTEM)
     if found.missed and not found.reached and not addressed:
         names = ", ".join(f"@{name[:80]}" for name in found.missed[:5])
-        hint = did_you_mean(found.missed[0], [name for name in (*seated, PERSON, ALL) if name != sender])
+        hint = did_you_mean(found.missed[0], [name for name in (*agents, PERSON, ALL) if name != sender])
         raise NotFound(f"message not delivered: no agent named {names}", hint=hint)
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
     hops = next_hops(turn) if hops is None else hops
@@ -171,15 +171,15 @@ def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
     return post(turn, MessageText.quote(text), kind="system", to=to, hops=hops).as_dict()
 
 
-def _resolve_recipients(to: Sequence[str], seated: Collection[str], *, lenient: bool) -> list[str]:
+def _resolve_recipients(to: Sequence[str], agents: Collection[str], *, lenient: bool) -> list[str]:
     """Return the agents in `to`. Raise NotFound for an unknown agent, unless `lenient` skips it."""
     if ALL in to:
-        return list(seated)
+        return list(agents)
     if lenient:  # the recipient of a message of the room may have been removed
-        return [name for name in to if name in seated or name == PERSON]
+        return [name for name in to if name in agents or name == PERSON]
     for name in to:
-        if name not in seated and name != PERSON:
-            raise NotFound(f"unknown agent {name[:80]!r}", hint=did_you_mean(name, seated))
+        if name not in agents and name != PERSON:
+            raise NotFound(f"unknown agent {name[:80]!r}", hint=did_you_mean(name, agents))
     return list(to)
 
 

@@ -81,7 +81,7 @@ class FileDocumentStore:
         await asyncio.to_thread(self._remove_partial_files)
 
     def _read(self, path: str) -> str | None:
-        rooted, folder = self._rooted()
+        rooted, folder = self._open_root()
         if not self._path.is_dir():
             return None
         try:
@@ -97,7 +97,7 @@ class FileDocumentStore:
         return content
 
     def _write(self, path: str, data: bytes) -> None:
-        rooted, folder = self._rooted()
+        rooted, folder = self._open_root()
         try:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -107,7 +107,7 @@ class FileDocumentStore:
         rooted.write(rooted.within(folder, path), data)
 
     def _list(self) -> list[DocumentInfo]:
-        rooted, folder = self._rooted()
+        rooted, folder = self._open_root()
         if not self._path.is_dir():
             return []
         found: list[DocumentInfo] = []
@@ -126,7 +126,7 @@ class FileDocumentStore:
                     with contextlib.suppress(OSError):
                         (Path(folder) / name).unlink()
 
-    def _rooted(self) -> tuple[Rooted, Folder]:
+    def _open_root(self) -> tuple[Rooted, Folder]:
         check_folder(self._path)
         folder = Folder(path=self._path, name="documents", writable=True, max_bytes=MAX_TEXT_BYTES)
         return Rooted(View(cwd=self._path, folders=(folder,))), folder

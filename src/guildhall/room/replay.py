@@ -103,9 +103,9 @@ class RoomReplay:
                 if "error" not in entry.result:
                     raise
                 return RepeatedOperation(arguments=entry.arguments, result={"error": error.as_dict()})
-        return self._repeated(entry, given)
+        return self._new_entry(entry, given)
 
-    def _repeated(self, entry: LogEntry, given: ToolResult | None) -> RepeatedOperation:
+    def _new_entry(self, entry: LogEntry, given: ToolResult | None) -> RepeatedOperation:
         """Return the new log entry of the repeated operation."""
         log = self._scratch.read(lambda c: records.log_entries(c, self.room.id, since=self._until))
         self._until = log[-1].place if log else self._until

@@ -64,21 +64,21 @@ def posted_text(posted: PostResult) -> str:
     return " ".join(lines)
 
 
-def team_text(seats: Sequence[RoomAgent], room: RoomRecord, me: str) -> str:
+def team_text(agents: Sequence[RoomAgent], room: RoomRecord, me: str) -> str:
     """Return the agents of the team, one per line."""
     lines: list[str] = []
-    for seat in seats:
-        roles = [role for role, agent in room.roles.items() if agent == seat.agent]
-        if room.owner == seat.agent and "document owner" not in roles:
+    for agent in agents:
+        roles = [role for role, holder in room.roles.items() if holder == agent.agent]
+        if room.owner == agent.agent and "document owner" not in roles:
             roles.append("document owner")
         notes = [
-            "you" if seat.agent == me else "",
+            "you" if agent.agent == me else "",
             ", ".join(roles),
-            f"task: {seat.task}" if seat.task else "",
-            f"state: {seat.state}" if seat.state else "",
+            f"task: {agent.task}" if agent.task else "",
+            f"state: {agent.state}" if agent.state else "",
         ]
         status = "; ".join(note for note in notes if note)
-        lines.append(f"@{seat.agent} ({status})" if status else f"@{seat.agent}")
+        lines.append(f"@{agent.agent} ({status})" if status else f"@{agent.agent}")
     return "\n".join([*lines, f"@{PERSON} is the user; @{ALL} addresses every agent."])
 
 

@@ -97,13 +97,13 @@ def proposal_create(
     title = check_line(title, "the title")
     _check_choices(type=(type, ProposalType), resolution=(resolution, Resolution), tie_break=(tie_break, TieBreak))
     _check_not_decided(turn, type, title, binding=binding)
-    seated = records.agent_names(turn.connection, turn.room.id)
-    chosen = _check_options(type, options or (), seated)
+    agents = records.agent_names(turn.connection, turn.room.id)
+    chosen = _check_options(type, options or (), agents)
     guarded = _check_guards(guards or (), guardable=type == "approval" and binding)
-    quorum = len(seated) if quorum is None else quorum
-    if not 1 <= quorum <= len(seated):
+    quorum = len(agents) if quorum is None else quorum
+    if not 1 <= quorum <= len(agents):
         hint = "Leave it out to require all votes."
-        raise UsageError(f"invalid quorum: {quorum} (the team has {len(seated)} agents)", hint=hint)
+        raise UsageError(f"invalid quorum: {quorum} (the team has {len(agents)} agents)", hint=hint)
     seconds = None if timeout is None else duration(timeout)
     if seconds is not None and not 0 < seconds <= _MAX_TIMEOUT_S:
         raise UsageError(f"invalid timeout: {seconds:g} s (must be more than 0 and at most 30 days)")
@@ -117,14 +117,14 @@ def proposal_create(
         quorum=quorum,
         tie_break=tie_break,
         guards=guarded,
-        eligible=tuple(seated),
+        eligible=tuple(agents),
         creator=turn.actor.name,
         hops=next_hops(turn),
         created_at=turn.at,
         expires_at=None if seconds is None else stamp(moment(turn.at) + timedelta(seconds=seconds)),
     )
     records.add_proposal(turn.connection, turn.room.id, proposal)
-    voters = [name for name in seated if name != turn.actor.name] if turn.actor.name != SYSTEM else []
+    voters = [name for name in agents if name != turn.actor.name] if turn.actor.name != SYSTEM else []
     post(turn, MessageText.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
     turn.add_event("proposal", **proposal.as_dict())
     return {"text": f"Opened {proposal.id}. Vote on it yourself, too.", "id": proposal.id}
@@ -406,8 +406,8 @@ def _get_open(turn: Turn, id: str) -> Proposal:
 
 
 def _known_agents(turn: Turn, names: Sequence[str]) -> list[str]:
-    seated = records.agent_names(turn.connection, turn.room.id)
-    return [name for name in names if name in seated]
+    agents = records.agent_names(turn.connection, turn.room.id)
+    return [name for name in names if name in agents]
 
 
 def _check_choices(**given: tuple[str, Any]) -> None:
@@ -439,19 +439,19 @@ def _check_not_decided(turn: Turn, type: ProposalType, title: str, *, binding: b
         raise Refused(f"the workflow file sets the document owner: {turn.room.owner}")
 
 
-def _check_options(type: ProposalType, given: Sequence[str], seated: Sequence[str]) -> tuple[str, ...]:
+def _check_options(type: ProposalType, given: Sequence[str], agents: Sequence[str]) -> tuple[str, ...]:
     options = tuple(check_line(option, "an option") for option in given)
     people = type in ("election", "assignment")
     if not options:
         if type == "decision":
             raise UsageError("a decision needs options", hint='For example options=["yes", "no"].')
-        options = tuple(seated) if people else ("approve", "reject")
+        options = tuple(agents) if people else ("approve", "reject")
     if len({option.lower() for option in options}) != len(options):
         raise UsageError("duplicate option", hint="Options are compared without case.")
     if people:
         for option in options:
-            if option not in seated:
-                raise NotFound(f"unknown agent {option[:80]!a}", hint=did_you_mean(option, seated))
+            if option not in agents:
+                raise NotFound(f"unknown agent {option[:80]!a}", hint=did_you_mean(option, agents))
     elif len(options) < 2:
         raise UsageError("too few options: 1", hint="Pass at least two.")
     if len(options) > _MAX_OPTIONS:

@@ -216,7 +216,7 @@ class _AgentLoader:
             prompt = self._prompt(fields.system_prompt, ("agents", name, "system_prompt"))
         else:
             prompt = self._prompt(fields.prompt.append, ("agents", name, "prompt", "append")) if fields.prompt else ""
-        worker = self._inline(name, fields, prompt) if inline else self._referenced(name, fields)
+        worker = self._inline(name, fields, prompt) if inline else self._from_worker_file(name, fields)
         return Agent(
             name=name,
             ordinal=ordinal,
@@ -246,7 +246,7 @@ class _AgentLoader:
             workdir=self._workdir(name, fields) or self._folder,
         )
 
-    def _referenced(self, name: str, fields: AgentDefinition) -> Worker:
+    def _from_worker_file(self, name: str, fields: AgentDefinition) -> Worker:
         """Return a worker with its own file. The workflow can restrict its tools and choose its model and limits."""
         place: Location = ("agents", name)
         try:
@@ -335,10 +335,10 @@ def _merge_limits(fields: AgentDefinition, own: Limits) -> Limits:
     return own.model_copy(update={name: getattr(fields, name) for name in named if getattr(fields, name) is not None})
 
 
-def _merge_rules(own: Mapping[str, ToolRule], seat: Mapping[str, ToolRule]) -> dict[str, ToolRule]:
+def _merge_rules(own: Mapping[str, ToolRule], added: Mapping[str, ToolRule]) -> dict[str, ToolRule]:
     """Return both sets of rules. If they name the same tool or capability, the stricter value holds."""
     rules = dict(own)
-    for name, rule in seat.items():
+    for name, rule in added.items():
         mine = rules.get(name, rule)
         times = [one.timeout for one in (mine, rule) if one.timeout is not None]
         rules[name] = ToolRule(

@@ -92,9 +92,9 @@ class Names:
         for reference in references(text):
             known = {"output": self.outputs, "env": self.env, "params": self.params, "workflow": WORKFLOW_FIELDS}
             if reference.name not in known[reference.kind]:
-                raise self._unknown(reference)
+                raise self._unknown_name(reference)
 
-    def _unknown(self, reference: Reference) -> InvalidFile:
+    def _unknown_name(self, reference: Reference) -> InvalidFile:
         said, name = f"${{{{ {reference} }}}}", reference.name
         if reference.kind == "env":
             hint = f"Add it to this file: `env: [{name}]`. Your settings must allow it, too."

@@ -56,7 +56,7 @@ def describe(connection: Connection, instance: Instance) -> WorkflowSummary:
 
 
 def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentSummary, ...]:
-    seats = {seat.agent: seat for seat in room_records.list_agents(connection, instance.room)}
+    statuses = {one.agent: one for one in room_records.list_agents(connection, instance.room)}
     unread = room_records.count_unread(connection, instance.room)
     spent = records.cost_by_agent(connection, instance.id)
     schedules = {one.agent: one for one in records.list_schedules(connection, instance.room)}
@@ -67,8 +67,8 @@ def _agent_summaries(connection: Connection, instance: Instance) -> tuple[AgentS
             run=agent.run,
             attempts=agent.attempts,
             due_at=agent.due_at,
-            task=seats[agent.name].task if agent.name in seats else None,
-            state=seats[agent.name].state if agent.name in seats else None,
+            task=statuses[agent.name].task if agent.name in statuses else None,
+            state=statuses[agent.name].state if agent.name in statuses else None,
             unread=unread.get(agent.name, 0),
             runs=spent.get(agent.name, (0, None))[0],
             cost_usd=spent.get(agent.name, (0, None))[1],

@@ -97,8 +97,8 @@ class ReplayedTeam:
 
     # The agents
 
-    def seated(self, run: Run) -> tuple[Worker, Seat] | None:
-        """Return the current worker and the seat of a run, or None if the run has no seat, or no longer has one."""
+    def worker_and_hooks(self, run: Run) -> tuple[Worker, Seat] | None:
+        """Return the current worker and the hooks of an agent's run, or None if the workflow has no such agent."""
         name = run.worker.removeprefix(VOTER)
         agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
         if run.parent != self.instance.id or agent is None:
@@ -269,7 +269,7 @@ class WorkflowReplays:
         return Replayed(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
     async def _play(self, run: Run, team: ReplayedTeam, frame: Frame) -> Replayed:
-        worker, seat = team.seated(run) or (None, None)
+        worker, seat = team.worker_and_hooks(run) or (None, None)
         return await self.recordings.play(run, frame, worker=worker, seat=seat)
 
     def _found(self, played: Replayed) -> FoundDifference:

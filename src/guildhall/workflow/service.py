@@ -1,7 +1,7 @@
 """The workflow service of a hall: starts, resumes, stops and steers workflows, and routes events to their teams.
 
 A new start under a tag is the next generation of that workflow. A worker that is started without a workflow file gets
-a seat in the workflow `global:main`.
+a place in the workflow `global:main`.
 Does not execute the team (`scheduler.py`) or deliver scheduled messages (`schedules.py`).
 
 Invariant: at most one generation of a workflow and tag is alive.
@@ -336,7 +336,7 @@ class Workflows:
         room = self.rooms.room(instance.room)
         addressed = [to.agent] if to.agent else []
         if not addressed:
-            found = mentions.find(MessageText.own(text), [seat.agent for seat in room.list_agents()])
+            found = mentions.find(MessageText.own(text), [one.agent for one in room.list_agents()])
             addressed = [] if found.reached or found.missed else [ALL]
 
         def check(connection: Connection) -> None:

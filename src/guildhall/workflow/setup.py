@@ -64,7 +64,7 @@ class Program:
 
     async def run(self) -> int | None:
         """Run the command and return its exit code (128 + N for signal N), or TIMED_OUT. No process of it remains."""
-        process = await self._started()
+        process = await self._start()
         reading = [
             asyncio.create_task(self._read(process.stdout, keep=self.most is not None)),
             asyncio.create_task(self._read(process.stderr, keep=False)),
@@ -90,7 +90,7 @@ class Program:
         text = self._last.decode("utf-8", "replace").strip("\n")
         return text if len(text) <= most else f"[...]\n{text[-most:]}"
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> asyncio.subprocess.Process:
         shell = shutil.which("bash", path=self.env["PATH"]) or "/bin/sh"
         try:
             return await asyncio.create_subprocess_exec(
