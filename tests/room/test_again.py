@@ -88,15 +88,15 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     coder("resource_create", content="kept")
     coder("inbox_ack", until=unread(room, "coder")[0].message.id)
     until = store.read(lambda c: records.shown_inbox(c, room.id, "r-reviewer")).until
-    perform(store, room, "acknowledged", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
+    perform(store, room, "acknowledge", Actor(name="reviewer", run="r-reviewer"), agent="reviewer", until=until)
     batch = unread(room, "coordinator")
     first = Actor(name="coordinator", run="r-x", key="inbox")
     perform(store, room, "inbox_shown", first, left=0, **inbox.describe_batch(batch))
     until = batch[-1].message.id
-    perform(store, room, "buried", Actor.system("r-x"), agent="coordinator", until=until)
+    perform(store, room, "bury", Actor.system("r-x"), agent="coordinator", until=until)
     perform(store, room, "tell", Actor.system("r-x"), text="could not", to=["coder"], hops=1)
-    perform(store, room, "delivered_again", PERSON, agent="coordinator")
-    perform(store, room, "released", PERSON)
+    perform(store, room, "redeliver", PERSON, agent="coordinator")
+    perform(store, room, "release", PERSON)
     asyncio.run(room.send("again", PERSON, to=["all"]))
     return asyncio.run(rooms.open("review", "main", (*TEAM, "late"), how))
 

@@ -37,7 +37,7 @@ def test_a_mention_is_delivered_and_stays_unread_until_it_is_acknowledged(rooms:
     assert heard.woken == [{"reviewer", "coder"}]
     assert numbers(room, "reviewer") == numbers(room, "reviewer") == [1]
     asyncio.run(room.send("@reviewer more", PERSON))
-    moved = perform(store, room, "acknowledged", Actor(name="reviewer"), agent="reviewer", until=1).result["messages"]
+    moved = perform(store, room, "acknowledge", Actor(name="reviewer"), agent="reviewer", until=1).result["messages"]
     assert moved == [1]
     assert numbers(room, "reviewer") == [2]
     assert numbers(room, "coder") == [1]
@@ -137,7 +137,7 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
         perform(store, room, "inbox_shown", agent(name, run, "inbox"), left=0, **inbox.describe_batch(batch))
         posted = asyncio.run(room.send(text, agent(name, run)))
         until = store.read(lambda c: records.shown_inbox(c, room.id, run)).until
-        perform(store, room, "acknowledged", agent(name, run), agent=name, until=until)
+        perform(store, room, "acknowledge", agent(name, run), agent=name, until=until)
         return posted.held
 
     asyncio.run(room.send("@coder go", PERSON))
@@ -150,7 +150,7 @@ def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, 
     assert waiting(room) == {}
     assert [message.hops for message in room.list_messages()] == [0, 1, 2, 3]
     assert [name for name, _ in store.read(lambda c: records.mail_by_status(c, room.id, "held"))] == ["reviewer"]
-    released = perform(store, room, "released", PERSON).turn
+    released = perform(store, room, "release", PERSON).turn
     assert released is not None
     asyncio.run(room.announce(released))
     assert heard.woken[-1] == {"reviewer"}
@@ -162,17 +162,17 @@ def test_dead_letters_are_not_unread_until_they_are_delivered_again(rooms: Rooms
     room = opened(rooms)
     for text in ("@coder one", "@coder two", "@coder three"):
         asyncio.run(room.send(text, agent("reviewer")))
-    buried = perform(store, room, "buried", Actor.system(), agent="coder", until=2).result["messages"]
+    buried = perform(store, room, "bury", Actor.system(), agent="coder", until=2).result["messages"]
     assert buried == [1, 2]
     assert numbers(room, "coder") == [3]
     dead = store.read(lambda c: records.mail_by_status(c, room.id, "dead"))
     assert [(mail.message.id, mail.message.sender) for _, mail in dead] == [(1, "reviewer"), (2, "reviewer")]
-    again = perform(store, room, "delivered_again", PERSON, agent="coder").turn
+    again = perform(store, room, "redeliver", PERSON, agent="coder").turn
     assert again is not None
     assert again.wakes == {"coder"}
     assert numbers(room, "coder") == [1, 2, 3]
     before = store.read(lambda c: records.log_entries(c, room.id))
-    perform(store, room, "delivered_again", PERSON, agent="coder")
+    perform(store, room, "redeliver", PERSON, agent="coder")
     assert store.read(lambda c: records.log_entries(c, room.id)) == before  # nothing changed, nothing is logged
 
 
@@ -318,5 +318,5 @@ def test_unread_mail_is_found_by_the_key_of_the_call_that_posted_it(rooms: Rooms
     assert has_unread("a_b", "schedule/a_b/")
     assert not has_unread("a_b", "schedule/*/")
     assert not has_unread("axb", "schedule/a_b/")  # `_` is no wildcard
-    perform(store, room, "acknowledged", Actor.system(), agent="a_b", until=3)
+    perform(store, room, "acknowledge", Actor.system(), agent="a_b", until=3)
     assert not has_unread("a_b", "schedule/a_b/")

@@ -134,9 +134,9 @@ class Inboxes(InRoom):
         until = self.store.read(lambda c: records.shown_inbox(c, self.room.id, id)).until
         assert until == self.shown[id]
         if how == "done":
-            self.perform("acknowledged", Actor(name=name, run=id), agent=name, until=until)
+            self.perform("acknowledge", Actor(name=name, run=id), agent=name, until=until)
         elif how == "dead":
-            self.perform("buried", Actor.system(id), agent=name, until=until)
+            self.perform("bury", Actor.system(id), agent=name, until=until)
         if how != "failed":
             self._move(name, "unread", how, until)
 
@@ -147,12 +147,12 @@ class Inboxes(InRoom):
 
     @rule(name=AGENTS)
     def dead_letters_go_out_again(self, name: str) -> None:
-        self.perform("delivered_again", Actor.person(), agent=name)
+        self.perform("redeliver", Actor.person(), agent=name)
         self._move(name, "dead", "unread", self.count)
 
     @rule()
     def a_person_lets_go_what_is_held(self) -> None:
-        self.perform("released", Actor.person())
+        self.perform("release", Actor.person())
         for name in TEAM:
             for number, status in self.status[name].items():
                 if status == "held":

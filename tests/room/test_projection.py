@@ -49,7 +49,7 @@ def test_the_legacy_layout_follows_the_room(rooms: Rooms, folder: Path, store: S
     shown = state(folder, "proposals")["proposals"]["p-1"]
     assert (shown["status"], shown["result"], shown["votes"]) == ("resolved", "y", {"reviewer": "y"})
     assert "**y**" in (folder / "documents" / "decisions.md").read_text()
-    perform(store, room, "acknowledged", Actor(name="coder"), agent="coder", until=1)
+    perform(store, room, "acknowledge", Actor(name="coder"), agent="coder", until=1)
     asyncio.run(room.export_files())
     assert state(folder, "inbox-state")["readCursors"]["coder"] == 2
 

@@ -86,21 +86,21 @@ def inbox_shown(
 
 
 @operation(kind="mail")
-def acknowledged(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
+def acknowledge(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
     """Mark the mail up to a message as handled. A run handles only the messages that it was shown."""
     numbers = _mark_shown(turn, agent, until, "done")
     return {"messages": numbers} if numbers else None
 
 
 @operation(kind="mail")
-def buried(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
+def bury(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
     """Turn the mail up to a message into dead letters, because no run could handle it."""
     numbers = _mark_shown(turn, agent, until, "dead")
     return {"messages": numbers} if numbers else None
 
 
 @operation(kind="mail")
-def delivered_again(turn: Turn, agent: str | None = None) -> dict[str, Any] | None:
+def redeliver(turn: Turn, agent: str | None = None) -> dict[str, Any] | None:
     """Make dead letters of an agent, or of all agents, unread again."""
     if agent is not None:
         check_agent_name(agent)
@@ -110,7 +110,7 @@ def delivered_again(turn: Turn, agent: str | None = None) -> dict[str, Any] | No
 
 
 @operation(kind="mail")
-def held(turn: Turn, but: Collection[str]) -> dict[str, Any] | None:
+def hold(turn: Turn, but: Collection[str]) -> dict[str, Any] | None:
     """Hold the messages between agents from now on, and the unread ones except those to the agents in `but`."""
     moved = records.hold_talk(turn.connection, turn.room_id, but)
     changed = moved or records.set_holding(turn.connection, turn.room_id, holding=True)
@@ -118,13 +118,13 @@ def held(turn: Turn, but: Collection[str]) -> dict[str, Any] | None:
 
 
 @operation(kind="mail")
-def held_no_more(turn: Turn) -> dict[str, Any] | None:
+def stop_holding(turn: Turn) -> dict[str, Any] | None:
     """Deliver the messages of agents again from now on. Held messages stay held."""
     return {} if records.set_holding(turn.connection, turn.room_id, holding=False) else None
 
 
 @operation(kind="mail")
-def dropped(turn: Turn) -> dict[str, Any] | None:
+def drop_held(turn: Turn) -> dict[str, Any] | None:
     """Turn the held messages into dead letters."""
     was_holding = records.set_holding(turn.connection, turn.room_id, holding=False)
     moved = records.move_mail(turn.connection, turn.room_id, None, was="held", now="dead")
@@ -132,7 +132,7 @@ def dropped(turn: Turn) -> dict[str, Any] | None:
 
 
 @operation(kind="mail")
-def released(turn: Turn) -> dict[str, Any] | None:
+def release(turn: Turn) -> dict[str, Any] | None:
     """Deliver the held messages, and count their hops from 0."""
     was_holding = records.set_holding(turn.connection, turn.room_id, holding=False)
     moved = records.move_mail(turn.connection, turn.room_id, None, was="held", now="unread")

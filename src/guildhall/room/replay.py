@@ -199,7 +199,7 @@ def _arguments(connection: Connection, room: str, entry: LogEntry) -> dict[str, 
     arguments = dict(entry.arguments)
     if entry.op == "inbox_shown":
         return {**arguments, **inbox.describe_batch(shown_mail(connection, room, entry))}
-    if entry.op in ("acknowledged", "buried") and entry.actor.run is not None:
+    if entry.op in ("acknowledge", "bury") and entry.actor.run is not None:
         return {**arguments, "until": records.shown_inbox(connection, room, entry.actor.run).until}
     return arguments
 

@@ -127,7 +127,7 @@ class AgentTurn:
         if stretch.status == "completed":
             seen = room_records.shown_inbox(connection, self.room, run)
             actor = Actor(name=self.agent, run=run)
-            perform_in(connection, self.room, "acknowledged", actor, at, agent=self.agent, until=seen.until)
+            perform_in(connection, self.room, "acknowledge", actor, at, agent=self.agent, until=seen.until)
             self._set_state(connection, "idle")
             loop_guard.count_turn(connection, self.instance, self.room, self.agent, run, self.max_rounds, at)
         elif stretch.status == "waiting":
@@ -168,7 +168,7 @@ class AgentTurn:
         self._set_state(connection, "failed", attempts=self._attempts(connection) + 1)
         records.add_agent_note(connection, self.instance, self.agent, error=dict(error))
         actor = Actor.system(run=run)
-        buried = perform_in(connection, self.room, "buried", actor, at, agent=self.agent, until=until).result
+        buried = perform_in(connection, self.room, "bury", actor, at, agent=self.agent, until=until).result
         if not buried:
             return
         letters = room_records.mail_by_status(connection, self.room, "dead", self.agent)
@@ -310,7 +310,7 @@ def retry_failed(connection: Connection, instance: Instance, at: str) -> None:
         status = "idle" if state.run is None else "running"
         records.change_agent(connection, instance.id, state.name, status=status, attempts=0)
         if state.run is None:
-            perform_in(connection, instance.room, "delivered_again", Actor.person(), at, agent=state.name)
+            perform_in(connection, instance.room, "redeliver", Actor.person(), at, agent=state.name)
 
 
 def grant_for(connection: Connection, run: str, granted: Mapping[str, Any]) -> Grant | None:

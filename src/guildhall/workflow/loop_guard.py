@@ -50,14 +50,14 @@ def count_turn(connection: Connection, instance: str, room: str, agent: str, run
     asked_from_outside = room_records.shown_inbox(connection, room, run).hops == 0
     if asked_from_outside or _has_progress(connection, room, run):
         records.reset_talk_turns(connection, instance)
-        perform_in(connection, room, "held_no_more", Actor.system(), at)
+        perform_in(connection, room, "stop_holding", Actor.system(), at)
         return
     talked = records.talk_turns(connection, instance)
     talked[agent] = talked.get(agent, 0) + 1
     records.add_agent_note(connection, instance, agent, talked=talked[agent])
     if _is_too_long(talked, most):
         busy = [state.name for state in records.list_agents(connection, instance) if state.run is not None]
-        perform_in(connection, room, "held", Actor.system(), at, but=sorted(busy))
+        perform_in(connection, room, "hold", Actor.system(), at, but=sorted(busy))
 
 
 def _has_progress(connection: Connection, room: str, run: str) -> bool:
@@ -94,13 +94,13 @@ def loop_question(connection: Connection, instance: Instance, limits: TeamLimits
 def release(connection: Connection, instance: Instance, at: str) -> Turn | None:
     """Deliver the held messages and count rounds from 0. Return the turn to announce."""
     records.reset_talk_turns(connection, instance.id)
-    return perform_in(connection, instance.room, "released", Actor.person(), at).turn
+    return perform_in(connection, instance.room, "release", Actor.person(), at).turn
 
 
 def drop(connection: Connection, instance: Instance, at: str) -> Turn | None:
     """Drop the held messages. Return the turn to announce, or None if no message was held."""
     records.reset_talk_turns(connection, instance.id)
-    mail = perform_in(connection, instance.room, "dropped", Actor.person(), at).result.get("mail")
+    mail = perform_in(connection, instance.room, "drop_held", Actor.person(), at).result.get("mail")
     if not mail:
         return None
     numbers = ", ".join(f"#{number}" for number in sorted({number for _, number in mail}))

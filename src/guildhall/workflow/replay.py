@@ -369,7 +369,7 @@ class _TestWriter:
         mine = run_label(run.worker, run.ordinal + 1)
         if one.op == "inbox_shown":
             return f"{begin_label(mine)} {one.result.get('until', 0)}"
-        if one.op in ("acknowledged", "buried"):
+        if one.op in ("acknowledge", "bury"):
             return end_label(mine)
         if one.op in ROOM_TOOLS and one.actor.key is not None:
             return f"{mine} {call_label(one.actor.key, _call_index(journal, one.actor.key))} {one.op}"

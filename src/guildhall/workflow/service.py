@@ -150,7 +150,7 @@ class Workflows:
             )
             records.add_instance(connection, instance, seats)
             # The user was asked about the held messages of the last generation, which is over.
-            perform_in(connection, room.id, "dropped", Actor.person(), stamp(at))
+            perform_in(connection, room.id, "drop_held", Actor.person(), stamp(at))
             self._set_schedules(connection, room.id, workflow)
 
         asked = replace(
@@ -393,7 +393,7 @@ class Workflows:
             if records.get_agent(connection, instance.id, name).status not in ("stopped", "failed"):
                 raise Conflict(f"{wanted} is already running", hint=f"Send it a message: guild send {wanted} ...")
             records.change_agent(connection, instance.id, name, status="idle", attempts=0, run=None, due_at=None)
-            perform_in(connection, instance.room, "delivered_again", Actor.person(), at, agent=name)
+            perform_in(connection, instance.room, "redeliver", Actor.person(), at, agent=name)
 
         await self.store.write(write)
         await self.rooms.room(instance.room).export_files()
