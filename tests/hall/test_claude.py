@@ -121,7 +121,11 @@ def do(work: Any) -> None:
 
 @pytest.mark.req("WKR-14")
 def test_claude_answers_and_calls_tools_through_the_command(guild: Guild, shop: Path) -> None:
-    put(shop, {"expect_system": "^You are Bob.$", "expect": "Go", **WRITE}, {"expect": "Made a.md", "say": "All done."})
+    put(
+        shop,
+        {"expect_system": "^You are Bob.$", "expect": "Go", **WRITE},
+        {"expect": "Created a.md", "say": "All done."},
+    )
     ran = guild("run", "bob", "Go.", env={"GUILDHALL_CLAUDE": str(claude_program())})
     assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
     assert written(shop) == ["a.md"]
@@ -228,7 +232,7 @@ def test_the_model_is_shown_the_very_same_as_by_our_own_runtime(home: Home, shop
         {"call": "broken", "with": {"why": "no ink"}},
         {"call": "no_such_tool", "with": {"a": 1}},
     ]
-    steps = ({"calls": [read, WRITE, read, *desk]}, {"expect": "(?s)THE END.*Made a.md.*THE END", "say": "done"})
+    steps = ({"calls": [read, WRITE, read, *desk]}, {"expect": "(?s)THE END.*Created a.md.*THE END", "say": "done"})
     files = ("facts.md", "dot.png", "deck.pdf")
     fields = {"instructions": prompt, "base": True, "tools": ["Read", "Grep", "Bash"], "toolboxes": ["desk"]}
 
@@ -264,7 +268,7 @@ def test_a_result_fits_its_schema_and_what_stands_beside_it_is_done(home: Home, 
             shown = (await here.shown(run)).run
             assert (shown.status, shown.output) == ("completed", {"n": 5})
             assert (await here.kinds(run)).count("model_asked") == 3
-            assert (await here.face.runs.replay(run, here.frame)).same
+            assert (await here.face.runs.replay(run, here.frame)).matches
 
     do(work)
     assert written(shop) == ["a.md"]
@@ -382,7 +386,7 @@ def test_a_program_that_is_killed_is_started_again_and_nothing_is_done_twice(hom
             assert "Claude Code was ended by SIGKILL" in crash["message"]
             kinds = await here.kinds(seen[0].run)
             assert (kinds.count("crashed"), kinds.count("tool_started"), kinds.count("model_answered")) == (1, 2, 3)
-            assert (await here.face.runs.replay(seen[0].run, here.frame)).same
+            assert (await here.face.runs.replay(seen[0].run, here.frame)).matches
 
     do(work)
     assert written(shop) == ["a.md", "b.md"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
 from guildhall.core.sse import EventReader
-from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
+from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE_BYTES, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class MemberClient:
             data = bytearray()
             async for chunk in response.aiter_bytes():
                 data += chunk
-                if len(data) > MAX_MESSAGE:
-                    message = f"the member {self.door.name} sent more than {MAX_MESSAGE:,} bytes for one answer"
+                if len(data) > MAX_MESSAGE_BYTES:
+                    message = f"the member {self.door.name} sent more than {MAX_MESSAGE_BYTES:,} bytes for one answer"
                     raise MemberRefused(message)
             whole = bytes(data)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -134,5 +134,5 @@ def _refusal(name: str, method: str, error: Any) -> MemberRefused:
 
 def _last_event(data: bytes) -> bytes:
     """Return the last message of a stream of events, which is the answer."""
-    events = EventReader(MAX_MESSAGE).feed(data + b"\n\n")
+    events = EventReader(MAX_MESSAGE_BYTES).feed(data + b"\n\n")
     return next((event.data for event in reversed(list(events)) if event.data), b"")

@@ -21,7 +21,7 @@ from guildhall.models.credentials import WITH_LOGIN
 from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import moments, transitions
-from guildhall.runs.assembly.preflight import fitting
+from guildhall.runs.assembly.preflight import adapt_model
 from guildhall.runs.execution.grants import unpriced
 from guildhall.workers.registry import BY_OPTION, Choice, choose_model
 
@@ -137,7 +137,7 @@ class UsableModels:
     def chosen(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
         """Return the worker's model, or raise if it has none. `given_by`: how a person could have named one."""
         choice = choose_model(worker, frame, self.settings(frame), override=override, given_by=given_by)
-        return fitting(worker, choice)
+        return adapt_model(worker, choice)
 
 
 def _refuse_unknown(model: str) -> None:

@@ -22,7 +22,7 @@ from guildhall.core.paths import project_root
 from guildhall.core.redaction import MIN_GUESSED_CHARS, looks_secret
 from guildhall.core.text import did_you_mean
 from guildhall.room.model import MessageText, TextPart
-from guildhall.runs.assembly.callees import declared
+from guildhall.runs.assembly.callees import declared_capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -284,7 +284,7 @@ class Workflow:
         """Return the capabilities of the other agents. Data that an agent reads can reach them through the room."""
         if not self.definition.context.enabled:
             return frozenset()
-        others = (declared(one.worker) for one in self.agents if one.name != agent.name)
+        others = (declared_capabilities(one.worker) for one in self.agents if one.name != agent.name)
         return frozenset[str]().union(*others)
 
     def room_folder(self, values: Values) -> Path:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
-from guildhall.runs.assembly.callees import declared
-from guildhall.runs.plan.text import LABEL, dollars, plain, rows
+from guildhall.runs.assembly.callees import declared_capabilities
+from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_rows, format_usd
 from guildhall.runtimes.catalog import ROWS, Row
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NO_OWNER, format_seconds
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.runs.model import RunRequest
-    from guildhall.runs.plan.model import Executes, Plan
+    from guildhall.runs.plan.model import ExecutedCode, Plan
     from guildhall.workers.code import Trust
     from guildhall.workers.model import Seen
 
@@ -48,37 +48,37 @@ def agent_title(agent: str, runtime: Row) -> str:
 
 def summary_line(models: Mapping[str, str], *, commands: int, reach: frozenset[str], budget: float | None) -> str:
     """Return the line that a start prints: agents, models, capabilities and the budget."""
-    parts = [f"agents {', '.join(models)}", f"models {', '.join(dict.fromkeys(map(plain, models.values())))}"]
+    parts = [f"agents {', '.join(models)}", f"models {', '.join(dict.fromkeys(map(escape, models.values())))}"]
     parts += [f"setup: {commands} command{'' if commands == 1 else 's'}"] if commands else []
     parts += [said for capability, said in _CAPABILITY_TEXTS.items() if capability in reach]
     return "; ".join([*parts, _budget_text(budget)])
 
 
 def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
-    yield "workflow", [f"{plan.workflow}:{plan.tag} ({plain(plan.place)})"]
+    yield "workflow", [f"{plan.workflow}:{plan.tag} ({escape(plan.place)})"]
     if plan.params:
-        given = {name: "(required)" if value is None else plain(value) for name, value in plan.params.items()}
+        given = {name: "(required)" if value is None else escape(value) for name, value in plan.params.items()}
         yield "params", [f"{name} = {value}" for name, value in given.items()]
-    yield "setup", [plain(one) for one in _setup(plan)] or ["none"]
+    yield "setup", [escape(one) for one in _setup(plan)] or ["none"]
     if plan.setup:
-        yield "runs in", [plain(plan.folder)]
+        yield "runs in", [escape(plan.folder)]
         yield "variables", [", ".join(plan.env) or "none"]
     yield "room", [_room_text(plan)]
     if plan.documents is not None:
-        yield "documents", [plain(plan.documents)]
+        yield "documents", [escape(plan.documents)]
     if plan.database is not None:
-        yield "database", [plain(plan.database)]
-    yield "kickoff", [plain(one) for one in (plan.kickoff or "none").strip().splitlines()]
+        yield "database", [escape(plan.database)]
+    yield "kickoff", [escape(one) for one in (plan.kickoff or "none").strip().splitlines()]
     yield "limits", [_budget_text(plan.budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
-    if plan.untrusted:
+    if plan.untrusted_files:
         yield (
             "not trusted",
-            [f"{plain(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted],
+            [f"{escape(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted_files],
         )
     if plan.warnings:
-        yield "warning", [plain(doubt) for doubt in plan.warnings]
+        yield "warning", [escape(doubt) for doubt in plan.warnings]
     if plan.problems:
-        yield "cannot start", [plain(problem) for problem in plan.problems]
+        yield "cannot start", [escape(problem) for problem in plan.problems]
 
 
 def _setup(plan: WorkflowPlan) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _room_text(plan: WorkflowPlan) -> str:
 def _budget_text(budget: float | None) -> str:
     if budget is None:
         return "no budget"
-    return f"workflow budget ${dollars(budget)}, then asks"
+    return f"at most {format_usd(budget)} USD for the workflow; then asks you"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class WorkflowPlan:
     place: str
     folder: str  # where its commands run
     setup: tuple[PlannedStep, ...]
-    code: Executes | None  # the file, as far as it is executed
+    code: ExecutedCode | None  # the file, as far as it is executed
     env: tuple[str, ...]  # names that the commands see
     params: Mapping[str, str | None]  # None: it has to be given
     agents: tuple[PlannedAgent, ...]
@@ -147,10 +147,12 @@ class WorkflowPlan:
     warnings: tuple[str, ...] = ()  # what may not be meant
 
     @property
-    def untrusted(self) -> tuple[Seen, ...]:
+    def untrusted_files(self) -> tuple[Seen, ...]:
         """The files that would be executed and are not trusted in their current version."""
         own = self.code.files if self.code and not self.code.trusted else ()
-        files = {seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted))}
+        files = {
+            seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted_files))
+        }
         return tuple(seen for seen in files.values() if seen.standing != "trusted")
 
     def line(self) -> str:
@@ -161,9 +163,9 @@ class WorkflowPlan:
 
     def text(self) -> str:
         """Return the whole plan: the workflow, then each of its agents."""
-        parts = [rows(_rows(self))]
+        parts = [format_rows(_rows(self))]
         for agent in self.agents:
-            wakes = [f"{_INDENT}{'wakes':<{LABEL}}{agent.wakeup}"] if agent.wakeup else []
+            wakes = [f"{_INDENT}{'wakes':<{LABEL_COLUMNS}}{agent.wakeup}"] if agent.wakeup else []
             lines = [f"{_INDENT}{one}" for one in agent.plan.text().splitlines()]
             parts.append("\n".join([f"agent {agent.name}", *wakes, *lines]))
         return "\n\n".join(parts)
@@ -189,7 +191,7 @@ class WorkflowPlan:
             "kickoff": self.kickoff,
             "limits": dict(self.limits),
             "worst_case_usd": self.budget,
-            "not_trusted": [seen.as_dict() for seen in self.untrusted],
+            "not_trusted": [seen.as_dict() for seen in self.untrusted_files],
             "problems": list(self.problems),
             "doubts": list(self.warnings),
         }
@@ -256,7 +258,7 @@ def plan_summary(workflow: Workflow, request: RunRequest, frame: Frame, settings
             models[name] = choice.model
         except GuildError:
             models[name] = "not named"
-    reach = frozenset[str]().union(*(declared(agent.worker) for agent in workflow.agents))
+    reach = frozenset[str]().union(*(declared_capabilities(agent.worker) for agent in workflow.agents))
     budget = team_budget(workflow, settings, request.budget)
     return summary_line(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)
 

@@ -81,7 +81,7 @@ def test_nothing_of_a_project_is_started_before_it_is_trusted_as_it_is(guild: Gu
     assert "workers/scribe.yaml (mcp_servers.toy) (not trusted yet), servers/toy.py (not trusted yet)" in refused.err
     shown = guild("trust")
     assert "MCP server toy" in shown.out
-    assert f"toy: would start {sys.executable} servers/toy.py well" in shown.out
+    assert f"toy: starts {sys.executable} servers/toy.py well" in shown.out
     assert guild("trust", "--yes").code == 0
     assert guild("run", "scribe", "go").code == 0
     put(project, instructions="Write something else.")  # no part of what was trusted
@@ -128,7 +128,7 @@ def test_a_dead_server_fails_the_run_with_its_name_and_last_words(guild: Guild, 
     assert guild("plan", "scribe").code == 0
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
-    assert "mcp_servers: toy ended by itself (exit code 2); the last that it printed: no licence" in ran.err
+    assert "mcp_servers: toy ended by itself (exit code 2); its last output: no licence" in ran.err
 
 
 def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_a_resume(
@@ -143,7 +143,7 @@ def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_
     assert "mcp_servers: toy ended by itself (exit code 3)" in ran.json["error"]["message"]
     run = ran.json["run"]
     first, second = results(journal(guild, run))
-    assert "out of paper; what it did until then is not known" in first
+    assert "out of paper; its effect is unknown" in first
     assert second.startswith("The call was not made: mcp_servers: toy")
     again = guild("resume", run, "--output", "json")
     assert again.code == 0, again
@@ -204,7 +204,7 @@ def test_the_three_together_ask_before_a_server_is_called(guild: Guild, project:
     assert ran.code == 4
     assert len(ran.json["asks"]) == 1
     assert "scribe wants to call toy_echo" in ran.err
-    assert "you are asked before each call of toy_*" in guild("plan", "scribe").out
+    assert "before each call of toy_*" in guild("plan", "scribe").out
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_server_at_an_address_is_reached_with_its_token(
     assert [tool["name"] for tool in entries[0]["data"]["tools"]] == ["far_add"]
     assert results(entries) == ["5"]
     assert TOKEN not in json.dumps(entries)
-    assert f"far: would reach {address} with FAR_PASS" in guild("plan", "scribe").out
+    assert f"far: connects to {address} with FAR_PASS" in guild("plan", "scribe").out
     many = {"far": {"url": address, "env": ["A", "B"]}}
     put_worker(project, mcp_servers=many)
     assert "with `url`, `env` names at most one variable" in guild("worker", "validate", "scribe").err

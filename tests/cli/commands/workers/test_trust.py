@@ -98,7 +98,7 @@ def test_code_is_not_even_loaded_before(guild: Guild, post: Path) -> None:
     for words in (["plan", "scribe"], ["worker", "show", "scribe"], ["worker", "validate"], ["trust"], ["doctor"]):
         ran = guild(*words)
         assert "ZeroDivisionError" not in ran.out + ran.err
-    assert "not known until it is trusted" in guild("plan", "scribe").out
+    assert "unknown until you trust it" in guild("plan", "scribe").out
     guild("trust", "--yes")
     assert "ZeroDivisionError" in guild("plan", "scribe").out
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_read_is_told_and_not_trusted(guild: Guild, post: Path, t
     ran = guild("trust", "--yes")
     assert ran.code == 0
     for said in (
-        "pipe.py: this is no plain file",
+        "pipe.py: not a regular file",
         "loop.py: ",
         "out.py: this is a link out",
         "huge.py: the file is too",
