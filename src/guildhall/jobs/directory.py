@@ -25,7 +25,7 @@ import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from guildhall.activities.contract import MAX_PROBLEMS, Asked, Decided, check_output, output_text
+from guildhall.activities.contract import MAX_PROBLEMS, AskedQuestion, Decision, check_output, output_text
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
 from guildhall.jobs.model import Job, JobStatus
@@ -41,7 +41,7 @@ _HEAD = re.compile(r"## (\S+), (\S+)")
 _ANSWER = "Answer:"
 
 
-def render_questions(questions: Iterable[Asked]) -> str:
+def render_questions(questions: Iterable[AskedQuestion]) -> str:
     """Return the text of questions.md."""
     parts: list[str] = []
     for one in questions:
@@ -51,9 +51,9 @@ def render_questions(questions: Iterable[Asked]) -> str:
     return "\n".join(parts)
 
 
-def parse_questions(text: str) -> list[Asked]:
+def parse_questions(text: str) -> list[AskedQuestion]:
     """Return the questions in the text of questions.md."""
-    found: list[Asked] = []
+    found: list[AskedQuestion] = []
     words: list[str] | None = None
     answering = False
     for line in [*text.split("\n"), ""]:
@@ -65,7 +65,7 @@ def parse_questions(text: str) -> list[Asked]:
             found[-1] = replace(found[-1], answer=said) if answering else replace(found[-1], question=said)
         words = None
         if (head := _HEAD.fullmatch(line)) is not None:
-            found.append(Asked(ask=head[1], at=head[2], question=""))
+            found.append(AskedQuestion(ask=head[1], at=head[2], question=""))
             answering = False
         elif line.strip() == _ANSWER:
             answering = True
@@ -146,10 +146,10 @@ class JobFolder:
 
     # Decisions
 
-    def decisions(self) -> list[Decided]:
-        return [Decided(**{name: one[name] for name in _DECIDED}) for one in self._decided()]
+    def decisions(self) -> list[Decision]:
+        return [Decision(**{name: one[name] for name in _DECIDED}) for one in self._decided()]
 
-    def decide(self, key: str, decided: Decided) -> None:
+    def decide(self, key: str, decided: Decision) -> None:
         """Add a decision, unless the call has added it."""
         every = self._decided()
         if not any(one.get("key") == key for one in every):
@@ -167,10 +167,10 @@ class JobFolder:
 
     # Questions
 
-    def questions(self) -> list[Asked]:
+    def questions(self) -> list[AskedQuestion]:
         return parse_questions(self._get(QUESTIONS) or "")
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, asked: AskedQuestion) -> None:
         """Add a question, unless it was added before."""
         every = self.questions()
         if not any(one.ask == asked.ask for one in every):

@@ -20,7 +20,7 @@ from guildhall.tools.model import is_shallow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.activities.contract import Asked, Decided
+    from guildhall.activities.contract import AskedQuestion, Decision
 
 JobStatus = Literal["running", "completed", "failed", "cancelled"]
 Detail = Literal["simple", "detailed"]
@@ -189,10 +189,10 @@ class JobShown:
 
     job: Job
     questions: Sequence[str] = ()  # that are open, and whatever else of it waits for a person
-    decisions: Sequence[Decided] = ()
+    decisions: Sequence[Decision] = ()
     waits: bool = False  # for the user, and nothing continues until then
     waiting: Sequence[str] = ()  # the ids of the asks that it waits for; a member's asks have no ids here
-    asked: Sequence[Asked] = ()  # all questions, with their answers
+    asked: Sequence[AskedQuestion] = ()  # all questions, with their answers
     artifacts: Sequence[str] = ()
     cost_usd: float | None = None
     directory: str | None = None  # where its files are
@@ -274,7 +274,7 @@ class WorkerJobs(JobOperations, Protocol):
     async def dispatch(self, dispatch: Dispatch) -> Job: ...
 
 
-def open_question(shown: JobShown, question: str | None) -> Asked:
+def open_question(shown: JobShown, question: str | None) -> AskedQuestion:
     """Return the open question that is meant. Raise UsageError if there is none, or several and none is named."""
     meant = [one for one in shown.asked if one.answer is None and question in (None, one.question)]
     if not meant:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from guildhall.activities.contract import Asked
+from guildhall.activities.contract import AskedQuestion
 from guildhall.activities.questions import answer_text
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob, UsageError
@@ -310,11 +310,11 @@ def _hint(run: Run) -> str | None:
     return hint.replace(run.id, purpose.id) if hint and purpose is not None else None
 
 
-def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:
+def _with_answers(asked: list[AskedQuestion], asks: list[Ask]) -> list[AskedQuestion]:
     """Return the questions of the file, completed by those that only the inbox has."""
     kept = {one.ask: one for one in asked}
     for ask in asks:
         if ask.kind == "question" and ask.id not in kept and ask.status != "withdrawn":
-            kept[ask.id] = Asked(ask=ask.id, at=ask.created_at, question=ask.question.body)
+            kept[ask.id] = AskedQuestion(ask=ask.id, at=ask.created_at, question=ask.question.body)
     answers = {ask.id: answer_text(ask) for ask in asks if ask.answer is not None}
     return [replace(one, answer=answers[one.ask]) if one.ask in answers else one for one in kept.values()]

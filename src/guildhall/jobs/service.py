@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import Asked, is_result_accepted, output_text, rejection_reason
+from guildhall.activities.contract import AskedQuestion, is_result_accepted, output_text, rejection_reason
 from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text, call_with_answers
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletable, NotFulfilled
@@ -29,9 +29,9 @@ from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.directory import RESULT, JobFolder
 from guildhall.jobs.model import Dispatch, Job
 from guildhall.jobs.queries import Register
-from guildhall.jobs.tools import SERVER, JobTools, contract_of, first_message, job_tools, refuse_writing, seated
-from guildhall.runs.hooks import Seat, seat_on_record
-from guildhall.runs.model import ENDED, Ask, Run, RunRequest, Stretch
+from guildhall.jobs.tools import SERVER, JobTools, contract_of, first_message, job_profile, job_tools, refuse_writing
+from guildhall.runs.hooks import RunHooks, replay_hooks
+from guildhall.runs.model import ENDED, Ask, Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import Contract, JobPurpose
 from guildhall.runs.record import records
 from guildhall.tools.definition import invoke
@@ -115,8 +115,8 @@ class Jobs(Register):
         )
         try:
             await asyncio.to_thread(folder.make, dispatch.task, dict(dispatch.config))
-            seat = self._seat(purpose)
-            prepared = await self._runs().prepare(request, frame, worker=seated(worker), seat=seat)
+            hooks = self._hooks(purpose)
+            prepared = await self._runs().prepare(request, frame, worker=job_profile(worker), hooks=hooks)
             job = replace(job, run=prepared.run)
             await self._begun(job, prepared)
         except BaseException:
@@ -140,15 +140,15 @@ class Jobs(Register):
             continue
         return id
 
-    def _seat(self, purpose: JobPurpose) -> Seat:
+    def _hooks(self, purpose: JobPurpose) -> RunHooks:
         id, contract = purpose.id, purpose.contract
-        return Seat(
+        return RunHooks(
             tools=job_tools(contract, remembers=purpose.remembers),
-            execute=lambda run: self._execute(id, run, contract),
+            executor=lambda run: self._execute(id, run, contract),
             server=SERVER,
-            seated=seated,
-            judge=lambda run, stretch: asyncio.to_thread(self._judge, id, contract, run, stretch),
-            settled=partial(self._settled, id),
+            adapt_worker=job_profile,
+            judge=lambda run, end: asyncio.to_thread(self._judge, id, contract, run, end),
+            on_stopped=partial(self._settled, id),
         )
 
     def _execute(self, id: str, run: str, contract: Contract) -> Execute:
@@ -173,7 +173,7 @@ class Jobs(Register):
 
         return execute
 
-    async def _keep_question(self, id: str, asked: Asked) -> None:
+    async def _keep_question(self, id: str, asked: AskedQuestion) -> None:
         try:
             async with self._writing[id]:
                 await asyncio.to_thread(self._index.folder(id).ask, asked)
@@ -189,7 +189,7 @@ class Jobs(Register):
             if job.status != "running":
                 return job
             if job.run is not None:
-                await self._runs().park(job.run, "shutdown")  # who dies now has cancelled nothing: it goes on
+                await self._runs().pause(job.run, "shutdown")  # who dies now has cancelled nothing: it goes on
             run = self._run_of(job)
             if run is not None and run.status not in ENDED:
                 await self._end(run, self._index.folder(id))
@@ -209,7 +209,7 @@ class Jobs(Register):
         return [ended.run] if ended.run is not None and ended.status == "cancelled" else []
 
     async def _end(self, run: Run, folder: JobFolder) -> None:
-        """Cancel a parked run, or complete it if it has submitted its result."""
+        """Cancel a paused run, or complete it if it has submitted its result."""
         output = None
         with suppress(InvalidFile):  # it is none any more
             output = folder.result() if is_result_accepted(self._history.entries(run.id)) else None
@@ -217,7 +217,7 @@ class Jobs(Register):
             await self._runs().cancel(run.id)
             return
         now = stamp(self._clock.now())
-        await self._store.write(lambda connection: records.conclude(connection, run.id, output, now))
+        await self._store.write(lambda connection: records.complete_run(connection, run.id, output, now))
 
     async def delete(self, id: str, *, force: bool = False) -> None:
         """Delete a job that was completed or cancelled, or with `force` one that failed."""
@@ -237,71 +237,71 @@ class Jobs(Register):
         self._steering.pop(id, None)
         self._writing.pop(id, None)
 
-    def _judge(self, id: str, contract: Contract, run: str, stretch: Stretch) -> Stretch:
+    def _judge(self, id: str, contract: Contract, run: str, end: SegmentEnd) -> SegmentEnd:
         """Return the end of a job by its contract. A submitted result counts, even if the run fails afterwards."""
-        if stretch.status not in ("completed", "failed"):
-            return stretch
+        if end.status not in ("completed", "failed"):
+            return end
         folder = self._index.folder(id)
         try:
             if is_result_accepted(self._history.entries(run)) and (output := folder.result()) is not None:
-                late = stretch.error["message"] if stretch.error else None
-                return Stretch(status="completed", reason=late, output=output)
-            if stretch.status == "failed":
-                return stretch
-            text = folder.check_result(contract, stretch.output)
+                late = end.error["message"] if end.error else None
+                return SegmentEnd(status="completed", reason=late, output=output)
+            if end.status == "failed":
+                return end
+            text = folder.check_result(contract, end.output)
             if contract.schema is None and (why := rejection_reason(self._history.entries(run))) is not None:
                 raise NotFulfilled(f"the result that was submitted was not taken, and no other was: {why}")
             folder.give(text)
-            return replace(stretch, output=text)
+            return replace(end, output=text)
         except NotFulfilled as error:
-            folder.give(output_text(stretch.output))
+            folder.give(output_text(end.output))
             hint = f"What it gave instead is in {folder.path / RESULT}. Dispatch it anew, or say more in the task."
             unkept = NotFulfilled(error.message, hint=hint)
-            return Stretch(status="failed", reason=unkept.code, error=unkept.as_dict(), output=stretch.output)
+            return SegmentEnd(status="failed", reason=unkept.code, error=unkept.as_dict(), output=end.output)
         except GuildError as error:
-            return Stretch(status="failed", reason=error.code, error=error.as_dict())
+            return SegmentEnd(status="failed", reason=error.code, error=error.as_dict())
 
-    async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
+    async def _settled(self, id: str, run: str, end: SegmentEnd) -> None:
         """Write the recorded end of a stretch to the directory, or wait until the run can be resumed."""
-        if stretch.status == "waiting" and self._timers is not None:
-            self._timers.expect(run)
-        if stretch.status in ENDED:
+        if end.status == "waiting" and self._timers is not None:
+            self._timers.start(run)
+        if end.status in ENDED:
             try:
-                await self.follow(run)
+                await self.apply_end(run)
             except GuildError as error:  # the run's own record has it, and the next start repairs the directory
                 _log.warning("%s: %s", id, error)
 
     # Going on
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare the run of a stopped job to be resumed. The job is running again."""
         purpose = self._history.purpose(run, JobPurpose)
         if (job := self._index.get(purpose.id)) is None:
             raise Conflict(f"the run {run} did the job {purpose.id}, which is there no more", hint="Dispatch it anew.")
         async with self._steering[job.id]:  # two at once: the second one is told that it is running
-            prepared = await self._runs().prepare_again(run, frame, grant=grant, seat=self._seat(purpose))
+            prepared = await self._runs().prepare_resume(run, frame, grant=grant, hooks=self._hooks(purpose))
             if job.status != "running":
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
-        """Resume waiting jobs with `go_on` from now on, when nothing holds them any more."""
-        self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=go_on)
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
+        """Resume waiting jobs with `resume` from now on, when nothing holds them any more."""
+        self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=resume)
         for job in self._index.running():
             run = self._run_of(job)
             if run is not None and run.status == "waiting":
-                self._timers.expect(run.id)
+                self._timers.start(run.id)
 
     @property
-    def expecting(self) -> bool:
+    def has_pending_resume(self) -> bool:
         """Return True if a job is about to be resumed."""
-        return self._timers is not None and self._timers.busy
+        return self._timers is not None and self._timers.is_busy
 
     def close(self) -> None:
         if self._timers is not None:
             self._timers.close()
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Record that a run cannot be resumed: its job has failed. A run that never became a job is cancelled."""
         if (standing := self._history.get(run.id).status) == "running" or standing in ENDED:
             return  # somebody else was faster
@@ -310,21 +310,21 @@ class Jobs(Register):
 
         def write(connection: Connection) -> None:
             if known:
-                records.give_up(connection, run.id, error.as_dict(), now)
+                records.fail_run(connection, run.id, error.as_dict(), now)
             else:
                 records.cancel_tree(connection, run.id, now)
 
         await self._store.write(write)
-        await self.follow(run.id)
+        await self.apply_end(run.id)
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """Write the recorded end of a run to its job."""
         found = self._history.get(run)
         job = self._index.get(self._history.purpose(run, JobPurpose).id)
         if job is not None and job.status == "running" and found.status in ENDED:
             await self._save(self._as_on_record(job, found, gone="failed"))
 
-    async def answered(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         """Write the user's answer to a question of a job to its directory."""
         purpose = self._history.get(ask.run).purpose_as(JobPurpose)
         if ask.kind != "question" or purpose is None or self._index.get(purpose.id) is None:
@@ -334,8 +334,8 @@ class Jobs(Register):
             await asyncio.to_thread(folder.answer, ask.id, answer_text(ask))
 
 
-def seat_of(run: Run) -> Seat | None:
+def recorded_hooks(run: Run) -> RunHooks | None:
     """Return the seat of a run that does a job for a replay, or None for other runs."""
     if (purpose := run.purpose_as(JobPurpose)) is None:
         return None
-    return seat_on_record(job_tools(purpose.contract, remembers=purpose.remembers), seated, server=SERVER)
+    return replay_hooks(job_tools(purpose.contract, remembers=purpose.remembers), job_profile, server=SERVER)

@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import READING, SUBMIT, WRITING, Decided, with_output_schema
+from guildhall.activities.contract import READ_TOOLS, SUBMIT, WRITE_TOOLS, Decision, with_output_schema
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, Refused, UsageError
 from guildhall.core.text import check_text
 from guildhall.jobs.model import Dispatch, artifact_path
@@ -87,7 +87,7 @@ class JobTools:
         """
         for name, text in (("question", question), ("decision", decision), ("reasoning", reasoning)):
             check_text(name, text, _MAX_WORDS)
-        decided = Decided(question=question, decision=decision, reasoning=reasoning)
+        decided = Decision(question=question, decision=decision, reasoning=reasoning)
         await self._write(lambda folder: folder.decide(self.key, decided))
         return "Recorded."
 
@@ -169,7 +169,7 @@ _RESULT = """\
 def refuse_writing(worker: Worker) -> None:
     """Raise Refused if a worker declares tools or sandboxes that write: a job has its own."""
     definition = worker.definition
-    writing = [f"tools: {name}" for name in WRITING if name in definition.tools]
+    writing = [f"tools: {name}" for name in WRITE_TOOLS if name in definition.tools]
     writing += [f"sandboxes.{name}: mode rw" for name, box in definition.sandboxes.items() if box.mode == "rw"]
     if writing:
         raise Refused(
@@ -179,13 +179,13 @@ def refuse_writing(worker: Worker) -> None:
         )
 
 
-def seated(worker: Worker) -> Worker:
+def job_profile(worker: Worker) -> Worker:
     """Return the worker as it is in a job: it reads, and writes only with the tools of the job."""
     definition = worker.definition
-    declared = [name for name in definition.tools if name not in (*READING, *WRITING)]
+    declared = [name for name in definition.tools if name not in (*READ_TOOLS, *WRITE_TOOLS)]
     boxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
     # What the result must look like is told by submit_result.
-    changed = {"tools": (*READING, *declared), "sandboxes": boxes, "output_schema_ref": None}
+    changed = {"tools": (*READ_TOOLS, *declared), "sandboxes": boxes, "output_schema_ref": None}
     how_to = "\n".join([HOW_TO, _MEMORY, _RESULT] if definition.base else [HOW_TO, _RESULT])
     instructions = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
     return replace(worker, definition=definition.model_copy(update=changed), instructions=instructions)

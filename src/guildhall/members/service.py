@@ -22,7 +22,7 @@ from guildhall.members.manifest import wanted
 from guildhall.members.model import AtWork, Member, MemberShown, MemberStatus
 from guildhall.members.process import MemberProcess, Pace, log_of
 from guildhall.members.tools import bridge, guidance, server_of
-from guildhall.runs.assembly.callees import NO_MEMBERS, Outsiders
+from guildhall.runs.assembly.callees import NO_MEMBERS, MemberTools
 from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
 from guildhall.tools.mcp.client import Server
 from guildhall.tools.mcp.model import ServerSpec
@@ -185,7 +185,7 @@ class Members:
         near = worker.frame(frame)
         return [await self.spec(member, near, worker.place) for member in self._toolboxes(worker, near)]
 
-    def outsiders(self, worker: Worker, frame: Frame) -> Outsiders:
+    def member_tools(self, worker: Worker, frame: Frame) -> MemberTools:
         """Return the tools, code and problems that a worker has through members. Does not start any."""
         near = worker.frame(frame)
         of_tools = list(self._toolboxes(worker, near))
@@ -199,7 +199,7 @@ class Members:
         ]
         named = {member.folder: member for member in (*of_tools, *found)}
         code = [member_code(member) for member in named.values()] if not problems else []
-        return Outsiders(
+        return MemberTools(
             toolboxes=tuple(member.name for member in of_tools),
             dispatch={server_of(one): bridge(one, partial(self.jobs, one, near)) for one in found},
             prompt=guidance(found),
@@ -210,9 +210,9 @@ class Members:
 
     def _toolboxes(self, worker: Worker, near: Frame) -> Iterator[Member]:
         """Yield the members that a worker names as toolboxes. A toolbox that has a file is not a member."""
-        lacking = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, near, self._home)]
-        everyone = self.roster(near).listed() if lacking else []
-        for name in lacking:
+        missing = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, near, self._home)]
+        everyone = self.roster(near).listed() if missing else []
+        for name in missing:
             if any(member.name == name for member in everyone):
                 try:
                     yield self.find(name, near)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.model import Stretch
+    from guildhall.runs.model import SegmentEnd
     from guildhall.store.engine import Store
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Instance
@@ -122,18 +122,18 @@ class AgentTurn:
         perform_in(connection, self.room, "inbox_shown", actor, at, left=self.step.more, **marks)
         records.assign_run(connection, self.instance, self.agent, run)
 
-    def record_end(self, connection: Connection, run: str, stretch: Stretch) -> None:
+    def record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
         at = stamp(self.clock.now())
-        if stretch.status == "completed":
+        if end.status == "completed":
             seen = room_records.shown_inbox(connection, self.room, run)
             actor = Actor(name=self.agent, run=run)
             perform_in(connection, self.room, "acknowledge", actor, at, agent=self.agent, until=seen.until)
             self._set_state(connection, "idle")
             loop_guard.count_turn(connection, self.instance, self.room, self.agent, run, self.max_rounds, at)
-        elif stretch.status == "waiting":
+        elif end.status == "waiting":
             self._set_state(connection, "waiting", run=run, attempts=self._attempts(connection))
-        elif stretch.status == "failed":
-            self._record_failure(connection, run, stretch, at)
+        elif end.status == "failed":
+            self._record_failure(connection, run, end, at)
 
     def record_start_failure(self, connection: Connection, error: ErrorInfo) -> None:
         """Record that the run could not be started or resumed. It is not tried again."""
@@ -145,10 +145,10 @@ class AgentTurn:
         )
         self._give_up(connection, until, self.step.run, error, stamp(self.clock.now()))
 
-    def _record_failure(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
+    def _record_failure(self, connection: Connection, run: str, end: SegmentEnd, at: str) -> None:
         attempts = self._attempts(connection) + 1
-        disturbed = _is_transient(connection, run, stretch)
-        if stretch.is_at_limit:
+        disturbed = _is_transient(connection, run, end)
+        if end.is_at_limit:
             self._set_state(connection, "failed", run=run, attempts=attempts - 1)  # a grant resumes it
         elif disturbed and attempts <= MAX_RETRIES:
             pause = min(_MAX_PAUSE_S, self.first_pause_s * 2 ** (attempts - 1))
@@ -160,7 +160,7 @@ class AgentTurn:
             )  # a new run, whose first message lists the effects of this one
         else:
             until = room_records.shown_inbox(connection, self.room, run).until
-            error = stretch.error or ErrorInfo(code="error", message=stretch.reason or "no reason given")
+            error = end.error or ErrorInfo(code="error", message=end.reason or "no reason given")
             self._give_up(connection, until, run, error, at)
 
     def _give_up(self, connection: Connection, until: int, run: str | None, error: ErrorInfo, at: str) -> None:
@@ -192,10 +192,10 @@ class AgentTurn:
         records.change_agent(connection, self.instance, self.agent, **columns)
 
 
-def _is_transient(connection: Connection, run: str, stretch: Stretch) -> bool:
+def _is_transient(connection: Connection, run: str, end: SegmentEnd) -> bool:
     """Return True if a run failed for a transient reason, so that it is resumed and not started over."""
-    code = stretch.error["code"] if stretch.error else None
-    failures = entries_with(run_records.entries(connection, run), ModelCallFailed)
+    code = end.error["code"] if end.error else None
+    failures = entries_with(run_records.list_entries(connection, run), ModelCallFailed)
     if failures and failures[-1].data.code == code:
         return failures[-1].data.transient
     return code in _TRANSIENT_CODES
@@ -204,7 +204,7 @@ def _is_transient(connection: Connection, run: str, stretch: Stretch) -> bool:
 def earlier_effects(connection: Connection, instance: str, agent: str, number: int) -> str:
     """Return the effects of the failed runs right before an agent's run of this number, or an empty text."""
     calls = (f"{agent}/{earlier}" for earlier in range(number - 1, 0, -1))
-    runs = (run_records.run_of_call(connection, instance, call) for call in calls)
+    runs = (run_records.find_call_run(connection, instance, call) for call in calls)
     failed = list(takewhile(lambda run: run is not None and run.status == "failed", runs))
     lines = [line for run in reversed(failed) if run for line in _effects(connection, run.id)]
     if not lines:
@@ -214,7 +214,7 @@ def earlier_effects(connection: Connection, instance: str, agent: str, number: i
 
 
 def _effects(connection: Connection, run: str) -> Iterator[str]:
-    entries = run_records.entries(connection, run)
+    entries = run_records.list_entries(connection, run)
     ended = {entry.key: entry.data.result for entry in entries_with(entries, ToolEnded)}
     seen: set[str | None] = set()
     for entry in entries_with(entries, ToolStarted):

@@ -65,7 +65,7 @@ def _has_progress(connection: Connection, room: str, run: str) -> bool:
     began = run_records.find_run(connection, run)
     if began is not None and voting.has_decision_since(connection, room, began.created_at):
         return True
-    calls = entries_with(run_records.entries(connection, run), ToolStarted)
+    calls = entries_with(run_records.list_entries(connection, run), ToolStarted)
     return any(call.data.tool not in TALK_TOOLS for call in calls)
 
 

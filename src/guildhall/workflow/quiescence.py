@@ -15,7 +15,7 @@ from guildhall.core.errors import ErrorInfo, LimitReached, RuntimeFailed
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor
 from guildhall.room.service import perform_in
-from guildhall.runs.model import Ask, Stretch
+from guildhall.runs.model import Ask, SegmentEnd
 from guildhall.runs.record import records as run_records
 from guildhall.workflow import records
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.room.operation import Turn
     from guildhall.workflow.target import AgentState, Instance, Phase
 
-_WAITING = Stretch.waiting("ask")
+_WAITING = SegmentEnd.waiting("ask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +35,14 @@ class TeamState:
     """Whether an agent of a team can move and, if none can, why the team stops."""
 
     busy: bool
-    stretch: Stretch | None = None  # None: the team is completed
+    end_of_segment: SegmentEnd | None = None  # None: the team is completed
     turn: Turn | None = None  # to announce after the commit
 
     @property
     def phase(self) -> Phase:
-        if self.stretch is None:
+        if self.end_of_segment is None:
             return "done"
-        return "paused" if self.stretch.status == "waiting" else "failed"
+        return "paused" if self.end_of_segment.status == "waiting" else "failed"
 
 
 def team_state(
@@ -66,7 +66,7 @@ def team_state(
         settled = perform_in(connection, instance.room, "settle", Actor.system(run=instance.id), at)
         return TeamState(busy=True, turn=settled.turn)
     worst = _worst_end(connection, instance.id, agents)
-    return TeamState(busy=False, stretch=worst or (_WAITING if held else None))
+    return TeamState(busy=False, end_of_segment=worst or (_WAITING if held else None))
 
 
 def agents_with_work(connection: Connection, instance: Instance, at: str, *, attended: bool) -> frozenset[str]:
@@ -80,7 +80,7 @@ def agents_with_work(connection: Connection, instance: Instance, at: str, *, att
 def blocking_asks(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:
     """Return the open asks that block an agent's run: its own, and the ask about the team's budget."""
     asks = run_records.list_asks(connection, run=instance, status="open")
-    below = {run, *(one.id for one in run_records.below(connection, run))}
+    below = {run, *(one.id for one in run_records.list_descendants(connection, run))}
     mine = [ask for ask in asks if ask.run in below or (ask.run == instance and ask.kind == "limit")]
     return [ask for ask in mine if ask.expires_at is None or ask.expires_at > at]
 
@@ -90,7 +90,7 @@ def agents_blocked_by(connection: Connection, instance: str, ask: Ask) -> frozen
     runs = {state.name: state.run for state in records.list_agents(connection, instance) if state.run is not None}
     if ask.run == instance:  # an ask about the whole team
         return frozenset(runs)
-    below = run_records.below
+    below = run_records.list_descendants
     return frozenset(
         name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run)))
     )
@@ -106,13 +106,13 @@ def _can_move(
     return agent.status == "idle" and mail.get(agent.name, 0) > 0
 
 
-def _worst_end(connection: Connection, instance: str, agents: list[AgentState]) -> Stretch | None:
+def _worst_end(connection: Connection, instance: str, agents: list[AgentState]) -> SegmentEnd | None:
     """Return the end of the workflow by its worst agent: failed, at a limit, or waiting. Return None if it has none."""
     failed = [agent for agent in agents if agent.status == "failed"]
     if lost := [agent for agent in failed if agent.run is None]:
-        return Stretch(status="failed", reason="agent failed", error=_failure_error(connection, instance, lost))
+        return SegmentEnd(status="failed", reason="agent failed", error=_failure_error(connection, instance, lost))
     if failed:
-        return Stretch(status="failed", reason="limit", error=_limit_error(connection, instance, failed[0]))
+        return SegmentEnd(status="failed", reason="limit", error=_limit_error(connection, instance, failed[0]))
     return _WAITING if any(agent.status == "waiting" for agent in agents) else None
 
 

@@ -15,8 +15,8 @@ from guildhall.room.model import PERSON, LogEntry
 from guildhall.room.replay import RepeatedOperation, RoomReplay, shown_mail
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import room_tools
-from guildhall.runs.execution.prepare import frame_then
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.execution.prepare import recorded_frame
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolStarted
 from guildhall.runs.replay.replay import Difference, Over, ReplayResult, describe_difference
@@ -97,16 +97,16 @@ class ReplayedTeam:
 
     # The agents
 
-    def worker_and_hooks(self, run: Run) -> tuple[Worker, Seat] | None:
+    def worker_and_hooks(self, run: Run) -> tuple[Worker, RunHooks] | None:
         """Return the current worker and the hooks of an agent's run, or None if the workflow has no such agent."""
         name = run.worker.removeprefix(VOTER)
         agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
         if run.parent != self.instance.id or agent is None:
             return None
         if run.worker.startswith(VOTER):
-            return election.voter_worker(agent), seat_on_record(room_tools(election.TOOLS))
+            return election.voter_worker(agent), replay_hooks(room_tools(election.TOOLS))
         tools = room_tools() if self.workflow.definition.context.enabled else ()
-        return self.workflow.worker_of(agent, self.values), seat_on_record(tools)
+        return self.workflow.worker_of(agent, self.values), replay_hooks(tools)
 
     # The room
 
@@ -240,7 +240,7 @@ class WorkflowReplays:
         tree = self.history.tree(root.id)
         wanted = {one.id for one in self.history.tree(run)}
         steps = sum(len(self.history.entries(one)) for one in wanted)
-        there = frame_then(root.frame, frame)
+        there = recorded_frame(root.frame, frame)
         workflow, gone = self._current_workflow(instance, there)
         try:
             params = self.history.purpose(root.id, WorkflowPurpose).params
@@ -255,10 +255,10 @@ class WorkflowReplays:
                 instance=instance, workflow=workflow, values=values, room=room, store=self.store, history=self.history
             )
             again = replace(root, request=replace(root.request, input=recorded_input(workflow)))
-            seat = seat_on_record(TOOLS)
+            hooks = replay_hooks(TOOLS)
             played = [
                 await self.recordings.replay_one(
-                    again, frame, worker=workflow_worker(workflow), seat=seat, runtime=team
+                    again, frame, worker=workflow_worker(workflow), hooks=hooks, runtime=team
                 )
             ]
             if played[0].matches:
@@ -271,8 +271,8 @@ class WorkflowReplays:
         return ReplayResult(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
     async def _play(self, run: Run, team: ReplayedTeam, frame: Frame) -> ReplayResult:
-        worker, seat = team.worker_and_hooks(run) or (None, None)
-        return await self.recordings.replay_one(run, frame, worker=worker, seat=seat)
+        worker, hooks = team.worker_and_hooks(run) or (None, None)
+        return await self.recordings.replay_one(run, frame, worker=worker, hooks=hooks)
 
     def _found(self, played: ReplayResult) -> FoundDifference:
         assert played.difference is not None

@@ -23,8 +23,8 @@ from guildhall.room import mentions, voting
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor, RoomEventType
 from guildhall.room.tools import RoomTools, room_tools
-from guildhall.runs.execution.segment import Stops
-from guildhall.runs.hooks import Seat
+from guildhall.runs.execution.segment import StopSegment
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record.entries import Answered, LoopAsked
 from guildhall.runtimes.model import Assignment, Doors, Outcome
@@ -220,7 +220,7 @@ class Team:
                 if self._phase == "idle":
                     await self._enter_phase("live")
                 run = await self._take_turn(agent, step)
-                if run is not None and run.status == "parked":  # the whole team is about to be paused, too
+                if run is not None and run.status == "paused":  # the whole team is about to be paused, too
                     await asyncio.get_running_loop().create_future()
                 self._check_loops.set()
                 continue
@@ -250,15 +250,15 @@ class Team:
             first_pause_s=self.first_pause_s,
             turns=turns,
         )
-        seat = self._hooks(agent, turn, step.number)
+        hooks = self._hooks(agent, turn, step.number)
         try:
             if step.run is not None:
                 grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
-                return await self.runs.sit_down_again(self.instance.id, step.run, seat, grant)
+                return await self.runs.resume_child(self.instance.id, step.run, hooks, grant)
             worker = self.workflow.worker_of(agent, self.values)
             request = replace(self.request, worker=agent.name, input=step.text, purpose=PLAIN, budget=None)
             key = f"{agent.name}/{step.number}"
-            return await self.runs.take_seat(self.instance.id, key, request, worker=worker, seat=seat, place=agent.cwd)
+            return await self.runs.run_child(self.instance.id, key, request, worker=worker, hooks=hooks, cwd=agent.cwd)
         except GuildError as error:
             failure = error.as_dict()
             await self.store.write(lambda connection: turn.record_start_failure(connection, failure))
@@ -268,14 +268,14 @@ class Team:
                 await self.room.announce(one)
             await self.room.export_files()  # the end of a run changes the state of its mail
 
-    def _hooks(self, agent: Agent, turn: AgentTurn, number: int) -> Seat:
-        return Seat(
+    def _hooks(self, agent: Agent, turn: AgentTurn, number: int) -> RunHooks:
+        return RunHooks(
             tools=() if self.shares_nothing else room_tools(),
-            execute=partial(self._executor, agent.name, number),
-            began=turn.record_start,
-            ended=turn.record_end,
-            closed=None if self.shares_nothing else self._closed_reason,
-            around=self.workflow.other_capabilities(agent),
+            executor=partial(self._executor, agent.name, number),
+            record_start=turn.record_start,
+            record_stop=turn.record_end,
+            block_reason=None if self.shares_nothing else self._closed_reason,
+            other_capabilities=self.workflow.other_capabilities(agent),
         )
 
     def _executor(self, agent: str, number: int, run: str) -> Execute:
@@ -297,7 +297,7 @@ class Team:
     def _attended(self) -> bool:
         if self.order is not None and self.order.is_unattended:
             return False
-        return self.runs.attended(self.instance.id)
+        return self.runs.is_attended(self.instance.id)
 
     # Tasks beside the turns of agents
 
@@ -316,9 +316,9 @@ class Team:
         key = f"{_LOOP}{len(answers) + 1}"
         limits = self.workflow.definition.limits
         question = self.store.read(lambda connection: loop_question(connection, self.instance, limits))
-        ask = await ledger.opened("loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask))
+        ask = await ledger.open("loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask))
         self._check_idle.set()
-        ask = await ledger.closed(ask)
+        ask = await ledger.wait_closed(ask)
         if (answer := ask.answer) is None:  # withdrawn: the workflow was stopped
             await asyncio.get_running_loop().create_future()
             return
@@ -386,8 +386,8 @@ class Team:
             if not standing.busy and self.instance.mode == "start":
                 await self._enter_idle()
             elif not standing.busy:
-                if standing.stretch is not None:
-                    raise Stops(standing.stretch)
+                if standing.end_of_segment is not None:
+                    raise StopSegment(standing.end_of_segment)
                 return
 
     async def _enter_idle(self) -> None:

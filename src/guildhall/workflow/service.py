@@ -20,9 +20,9 @@ from guildhall.room import mentions
 from guildhall.room.model import ALL, Actor, MessageText, RoomEvent
 from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
 from guildhall.runs.execution.grants import Grant, has_price
-from guildhall.runs.hooks import Seat
-from guildhall.runs.limits import in_force
-from guildhall.runs.model import ENDED, Ask, RunRequest, Stretch
+from guildhall.runs.hooks import RunHooks
+from guildhall.runs.limits import current_bounds
+from guildhall.runs.model import ENDED, Ask, RunRequest, SegmentEnd
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
@@ -159,8 +159,8 @@ class Workflows:
             input=recorded_input(workflow),
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
-        seat = replace(self._hooks(workflow, frame, began), plan=plan_summary(workflow, asked, frame, settings))
-        return await self.runs.prepare(asked, frame, worker=workflow_worker(workflow), seat=seat)
+        hooks = replace(self._hooks(workflow, frame, began), plan_line=plan_summary(workflow, asked, frame, settings))
+        return await self.runs.prepare(asked, frame, worker=workflow_worker(workflow), hooks=hooks)
 
     async def start_worker(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
         """Add a worker to `global:main`. Return the running workflow, or the workflow ready to be launched."""
@@ -219,19 +219,19 @@ class Workflows:
         if grant is not None:
             self._check_grant(run, grant)
         there = workflow.frame(frame)
-        seat = self._hooks(workflow, there, lambda connection, run: None)
+        hooks = self._hooks(workflow, there, lambda connection, run: None)
         granted = grant.budget if grant is not None else None
-        budget = granted if granted is not None else in_force(self.history.journal(run)).budget
+        budget = granted if granted is not None else current_bounds(self.history.journal(run)).budget
         request = replace(self.history.get(run).request, budget=budget)
-        seat = replace(seat, plan=plan_summary(workflow, request, there, self.settings(there)))
-        return await self.runs.prepare_again(run, frame, grant=grant, seat=seat)
+        hooks = replace(hooks, plan_line=plan_summary(workflow, request, there, self.settings(there)))
+        return await self.runs.prepare_resume(run, frame, grant=grant, hooks=hooks)
 
     def _check_grant(self, run: str, grant: Grant) -> None:
         """Raise if a grant does not exceed what a stopped agent has used already."""
         for agent in self.list_agents(run):
             if agent.status == "failed" and agent.run is not None:
-                below = (self.history.journal(one.id) for one in self.history.below(agent.run))
-                grant.refuse_too_little(self.history.journal(agent.run), tuple(below))
+                below = (self.history.journal(one.id) for one in self.history.descendants(agent.run))
+                grant.check_above_usage(self.history.journal(agent.run), tuple(below))
 
     def launch(self, prepared: Prepared) -> None:
         """Start the team of a prepared workflow."""
@@ -260,7 +260,7 @@ class Workflows:
         self._teams[instance.room] = team
         self.runs.launch(prepared, team)
 
-    def _hooks(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> Seat:
+    def _hooks(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> RunHooks:
         """Return the hooks of the workflow's own run: its setup commands, and its start and end."""
         env = command_environment(workflow, frame)
 
@@ -270,12 +270,12 @@ class Workflows:
 
             return (self.policy.commands or Commands)(folder=workflow.folder, env=env, on_output=publish_output)
 
-        return Seat(tools=TOOLS, execute=commands, began=began, ended=self._record_end)
+        return RunHooks(tools=TOOLS, executor=commands, record_start=began, record_stop=self._record_end)
 
-    def _record_end(self, connection: Connection, run: str, stretch: Stretch) -> None:
-        phase = {"completed": "done", "failed": "failed"}.get(stretch.status, "paused")
+    def _record_end(self, connection: Connection, run: str, end: SegmentEnd) -> None:
+        phase = {"completed": "done", "failed": "failed"}.get(end.status, "paused")
         ended = stamp(self.clock.now()) if phase in FINAL_PHASES else None
-        records.change_instance(connection, run, status=phase, reason=stretch.reason, ended_at=ended)
+        records.change_instance(connection, run, status=phase, reason=end.reason, ended_at=ended)
 
     # Queries
 
@@ -294,7 +294,7 @@ class Workflows:
     def team(self, room: str) -> Team | None:
         """Return the live team of a room, or None."""
         team = self._teams.get(room)
-        return team if team is not None and self.runs.alive(team.instance.id) else None
+        return team if team is not None and self.runs.is_alive(team.instance.id) else None
 
     def active_rooms(self) -> list[Room]:
         """Return the rooms of the teams in this hall."""

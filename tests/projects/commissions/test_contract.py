@@ -44,7 +44,7 @@ def test_problems_are_reported_and_can_be_corrected(workshop: Workshop) -> None:
         assert (done.status, done.result) == ("completed", "Now."), done.reason
         early, little, now = results(shop, str(done.run))
         assert early[0]
-        assert "the artifact src/key.py is not there" in early[1]
+        assert "the artifact src/key.py is missing" in early[1]
         assert little[0]
         assert "exit code 1" in little[1]
         assert not now[0]
@@ -64,7 +64,7 @@ def test_a_symbolic_link_is_not_an_artifact(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
         done = await shop.done(artifacts=("out/key",))
         assert done.status == "failed"
-        assert "the artifact out/key is not there" in str(done.reason)
+        assert "the artifact out/key is missing" in str(done.reason)
 
     workshop.inside(work)
 
@@ -116,12 +116,12 @@ def test_only_people_set_checks_models_and_worker_files(workshop: Workshop) -> N
         ]
         for more in wrong:
             draft = Draft(**{"title": "A key", "worker": "smith", "prompt": "Forge.", **more})
-            with pytest.raises(UsageError, match=r"only a person may set|not a worker's name"):
+            with pytest.raises(UsageError, match=r"only the user may set|invalid worker name"):
                 await shop.commissions.create(project, draft, shop.frame, by="manager", made_by="r-2222222222")
         made = await shop.new(checks=("true",))
         edited = await shop.commissions.edit(made.id, {"prompt": "Forge two."}, shop.frame, by="manager")
         assert (edited.draft.checks, edited.draft.prompt) == (("true",), "Forge two.")
-        with pytest.raises(UsageError, match="only a person may set"):
+        with pytest.raises(UsageError, match="only the user may set"):
             await shop.commissions.edit(made.id, {"checks": ["rm -rf ."]}, shop.frame, by="manager")
 
     workshop.inside(work)
@@ -159,7 +159,7 @@ def test_a_reviewer_rejects_then_approves(workshop: Workshop) -> None:
         made = await shop.done(reviewer="critic")
         assert (made.status, made.reason) == ("failed", "critic does not approve: It is too small.")
         assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
-        below = shop.hall.history.below(str(made.run))
+        below = shop.hall.history.descendants(str(made.run))
         assert [run.worker for run in below] == ["critic"]
         assert "+key = 1" in below[0].request.input
         tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data.tools}
@@ -220,7 +220,7 @@ def test_an_ignored_artifact_is_merged_and_other_ignored_files_are_kept(workshop
         assert shop.repo.git("ls-tree", "claude/main", "dist/other.md") == ""
         kept = f"refs/guildhall/kept/ignored/commission/{done.id}-1"
         assert shop.repo.at(kept, "dist/other.md") == "beside"
-        assert f"git ignores some of what was made; kept at {kept}: dist/other.md" in await shop.reasons(done.id)
+        assert f"ignored files kept at {kept}: dist/other.md" in await shop.reasons(done.id)
 
     workshop.inside(work)
 

@@ -24,8 +24,8 @@ from guildhall.projects.commissions.states import (
     parse_status,
     transit,
 )
-from guildhall.projects.records import moments
-from guildhall.runs.model import PauseCause, Run, RunRequest, RunStatus
+from guildhall.projects.records import list_timeline
+from guildhall.runs.model import Run, RunRequest, RunStatus, StopCause
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.tables import commissions
@@ -79,7 +79,7 @@ def test_every_event_in_every_state(store: Store) -> None:
     for before, event in product(STATUSES, TRANSITIONS):
         values: dict[str, Any] = {"status": before, "reason": "set by the test", "conflict": ["a.py"]}
         store.submit(lambda c, values=values: c.execute(update(commissions).values(**values))).result()
-        lines = store.read(lambda connection: moments(connection, one.id))
+        lines = store.read(lambda connection: list_timeline(connection, one.id))
 
         def apply(connection: Any, event: Any = event) -> Commission:
             return records.apply(connection, one.id, event, f"by {event}", AT, attempt=7)
@@ -91,7 +91,7 @@ def test_every_event_in_every_state(store: Store) -> None:
             assert (after.status, after.reason, after.attempt) == (target, f"by {event}", 7)
             assert (after.hold, after.conflict) == (None, ()), "every transition clears them"
             assert store.read(lambda connection: records.get(connection, one.id)) == after
-            *same, line = store.read(lambda connection: moments(connection, one.id))
+            *same, line = store.read(lambda connection: list_timeline(connection, one.id))
             assert same == lines
             assert (line.kind, line.before, line.after, line.at) == (event, before, target, AT)
         else:
@@ -99,7 +99,7 @@ def test_every_event_in_every_state(store: Store) -> None:
                 store.submit(apply).result()
             now = store.read(lambda connection: records.get(connection, one.id))
             assert (now.status, now.reason) == (before, "set by the test")
-            assert store.read(lambda connection: moments(connection, one.id)) == lines
+            assert store.read(lambda connection: list_timeline(connection, one.id)) == lines
 
 
 def test_an_unknown_id_is_not_found(store: Store) -> None:
@@ -147,7 +147,7 @@ def test_a_hold_explains_itself() -> None:
     assert replace(held, hold=None).explanation == "smith is working on it"
 
 
-def run(status: RunStatus, pause: PauseCause | None = None) -> Run:
+def run(status: RunStatus, pause: StopCause | None = None) -> Run:
     more: dict[str, Any] = {
         "root": "r-1",
         "parent": None,
@@ -172,10 +172,10 @@ def run(status: RunStatus, pause: PauseCause | None = None) -> Run:
         (None, False, None, "fail"),
         (run("running"), True, None, "none"),
         (run("waiting"), False, None, "none"),
-        (run("parked", "user"), False, HOLD, "none"),
-        (run("parked", "shutdown"), False, None, "hold"),
-        (run("lost"), False, None, "hold"),
-        (run("lost"), False, HOLD, "none"),
+        (run("paused", "user"), False, HOLD, "none"),
+        (run("paused", "shutdown"), False, None, "hold"),
+        (run("interrupted"), False, None, "hold"),
+        (run("interrupted"), False, HOLD, "none"),
         (run("completed"), False, None, "finish"),
         (run("failed"), False, HOLD, "finish"),
         (run("cancelled"), False, None, "cancel"),
@@ -191,7 +191,7 @@ def test_no_status_in_progress_stays_without_a_run_or_a_reason() -> None:
     for status, alive in product(get_args(RunStatus), (False, True)):
         found = run(status)
         if next_step(replace(held, hold=None), found, alive=alive) == "none":
-            assert alive or found.needs_person
+            assert alive or found.needs_user
     assert {next_step(commission(status=status), None, alive=False) for status in STATUSES} == {
         "none",
         "queue",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.runs.limits import in_force
+from guildhall.runs.limits import current_bounds
 from tests.projects.meetings.parlour import say
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def test_renewed_because_the_person_wants_it(parlour: Parlour) -> None:
         events = await parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame, renew=True))
         assert any(event.data.get("renewed") for event in events)
         now = parlour.meetings.get(meeting.id)
-        assert now.sittings == 2
+        assert now.session_count == 2
         assert now.run != meeting.run
         told = parlour.told(now.run)
         assert "SUMMED UP" in told
@@ -69,7 +69,7 @@ def test_one_that_never_fits_is_given_up(parlour: Parlour) -> None:
         parlour.script([TOO_LONG, say("one"), TOO_LONG])
         events = await parlour.said(meeting.id, "second")
         assert events[-1].type == "run_ended"
-        assert parlour.meetings.get(meeting.id).sittings == 2
+        assert parlour.meetings.get(meeting.id).session_count == 2
         assert parlour.shown(meeting.id).answering
 
     parlour.inside(work)
@@ -115,7 +115,7 @@ def test_a_renewed_session_has_what_those_before_have_left(parlour: Parlour) -> 
             return parlour.hall.history.get(parlour.meetings.get(meeting.id).run)
 
         def bounds(run: Run) -> Bounds:
-            return in_force(parlour.hall.history.journal(run.id))
+            return current_bounds(parlour.hall.history.journal(run.id))
 
         before = parlour.hall.history.get(meeting.run)
         second = await renewed()

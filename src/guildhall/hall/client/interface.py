@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
-    from guildhall.projects.model import Problem, Project, ProjectShown
+    from guildhall.projects.model import Problem, Project, ProjectEntry
     from guildhall.room.document_stores import DocumentInfo as DocumentListed
     from guildhall.room.model import Message
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
@@ -53,7 +53,7 @@ class Runs(Protocol):
     def run(self, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
         """Start a run and stream its events, from `run_started` to `run_ended`.
 
-        Closing the stream early parks the run. Raise NotTrusted if code of the worker has not been trusted.
+        Closing the stream early pauses the run. Raise NotTrusted if code of the worker has not been trusted.
         """
         ...
 
@@ -66,9 +66,9 @@ class Runs(Protocol):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        """Resume a run that is waiting, parked, lost or stopped at a limit, and stream its events.
+        """Resume a run that is waiting, paused, interrupted or stopped at a limit, and stream its events.
 
-        The limits, if given, are added to what the run may use. Closing the stream early parks the run.
+        The limits, if given, are added to what the run may use. Closing the stream early pauses the run.
         """
         ...
 
@@ -79,8 +79,8 @@ class Runs(Protocol):
         """
         ...
 
-    async def park(self, run: str) -> None:
-        """Park a live run. It stays parked until it is resumed. Do nothing if it is not live."""
+    async def pause(self, run: str) -> None:
+        """Pause a live run. It stays paused until it is resumed. Do nothing if it is not live."""
         ...
 
     async def stop(self, run: str) -> Sequence[str]:
@@ -92,7 +92,7 @@ class Runs(Protocol):
         ...
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> ForkResult:
-        """Create a parked run that repeats a recorded run up to the journal entry `at`, optionally for another model.
+        """Create a paused run that repeats a recorded run up to the journal entry `at`, optionally for another model.
 
         `resume` continues the new run.
         """
@@ -198,7 +198,7 @@ class Workflows(Protocol):
     def run(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
         """Start a workflow and stream the events of its run, its agents and its room, until `run_ended`.
 
-        Closing the stream early parks the workflow.
+        Closing the stream early pauses the workflow.
         """
         ...
 
@@ -375,7 +375,7 @@ class Members(Protocol):
 class Projects(Protocol):
     """Projects: the registered repositories. No verb changes anything in a repository."""
 
-    async def list(self) -> Sequence[ProjectShown]:
+    async def list(self) -> Sequence[ProjectEntry]:
         """Return all projects, invalid ones with their error."""
         ...
 
@@ -383,7 +383,7 @@ class Projects(Protocol):
         """Register the git repository at an absolute path. The default name is that of its folder."""
         ...
 
-    async def remove(self, name: str) -> ProjectShown:
+    async def remove(self, name: str) -> ProjectEntry:
         """Remove a project from the register. Raise Conflict if a commission or meeting of it is live."""
         ...
 

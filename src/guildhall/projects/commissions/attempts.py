@@ -23,9 +23,9 @@ from guildhall.projects.commissions.dependencies import check_not_blocked, updat
 from guildhall.projects.commissions.model import Commission, check_reason
 from guildhall.projects.commissions.states import check_event, new_attempt
 from guildhall.projects.commissions.tools import commission_message, commission_profile
-from guildhall.runs.limits import in_force
+from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import RunRequest, Stretch
+from guildhall.runs.model import RunRequest, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.record.records import cancel_tree, find_run
 from guildhall.workers.registry import BY_OPTION
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.model import Moment
-    from guildhall.runs.hooks import Seat
+    from guildhall.projects.model import TimelineEntry
+    from guildhall.runs.hooks import RunHooks
     from guildhall.workers.model import Worker
 
 _log = logging.getLogger("guildhall.commissions")
@@ -53,7 +53,7 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
     commission = context.get(id)
     await asyncio.to_thread(check_not_blocked, context, commission)
     check_event(commission, "dispatch")
-    context.git(commission).demand_movable()  # before anything is paid for
+    context.branches_of(commission).check_movable()  # before anything is paid for
     frame = context.project_frame(context.project(commission), frame)
     check_model(context, commission, frame)
     if commission.draft.reviewer is not None:
@@ -65,7 +65,7 @@ def check_model(context: CommissionContext, commission: Commission, frame: Frame
     """Raise if the worker may not be given work or has no model."""
     worker = context.find_worker(commission.worker, frame)
     option = f"`guild commission edit {commission.id} {BY_OPTION}`"
-    context.models.chosen(worker, frame, commission.draft.model, given_by=option)
+    context.models.choose(worker, frame, commission.draft.model, given_by=option)
 
 
 def open_attempt(connection: Connection, id: str, now: str) -> Commission:
@@ -76,7 +76,7 @@ def open_attempt(connection: Connection, id: str, now: str) -> Commission:
 
 
 async def start(
-    context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[CommissionPurpose], Seat]
+    context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[CommissionPurpose], RunHooks]
 ) -> None:
     """Start the run of a dispatched commission, or fail the commission with the reason.
 
@@ -99,7 +99,7 @@ async def start(
 
 
 async def _start_run(
-    context: CommissionContext, commission: Commission, frame: Frame, hooks: Callable[[CommissionPurpose], Seat]
+    context: CommissionContext, commission: Commission, frame: Frame, hooks: Callable[[CommissionPurpose], RunHooks]
 ) -> None:
     frame = context.project_frame(context.project(commission), frame)
     worker = context.find_worker(commission.worker, frame)
@@ -107,8 +107,8 @@ async def _start_run(
     schema = await context.output_schema(worker, frame)
 
     def check_out() -> Frame:
-        workplace = context.workplace(commission)
-        workplace.branches.follow()
+        workplace = context.workspace(commission)
+        workplace.branches.update()
         return replace(frame, worktree=workplace.check_out(worker.definition.checkout))
 
     frame = await asyncio.to_thread(check_out)
@@ -122,7 +122,7 @@ async def _start_run(
         purpose=purpose,
     )
     runs, profile = context.runs(), commission_profile(worker)
-    runs.launch(await runs.prepare(request, frame, worker=profile, seat=hooks(purpose)))
+    runs.launch(await runs.prepare(request, frame, worker=profile, hooks=hooks(purpose)))
 
 
 def record_start(context: CommissionContext, id: str, connection: Connection, run: str) -> None:
@@ -171,10 +171,10 @@ async def stop(context: CommissionContext, id: str) -> Commission | None:
     check_event(commission, "cancel")
     if commission.status != "in_progress" or commission.run is None:
         return commission
-    await context.runs().park(commission.run, "shutdown")
+    await context.runs().pause(commission.run, "shutdown")
     commission = context.get(id)
     if commission.is_submitted and commission.draft.reviewer is None and commission.status == "in_progress":
-        await finish(context, commission, Stretch(status="completed"))
+        await finish(context, commission, SegmentEnd(status="completed"))
         commission = context.get(id)
     if commission.status != "in_progress":
         return None
@@ -199,7 +199,7 @@ async def redispatch(context: CommissionContext, id: str, frame: Frame) -> Commi
         commission = context.get(id)
         check_event(commission, "reopen")
         check_model(context, commission, context.project_frame(context.project(commission), frame))
-        context.git(commission).demand_movable()
+        context.branches_of(commission).check_movable()
 
         def write(connection: Connection) -> None:
             now = context.now()
@@ -296,7 +296,7 @@ class Queue:
 
     def _is_paused(self, commission: Commission) -> bool:
         run = self._context.find_run(commission.run)
-        return commission.hold is not None or (run is not None and run.needs_person)
+        return commission.hold is not None or (run is not None and run.needs_user)
 
     def _limit(self, commission: Commission) -> int:
         try:
@@ -321,13 +321,13 @@ class BudgetReserved(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Remaining:
-    """What is left of a manager run's budget, and the commissions that have reserved a part of it."""
+    """The rest of a manager run's budget, and the commissions that have reserved a part of it."""
 
     dollars: float
     holders: tuple[str, ...]
 
 
-def cost(context: CommissionContext, timeline: Sequence[Moment]) -> float | None:
+def cost(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> float | None:
     """Return the cost of all attempts, or None if no run has a price."""
     costs = [run.cost_usd for run in context.runs_of_attempts(timeline) if run.cost_usd is not None]
     return round(sum(costs), 9) if costs else None
@@ -372,21 +372,21 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
     run = context.find_run(manager or None)
     if run is None or run.request.budget is None:
         return None
-    budget = in_force(context.history.journal(manager)).budget
+    budget = current_bounds(context.history.journal(manager)).budget
     if budget is None:
         return None
     spent, holders = run.cost_usd or 0.0, list[str]()
     for other in context.all():
         if _manager_run(other) == manager:
             spent += cost(context, context.timeline(other.id)) or 0.0
-            if other.status == "in_progress" and (reserved := _reserved(context, other)) > 0:
+            if other.status == "in_progress" and (reserved := _reservation(context, other)) > 0:
                 spent += reserved
                 holders.append(other.id)
     return _Remaining(dollars=round(budget - spent, 9), holders=tuple(holders))
 
 
-def _reserved(context: CommissionContext, commission: Commission) -> float:
+def _reservation(context: CommissionContext, commission: Commission) -> float:
     """Return the dollars that a running commission may still spend."""
     run = context.find_run(commission.run)
-    limit = in_force(context.history.journal(run.id)).max_budget_usd if run is not None else None
+    limit = current_bounds(context.history.journal(run.id)).max_budget_usd if run is not None else None
     return 0.0 if run is None or limit is None else max(0.0, limit - (run.cost_usd or 0.0))

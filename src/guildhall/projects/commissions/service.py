@@ -44,16 +44,16 @@ from guildhall.projects.commissions.dependencies import (
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
-from guildhall.projects.records import known
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.projects.records import list_known_ids
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Ask, Run, Stretch
+from guildhall.runs.model import Ask, Run, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from guildhall.activities.contract import Asked
+    from guildhall.activities.contract import AskedQuestion
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project
@@ -92,7 +92,6 @@ class Commissions:
         return self.context.store.read(lambda connection: records.list_all(connection, project=project, status=wanted))
 
     async def details(self, id: str) -> CommissionDetails:
-        """Return everything about a commission."""
         if not self.context.readonly:
             await update_blocked(self.context, self.get(id).project)
         return await asyncio.to_thread(self._details, id)
@@ -103,7 +102,7 @@ class Commissions:
         missing: Sequence[str] = ()
         worktree = None
         try:
-            path = context.workplace(commission).path
+            path = context.workspace(commission).path
             if path.is_dir() and commission.status != "completed":  # else it is about to be removed
                 worktree = str(path)
             missing = find_missing(context, commission)
@@ -148,7 +147,7 @@ class Commissions:
     def _run_needs_user(self, run: str) -> bool:
         """Return True if a run waits for the user. A question alone does not stop it."""
         open_asks = (ask for ask in self.context.asks.of_run(run) if ask.status == "open")
-        return self.context.history.get(run).needs_person or any(ask.kind != "question" for ask in open_asks)
+        return self.context.history.get(run).needs_user or any(ask.kind != "question" for ask in open_asks)
 
     async def wait_idle(self, ids: Sequence[str], within: float) -> bool:
         """Wait until all of these have ended or need the user. Return False if that takes over `within` seconds."""
@@ -225,24 +224,24 @@ class Commissions:
 
     # the hooks of a run that carries out a commission
 
-    def _hooks(self, purpose: CommissionPurpose) -> Seat:
+    def _hooks(self, purpose: CommissionPurpose) -> RunHooks:
         context, id, contract = self.context, purpose.id, purpose.contract
         assert contract is not None
-        return Seat(
+        return RunHooks(
             tools=commission_tools(contract.schema),
-            execute=lambda run: partial(self._call_tool, id, contract, run),
-            began=partial(attempts.record_start, context, id),
-            ended=partial(completion.record_end, context, id),
+            executor=lambda run: partial(self._call_tool, id, contract, run),
+            record_start=partial(attempts.record_start, context, id),
+            record_stop=partial(completion.record_end, context, id),
             server=SERVER,
-            seated=commission_profile,
+            adapt_worker=commission_profile,
             judge=partial(completion.judge, context, id),
-            settled=partial(self._run_stopped, id),
+            on_stopped=partial(self._run_stopped, id),
         )
 
     async def _call_tool(self, id: str, contract: Contract, run: str, tool: Tool, call: ToolCall) -> ToolResult:
         context, commission = self.context, self.get(id)
 
-        async def remember(asked: Asked) -> None:  # so that every hall writes it redacted into the artifact
+        async def remember(asked: AskedQuestion) -> None:  # so that every hall writes it redacted into the artifact
             context.redact(asked.question)
 
         asking = QuestionChannel(
@@ -255,11 +254,11 @@ class Commissions:
         tools = CommissionTools(context, commission.id, contract, asking, call.key)
         return await call_with_answers(tools, tool, call, asking)
 
-    async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
+    async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Continue after the end of a run segment was recorded."""
         await asyncio.to_thread(current_artifact, self.context, self.get(id))  # remembers the redacted texts
         if ending.status == "waiting" and self._timers is not None:
-            self._timers.expect(run)
+            self._timers.start(run)
         if ending.status not in RUN_ENDED:
             if ending.pause != "shutdown":  # it waits for the user, so its slot is free
                 self._start(self._queue.run)
@@ -273,7 +272,7 @@ class Commissions:
 
     # the owner of runs (RunOwner)
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a commission to resume in its checkout."""
         context, purpose = self.context, self.context.history.purpose(run, CommissionPurpose)
         commission = context.commission_of(run)
@@ -282,18 +281,17 @@ class Commissions:
             raise Conflict(message, hint=commission.next_command)
         async with context.locks[commission.id]:
             commission = await asyncio.to_thread(context.reclaim, commission.id)
-            workplace = context.workplace(commission)
+            workplace = context.workspace(commission)
             worker = context.find_worker(commission.worker, context.project_frame(workplace.project, frame))
             if not workplace.path.is_dir():
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
             await asyncio.to_thread(workplace.check_out, worker.definition.checkout)
             hooks = self._hooks(purpose)
-            prepared = await context.runs().prepare_again(run, frame, grant=grant, seat=hooks)
+            prepared = await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
             await context.release(commission.id)
             return prepared
 
     def record_lost_checkout(self, checkout: str) -> None:
-        """Record that a checkout is missing and is about to be made again."""
         record_lost_checkout(self.context, checkout)
 
     async def stop(self, run: str) -> list[str]:
@@ -301,36 +299,36 @@ class Commissions:
         cancelled = await self.cancel(self.context.commission_of(run).id)
         return [run] if cancelled.status == "cancelled" else []
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Finish a commission whose run cannot be resumed if its result is submitted, else put it on hold."""
         commission = self.context.commission_of(run.id)
         if self.context.history.get(run.id).status in RUN_ENDED or commission.run != run.id:
             return
         if commission.is_submitted:
-            ending = Stretch(status="failed", reason=error.code, error=error.as_dict())
+            ending = SegmentEnd(status="failed", reason=error.code, error=error.as_dict())
             await completion.finish(self.context, commission, ending)
         else:
             await self.context.hold(commission.id, "cannot_resume", error)
         await self._after_change()
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """End a commission whose run was ended on record without being executed."""
         commission = self.context.commission_of(run)
         if commission.run == run and commission.status == "in_progress":
             await do_next_step(self.context, commission)
             await self._after_change()
 
-    async def answered(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         await self._answers.receive(ask)
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
         context = self.context
-        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=go_on)
+        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=resume)
         for commission in context.store.read(records.list_active):
             run = context.find_run(commission.run)
             if run is not None and run.status == "waiting":
-                self._timers.expect(run.id)
+                self._timers.start(run.id)
 
         async def start_up() -> None:
             await recover(context)
@@ -341,16 +339,14 @@ class Commissions:
         self._watcher.start()
 
     @property
-    def expecting(self) -> bool:
-        return bool(self._tasks) or (self._timers is not None and self._timers.busy)
+    def has_pending_resume(self) -> bool:
+        return bool(self._tasks) or (self._timers is not None and self._timers.is_busy)
 
     async def drain(self) -> None:
-        """Wait for the tasks in the background."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     def close(self) -> None:
-        """Stop all background work."""
         self._closed = True
         self._watcher.close()
         if self._timers is not None:
@@ -368,14 +364,14 @@ async def _log_errors(work: Callable[[], Awaitable[None]]) -> None:
         _log.exception("commissions")
 
 
-def recorded_hooks(run: Run) -> Seat | None:
+def recorded_hooks(run: Run) -> RunHooks | None:
     """Return the hooks of a commission's run or review for a replay, or None for other runs."""
     if (purpose := run.purpose_as(CommissionPurpose)) is None:
         return None
     contract = purpose.contract
     if contract is None:
-        return seat_on_record(REVIEW_TOOLS, review_profile, server=REVIEW_SERVER, withheld=WITHHELD)
-    return seat_on_record(commission_tools(contract.schema), commission_profile, server=SERVER)
+        return replay_hooks(REVIEW_TOOLS, review_profile, server=REVIEW_SERVER, withheld_capabilities=WITHHELD)
+    return replay_hooks(commission_tools(contract.schema), commission_profile, server=SERVER)
 
 
 # recovery
@@ -384,7 +380,7 @@ def recorded_hooks(run: Run) -> Seat | None:
 async def recover(context: CommissionContext) -> None:
     """Do the next step of every commission. Errors are logged and do not stop the rest."""
     try:
-        projects = context.projects().sound()
+        projects = context.projects().list_valid()
     except GuildError as error:  # config.yaml is unreadable: recover what is on record
         _log.warning("%s", error)
         projects = []
@@ -411,7 +407,7 @@ async def do_next_step(context: CommissionContext, commission: Commission) -> No
         case "finish":
             assert run is not None
             failed = run.status != "completed"
-            ending = Stretch(status="failed" if failed else "completed", reason=run.reason, error=run.error)
+            ending = SegmentEnd(status="failed" if failed else "completed", reason=run.reason, error=run.error)
             await completion.finish(context, commission, ending)
         case "cancel":
             await _end(context, id, "cancel", "its run was cancelled")
@@ -437,15 +433,15 @@ def _has_leftovers(context: CommissionContext, commission: Commission) -> bool:
     """Return True if an ended commission still has a checkout, or a merged branch that is not archived."""
     if commission.branch is None:
         return False
-    workplace = context.workplace(commission)
+    workplace = context.workspace(commission)
     return workplace.path.exists() or (commission.status == "completed" and workplace.tip() is not None)
 
 
 def _remove_stale_checkouts(context: CommissionContext, project: Project) -> None:
     """Remove the checkouts of earlier attempts and of deleted commissions, after committing their content."""
     current = {commission.id: commission.checkout for commission in context.all(project.name)}
-    deleted = context.store.read(known) - {commission.id for commission in context.all()}
-    for checkout in context.worktrees.activities(project.name):
+    deleted = context.store.read(list_known_ids) - {commission.id for commission in context.all()}
+    for checkout in context.worktrees.list_activities(project.name):
         id = parse_checkout_name(checkout)
         if (id in current and checkout != current[id]) or id in deleted:
             try:

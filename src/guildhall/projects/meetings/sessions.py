@@ -25,14 +25,14 @@ from guildhall.projects.meetings.artifact import render_notes
 from guildhall.projects.meetings.context import (
     MeetingContext,
     Summary,
+    checkout_path,
     checkout_scope,
     details,
     exchanges,
     render_transcript,
     run_position,
     summarise,
-    unanswered,
-    worktree,
+    unanswered_messages,
 )
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
@@ -45,10 +45,10 @@ from guildhall.projects.meetings.tools import (
     meeting_tools,
     renewed_message,
 )
-from guildhall.runs.execution.segment import cut_short
-from guildhall.runs.hooks import Seat
-from guildhall.runs.limits import Spent, in_force
-from guildhall.runs.model import Run, RunRequest, Stretch
+from guildhall.runs.execution.segment import record_cut_off_answer
+from guildhall.runs.hooks import RunHooks
+from guildhall.runs.limits import Spent, current_bounds
+from guildhall.runs.model import Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.tools.definition import call_method
@@ -95,7 +95,7 @@ class Sessions:
         *,
         renew: bool = False,
         grant: Grant | None = None,
-        stays: bool = True,
+        is_daemon: bool = True,
     ) -> AsyncGenerator[Event]:
         """Yield events until the message of this number is answered and the worker listens again.
 
@@ -107,7 +107,7 @@ class Sessions:
             again = True
             while again:
                 again = False
-                segment = self._segment(id, number, frame, renew=renew, grant=grant, stays=stays)
+                segment = self._segment(id, number, frame, renew=renew, grant=grant, stays=is_daemon)
                 async with aclosing(segment) as events:
                     async for event in events:
                         yield event
@@ -125,8 +125,8 @@ class Sessions:
             async with self.locks[id]:
                 meeting = context.get(id)
                 check_open(meeting)
-                if not renew and unanswered(context, id) is None:
-                    _refuse_grant(grant, f"meeting {id} owes no answer")
+                if not renew and unanswered_messages(context, id) is None:
+                    _check_no_grant(grant, f"meeting {id} owes no answer")
                     return
                 prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
                 session = context.sessions(id)[-1]
@@ -160,7 +160,7 @@ class Sessions:
         """Return True if a stopped run has to be resumed or renewed: a message arrived while it stopped."""
         context = self._context
         meeting = context.get(id)
-        if meeting.status != "open" or ended.run != meeting.run or unanswered(context, id) is None:
+        if meeting.status != "open" or ended.run != meeting.run or unanswered_messages(context, id) is None:
             return False
         run = context.history.get(ended.run)
         if run.status == "failed":  # a session without any answer would only fail again
@@ -177,7 +177,7 @@ class Sessions:
         if not frame.interactive:
             return lambda: None
         if not launched:  # a launched run counts the user who launches it
-            context.runs().hold(run, 1)
+            context.runs().add_clients(run, 1)
 
         def leave() -> None:
             if not context.is_alive(run):
@@ -192,8 +192,8 @@ class Sessions:
     def _leave(self, run: str) -> None:
         """Count the user as gone. The run may have stopped, and been resumed, meanwhile."""
         self._keep_alive.pop(run, None)
-        if self._context.is_alive(run) and self._context.runs().attended(run):
-            self._context.runs().hold(run, -1)
+        if self._context.is_alive(run) and self._context.runs().is_attended(run):
+            self._context.runs().add_clients(run, -1)
 
     # the run
 
@@ -203,13 +203,13 @@ class Sessions:
         """Return the run that is to be launched, or None if it is alive, and the events to show first."""
         context = self._context
         if meeting.run is None:
-            _refuse_grant(grant, f"meeting {meeting.id} has not begun")
+            _check_no_grant(grant, f"meeting {meeting.id} has not begun")
             return await self._start(meeting, frame), []
         if renew:
-            await context.runs().park(meeting.run, "user")
-        await context.runs().gone(meeting.run)
+            await context.runs().pause(meeting.run, "user")
+        await context.runs().wait_stopped(meeting.run)
         if context.is_alive(meeting.run):
-            _refuse_grant(grant, f"meeting {meeting.id} is running")
+            _check_no_grant(grant, f"meeting {meeting.id} is running")
             return None, []
         run = context.history.get(meeting.run)
         context.check_trust(run.id, frame)
@@ -221,12 +221,11 @@ class Sessions:
             return prepared, [self._renewed_event(prepared.run, error)]
 
     def _renewed_event(self, run: str, error: GuildError) -> Event:
-        message = f"the session was renewed, with a summary of what was said so far: {error.message}"
+        message = f"the session was renewed, with a summary of the conversation so far: {error.message}"
         data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
         return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
 
     async def _start(self, meeting: Meeting, frame: Frame) -> Prepared:
-        """Prepare the first session of a meeting."""
         texts = [message.text for message in self._context.messages(meeting.id)]
         return await self._prepare_run(meeting, frame, first_message(meeting, texts), "the first session starts")
 
@@ -241,7 +240,7 @@ class Sessions:
         model = last.model if last else None
         transcript = render_transcript(all_exchanges, meeting.worker)
         summary = await summarise(context, transcript, context.project_frame(meeting, frame), model)
-        pending = unanswered(context, meeting.id) or []
+        pending = unanswered_messages(context, meeting.id) or []
         numbers = {message.number for message in pending}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
         message = renewed_message(meeting, summary.text, before, [message.text for message in pending])
@@ -249,7 +248,6 @@ class Sessions:
         return await self._prepare_run(meeting, frame, message, f"renewed: {why}{without}", **limits)
 
     async def _prepare_run(self, meeting: Meeting, frame: Frame, message: str, reason: str, **limits: Any) -> Prepared:
-        """Prepare a new run of a meeting in its checkout."""
         context = self._context
         worker = context.find_worker(meeting.worker, context.project_frame(meeting, frame))
         if meeting.branch is None:
@@ -257,11 +255,11 @@ class Sessions:
             meeting = await context.store.write(lambda c: records.change(c, meeting.id, now, branch=branch))
         path = await context.check_out(meeting, worker.definition.checkout)
         after = context.last_message(meeting.id)
-        purpose = MeetingPurpose(id=meeting.id, sitting=meeting.sittings + 1, after=after)
+        purpose = MeetingPurpose(id=meeting.id, session=meeting.session_count + 1, after=after)
         request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
         hooks = self._hooks(purpose, reason)
-        return await context.runs().prepare(request, run_frame, worker=meeting_profile(worker), seat=hooks)
+        return await context.runs().prepare(request, run_frame, worker=meeting_profile(worker), hooks=hooks)
 
     async def resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a meeting to resume in its checkout."""
@@ -271,24 +269,24 @@ class Sessions:
         check_open(meeting)
         await context.check_out(meeting, checkout_scope(context, meeting))
         hooks = self._hooks(purpose)
-        return await context.runs().prepare_again(run, frame, grant=grant, seat=hooks)
+        return await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
 
     # the hooks of a run that is a session of a meeting
 
-    def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> Seat:
+    def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> RunHooks:
         context, id, after = self._context, purpose.id, purpose.after
 
         def record_start(connection: Connection, run: str) -> None:
             records.add_session(connection, id, Session(run=run, after=after), reason, context.now())
 
-        return Seat(
+        return RunHooks(
             tools=meeting_tools(),
-            execute=lambda run: partial(self._call_tool, id, run),
-            began=record_start,
+            executor=lambda run: partial(self._call_tool, id, run),
+            record_start=record_start,
             server=SERVER,
-            seated=meeting_profile,
-            settled=partial(self._run_stopped, id),
-            hear=partial(self._wait_for_message, id, after),
+            adapt_worker=meeting_profile,
+            on_stopped=partial(self._run_stopped, id),
+            next_message=partial(self._wait_for_message, id, after),
         )
 
     async def _call_tool(self, id: str, run: str, tool: Tool, call: ToolCall) -> ToolResult:
@@ -297,7 +295,7 @@ class Sessions:
             meeting=id,
             store=context.store,
             now=context.now,
-            artifact=lambda path: artifact_in_checkout(worktree(context, context.get(id)), path),
+            artifact=lambda path: artifact_in_checkout(checkout_path(context, context.get(id)), path),
             key=f"{run}/{call.key}",
         )
         return await call_method(tools, tool, call)
@@ -306,8 +304,8 @@ class Sessions:
         """Stop the answer in progress. The text so far is recorded as the answer."""
         assert meeting.run is not None
         answer = self._partial_answers.get(meeting.run, "")
-        await self._context.runs().park(meeting.run, "user")
-        await cut_short(self._context.history.journal(meeting.run), answer)
+        await self._context.runs().pause(meeting.run, "user")
+        await record_cut_off_answer(self._context.history.journal(meeting.run), answer)
 
     async def _wait_for_message(self, id: str, after: int, number: int) -> str:
         """Return the text of the message with this number in the session, once the user has sent it.
@@ -345,23 +343,22 @@ class Sessions:
                 _log.warning("%s: the transcript cannot be written: %s", id, error)
         render_notes(details(context, id), Summary(), context.redact)
 
-    async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
+    async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
-        if ending.pause == "message" and not self._followers[id] and unanswered(self._context, id) is not None:
+        if ending.pause == "message" and not self._followers[id] and unanswered_messages(self._context, id) is not None:
             self.start_task(self._answer_in_background(id))
 
     async def _answer_in_background(self, id: str) -> None:
         context = self._context
         try:
             frame = context.hall_frame(context.get(id))
-            async for _ in self.turn(id, context.last_message(id), frame, stays=True):
+            async for _ in self.turn(id, context.last_message(id), frame, is_daemon=True):
                 pass
         except GuildError as error:
             _log.warning("%s: the last message is not answered: %s", id, error)
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -379,14 +376,14 @@ class Sessions:
 
 
 def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[str, Any]:
-    """Return the limits of the session that follows a run: what the sessions before it have left."""
+    """Return the limits of the session that follows a run: the limits minus the use of earlier sessions."""
     last = history.journal(run)
-    below = [history.journal(child.id) for child in history.below(run)]
-    bounds, spent = in_force(last), Spent.by([last, *below])
+    below = [history.journal(child.id) for child in history.descendants(run)]
+    bounds, spent = current_bounds(last), Spent.by([last, *below])
     limits: dict[str, Any] = {}
     dollars, tokens = None, None
     if grant is not None:
-        grant.refuse_too_little(last, below)
+        grant.check_above_usage(last, below)
         dollars, tokens = grant.budget, grant.max_tokens
         limits["max_turns"] = grant.max_turns
     for name in ("max_budget_usd", "budget"):
@@ -404,12 +401,12 @@ def _check_resumable(run: Run, *, renew: bool) -> None:
     code = run.error_code
     if run.status == "failed" and code in _NOT_RESUMABLE:
         is_too_long = code == ContextTooLong.code
-        raise Conflict("the conversation no longer fits" if is_too_long else "its record cannot be continued")
+        raise Conflict("the conversation no longer fits" if is_too_long else "its journal cannot be continued")
     if run.status in ("completed", "cancelled"):
         raise Conflict(f"its run was {run.status}")
 
 
-def _refuse_grant(grant: Grant | None, why: str) -> None:
+def _check_no_grant(grant: Grant | None, why: str) -> None:
     """Raise Conflict if new limits are given to a meeting that cannot use them."""
     if grant is not None:
         raise Conflict(f"{why}: it has not reached a limit", hint="Leave the limits out.")

@@ -55,7 +55,11 @@ class Groups:
     def stopped(self) -> list[Run]:
         """The runs that wait for the user to resume them."""
         asked = {ask.root for ask in self.asks}
-        return [run for run in self._runs("lost", "waiting", "parked") if run.status == "lost" or run.id not in asked]
+        return [
+            run
+            for run in self._runs("interrupted", "waiting", "paused")
+            if run.status == "interrupted" or run.id not in asked
+        ]
 
     @property
     def working(self) -> list[Run]:
@@ -207,7 +211,7 @@ class _Rows:
 
     def open_meeting(self, one: Meeting) -> list[str]:
         """Return a row for an open meeting, with the state of its run."""
-        states = {"running": "answers", "failed": "could not answer", "lost": "was cut off"}
+        states = {"running": "answers", "failed": "could not answer", "interrupted": "was cut off"}
         state = next((states.get(run.status, "") for run in self._groups.runs if run.id == one.run), "")
         since = age(one.changed_at, self._now)
         return [one.id, one.worker, self._line(one.topic, 50), state, since, f"guild meet {one.id}"]
@@ -229,7 +233,7 @@ class _Rows:
             found.append((run.created_at, row))
         for one in self._groups.meetings:
             if one.status == "closed":
-                found.append((one.created_at, self._ended(one, one.topic, self._groups.runs, one.sittings)))
+                found.append((one.created_at, self._ended(one, one.topic, self._groups.runs, one.session_count)))
         for one in self._groups.commissions:
             if one.status in _OVER:
                 found.append((one.changed_at, self._ended(one, one.title, runs, one.attempt)))
