@@ -248,10 +248,10 @@ def test_a_wrong_package_is_reported_and_stands_in_nobodys_way(
     log = home.log.read_text()
     assert "the package bad is skipped: " in log
     assert "tool.guildhall.exprt" in log
-    wrong = guild("package", "validate")
+    wrong = guild("check")
     assert wrong.code == 1
     assert [line for line in wrong.out.splitlines() if not line.startswith(" ")] == [
-        "bad: cannot be used",
-        "empty: cannot be used",
-        "writer: ok",
+        "invalid  package bad",
+        "invalid  package empty",
+        "ok       package writer",
     ]

@@ -74,7 +74,7 @@ def test_how_each_status_may_be_used(write: Write, how: lifecycle.Use):
     if how == "name":
         lifecycle.usable(draft, how)
     else:
-        with pytest.raises(Refused, match=r"is a draft and is not reached .*\n.*guild worker promote w"):
+        with pytest.raises(Refused, match=r"is a draft and is not reached .*\n.*guild worker set w active"):
             lifecycle.usable(draft, how)
 
 

@@ -194,7 +194,7 @@ class Register:
     def get(self, id: str) -> Job:
         if (job := self._index.get(id)) is not None:
             return job
-        hint = did_you_mean(id[:40], self._index.ids[-_NEAR:]) or "`guild job ls` lists the jobs."
+        hint = did_you_mean(id[:40], self._index.ids[-_NEAR:]) or "`guild ls jobs` lists the jobs."
         if is_id(id, JOB) and self._index.folder(id).path.exists():
             hint = f"{self._index.folder(id).path} is there, but has no meta.json that can be read."
         raise UnknownJob(f"there is no job {id[:100]!r}", hint=hint)
@@ -233,7 +233,7 @@ class Register:
                 "cancelled": "was cancelled and has no result",
             }
             raise NotFinished(
-                f"the job {id} {why[job.status]}", job=id, status=job.status, hint=f"guild job show {id} says more."
+                f"the job {id} {why[job.status]}", job=id, status=job.status, hint=f"guild show {id} says more."
             )
         output = folder.result()
         if output is None:

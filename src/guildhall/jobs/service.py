@@ -204,7 +204,7 @@ class Jobs(Register):
         id = self._history.purpose(run, JobPurpose).id
         job = self.get(id)
         if job.status != "running":
-            raise Conflict(f"the job {id} is {job.status}: there is nothing to stop", hint=f"guild job show {id}")
+            raise Conflict(f"the job {id} is {job.status}: there is nothing to stop", hint=f"guild show {id}")
         ended = await self.cancel(id)
         return [ended.run] if ended.run is not None and ended.status == "cancelled" else []
 
@@ -224,10 +224,10 @@ class Jobs(Register):
         async with self._steering[id]:
             job = self.get(id)
             if job.status == "running":
-                hint = f"guild job cancel {id} ends it."
+                hint = f"guild stop {id} ends it."
                 raise NotDeletable(f"the job {id} is running: it cannot be deleted", hint=hint)
             if job.status == "failed" and not force:
-                hint = f"`guild resume {id}` goes on with it; `guild job rm {id} --force` deletes it all the same."
+                hint = f"`guild resume {id}` goes on with it; `guild rm {id} --force` deletes it all the same."
                 raise NotDeletable(f"the job {id} has failed: it is kept, so that what it did can be seen", hint=hint)
             await asyncio.to_thread(self._index.folder(id).remove)
             self._index.drop(id)

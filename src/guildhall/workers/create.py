@@ -126,7 +126,7 @@ def draft(
     if spec.output_schema is not None:
         data["output_schema_ref"] = str(schema_path.relative_to(root))
     data |= rights
-    text = f"# Written by {by}. A draft: read it, then `guild worker promote {spec.name}`.\n{dump(data)}"
+    text = f"# Written by {by}. A draft: read it, then `guild worker set {spec.name} active`.\n{dump(data)}"
     try:
         definition = check(yaml.parse(path, text))
     except InvalidFile as error:

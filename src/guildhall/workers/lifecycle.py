@@ -124,7 +124,7 @@ def usable(worker: Worker, how: Use) -> None:
         raise Refused(
             f"the worker {worker.name!r} is a draft and is not reached {_HOWS[how]}",
             where=worker.place,
-            hint=f"Run it by its name, or promote it: guild worker promote {worker.name}",
+            hint=f"Run it by its name, or promote it: guild worker set {worker.name} active",
         )
     if worker.changed:
         raise WorkerLocked(
@@ -217,7 +217,7 @@ def _not_permitted(worker: Worker, status: Status, to: Status) -> Conflict:
     if status == to:
         return Conflict(f"the worker {worker.name!r} is already {to}", where=worker.place)
     hints: Mapping[Status, str] = {
-        "draft": f"Promote it first (guild worker promote {worker.name}), or delete the file.",
+        "draft": f"Promote it first (guild worker set {worker.name} active), or delete the file.",
         "retired": "A retired worker stays retired; copy the file under a new name.",
     }
     message = f"the worker {worker.name!r} is {status} and cannot become {to}"

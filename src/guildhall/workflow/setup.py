@@ -52,7 +52,7 @@ _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 class Program:
     """One execution of a command."""
 
-    shell_command: str
+    command: str
     cwd: Path
     env: Mapping[str, str]
     seconds: float

@@ -342,7 +342,7 @@ def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunReques
         case JobPurpose():
             by = BY_CONFIG
         case CommissionPurpose(id=id):
-            by = f"`guild commission edit {id} {BY_OPTION}`"
+            by = f"`guild edit {id} {BY_OPTION}`"
         case _:
             by = BY_OPTION
     return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, given_by=by)
