@@ -77,7 +77,7 @@ def test_a_message_that_reaches_nobody_is_an_error_with_the_nearest_name(rooms: 
 def test_who_is_told_by_name_need_not_be_mentioned(rooms: Rooms):
     room = opened(rooms)
     assert asyncio.run(room.send("fix the bug", PERSON, to=["coder"])).reached == ("coder",)
-    with pytest.raises(NotFound, match="no agent 'cder'"):
+    with pytest.raises(NotFound, match="unknown agent 'cder'"):
         asyncio.run(room.send("fix the bug", PERSON, to=["cder"]))
 
 

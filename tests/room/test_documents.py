@@ -46,7 +46,7 @@ def test_documents_are_made_read_written_added_to_and_listed(room: Room, heard: 
     coder = At(room, "coder")
     assert coder("document_list") == "No documents."
     assert coder("document_create", file="plan/week-1.md", content="one\n").startswith(
-        "plan/week-1.md was made (4 bytes)"
+        "Created plan/week-1.md (4 bytes)"
     )
     assert coder("document_append", file="plan/week-1.md", content="two")
     assert coder("document_append", content="a note")
@@ -108,7 +108,7 @@ def test_the_edit_of_a_person_is_never_overwritten_unseen(rooms: Rooms, folder: 
     coder("document_read")
     coder("document_write", content="two\n")
     (folder / "notes.md").unlink()
-    assert "no document notes.md" in coder.refused("document_read")
+    assert "unknown document notes.md" in coder.refused("document_read")
 
 
 def test_what_is_there_is_not_created_and_what_is_not_there_not_read(room: Room):
@@ -131,9 +131,9 @@ def test_only_the_owner_writes_and_others_suggest(rooms: Rooms, heard: Heard):
     )
     assert heard.woken == [{"coordinator"}]
     (mail,) = unread(room, "coordinator")
-    assert (mail.message.kind, mail.message.content) == ("suggestion", "A suggestion for a.md:\nadd a line @all")
+    assert (mail.message.kind, mail.message.content) == ("suggestion", "Suggestion for a.md:\nadd a line @all")
     owner("document_write", file="a.md", content="x")
-    assert "Write it yourself" in owner.refused("document_suggest", suggestion="x")
+    assert "Use document_write" in owner.refused("document_suggest", suggestion="x")
     asyncio.run(room.perform("document_write", PERSON, file="a.md", content="by a person"))
     assert coder("document_read", file="a.md").endswith("by a person")
 

@@ -194,7 +194,7 @@ class Votes(InRoom):
         guards = ("notes.md",) if given["type"] == "approval" and given["binding"] else ()
         values = {**given, "title": f"number {self.made}", "options": list(options), "guards": list(guards)}
         made = self.runner.run(At(self.room, by).calling("proposal_create", **values))
-        assert made.text.startswith(f"p-{self.made} is open")
+        assert made.text.startswith(f"Opened p-{self.made}.")
         self.open_ones[f"p-{self.made}"] = {}
 
     @precondition(lambda self: self.made)

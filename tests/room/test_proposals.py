@@ -131,7 +131,7 @@ def test_a_proposal_is_told_voted_on_resolved_and_archived(room: Room, heard: He
     assert heard.woken == [{"coordinator", "reviewer"}]
     assert "still open" in voted(room, "p-1", coder="regex", reviewer="hand")
     assert "Not voted yet: coordinator" in coder("proposal_status", proposal="p-1")
-    assert voted(room, "p-1", coordinator="HAND") == "Your vote counts. p-1 has ended: hand (3 of 3 voted)."
+    assert voted(room, "p-1", coordinator="HAND") == "Vote recorded. p-1 has ended: hand (3 of 3 voted)."
     assert channel(room) == [
         ("proposal", "coder", "[PROPOSAL] p-1 'Which parser' (decision, plurality, binding)"),
         ("resolved", "system", "[RESOLVED] p-1 'Which parser': hand (3 of 3 voted)"),
@@ -177,7 +177,7 @@ def test_a_binding_election_gives_the_role_and_an_advisory_one_does_not(room: Ro
     coder("proposal_create", type="election", title="document-owner", quorum=1)
     voted(room, "p-3", coder="coder")
     assert room.read_record().owner == "coder"
-    assert "only coder changes" in At(room, "reviewer").refused("document_write", content="x")
+    assert "only the document owner coder can change" in At(room, "reviewer").refused("document_write", content="x")
 
 
 @pytest.mark.req("AW-10")
@@ -233,7 +233,7 @@ def test_an_approval_that_its_first_option_does_not_win_opens_nothing(room: Room
 
 def test_only_who_made_it_takes_it_back(room: Room):
     At(room, "coder")("proposal_create", type="approval", title="x")
-    assert "only coder can take p-1 back" in At(room, "reviewer").refused("proposal_cancel", proposal="p-1")
+    assert "only coder can cancel p-1" in At(room, "reviewer").refused("proposal_cancel", proposal="p-1")
     assert At(room, "coder")("proposal_cancel", proposal="1") == "Cancelled p-1."
     assert "(cancelled)" in At(room, "coder").refused("proposal_cancel", proposal="p-1")
     assert channel(room)[-1] == ("system", "coder", "p-1 'x' was cancelled.")
@@ -387,7 +387,7 @@ def test_a_room_is_not_flooded_with_proposals(room: Room):
     coder = At(room, "coder")
     for number in range(20):
         coder("proposal_create", type="approval", title=f"{number}")
-    assert "20 open proposals" in coder.refused("proposal_create", type="approval", title="one more")
+    assert "too many open proposals (limit: 20)" in coder.refused("proposal_create", type="approval", title="one more")
 
 
 def test_names_in_a_title_mention_nobody(room: Room, heard: Heard):

@@ -102,8 +102,8 @@ def test_a_sender_is_told_whom_it_reaches(room: Room):
     coder = At(room, "coder")
     assert coder("channel_send", message="@reviewer done") == "Posted as message 1. Notified: reviewer."
     assert "Warning: no agent named @revewer." in coder("channel_send", message="@reviewer @revewer")
-    assert "nobody is woken" in coder("channel_send", message="done")
-    assert "Warning: @reviewer in code" in coder("channel_send", message="`@reviewer`")
+    assert "No agent was notified" in coder("channel_send", message="done")
+    assert "Warning: @reviewer inside code" in coder("channel_send", message="`@reviewer`")
     assert "Did you mean 'reviewer'?" in coder.refused("channel_send", message="@revewer")
     assert "has the whole text" in coder("channel_send", message="@reviewer " + "x" * 5_000)
 
@@ -141,7 +141,7 @@ def test_reading_the_inbox_leaves_it_unread_and_what_was_seen_can_be_handled_ear
     ]
     assert store.read(lambda c: records.shown_inbox(c, room.id, "r-coder")).until == 3
     assert "message 4 of your inbox was not shown" in coder.refused("inbox_ack", until=4)
-    assert coder("inbox_ack", until=2) == "2 handled."
+    assert coder("inbox_ack", until=2) == "Messages marked as handled: 2."
     assert [mail.message.id for mail in unread(room, "coder")] == [3]
     assert "message 3 of your inbox was not shown" in At(room, "coder", run="r-other").refused("inbox_ack", until=3)
     for wrong in (0, -1, 2**70, "x"):
@@ -201,7 +201,7 @@ def test_a_resource_is_kept_once_under_a_hash_of_it(room: Room, rooms: Rooms):
     assert reviewer("resource_read", id=id) == "large"
     assert f"Did you mean '{id}'?" in reviewer.refused("resource_read", id=id[:-1])
     other = asyncio.run(rooms.open("review", "other", TEAM))
-    assert "no resource" in At(other, "coder").refused("resource_read", id=id)
+    assert "unknown resource" in At(other, "coder").refused("resource_read", id=id)
     posted = coder("channel_send", message="@reviewer " + "é" * 4_500)
     long = posted.partition("resource ")[2].partition(" ")[0]
     assert reviewer("resource_read", id=long) == "@reviewer " + "é" * 4_500

@@ -190,7 +190,7 @@ def test_a_prompt_that_says_nothing_is_a_plain_reminder(team: Team, prompt: str)
         await start(team)
         await ring(team)
         await until(lambda: ("ann", "woke") in said(team))
-        assert said(team)[0][1].startswith("It is time")
+        assert said(team)[0][1].startswith("Scheduled wake-up")
 
     team.inside(work)
 

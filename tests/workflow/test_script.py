@@ -321,7 +321,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"workflow": "none.yaml"}, "there is no such file"),
     ({"workflow": "script.yaml"}, "script.yaml"),
     ({"workflow": "team.yaml", "tag": "a/b"}, "a/b"),
-    ({"workflow": "team.yaml", "params": {"x": "1"}}, "no param"),
+    ({"workflow": "team.yaml", "params": {"x": "1"}}, "unknown param 'x'"),
     ({"workflow": "team.yaml", "setup": [{"command": "rm -rf /"}]}, "1 commands of the setup are on record"),
     ({"workflow": "team.yaml", "order": [{"person": ""}]}, "order"),
     (

@@ -34,7 +34,7 @@ async def seat(team: Team, name: str, project: Path | None = None, **asked: Any)
 
 
 def said(team: Team) -> list[tuple[str, str]]:
-    return [(one.sender, one.content) for one in team.hall.main.rooms.find("global", "main").messages()]
+    return [(one.sender, one.content) for one in team.hall.main.rooms.find("global", "main").list_messages()]
 
 
 @pytest.mark.req("AW-2", "AW-16")
@@ -58,7 +58,7 @@ def test_they_come_and_go_and_the_last_takes_the_workflow_along(team: Team) -> N
         await team.client.workflows.stop_agent(parse("alice"))
         shown = await team.client.workflows.get(parse("@global"))
         assert {agent.name: agent.status for agent in shown.agents} == {"alice": "stopped", "bob": "idle"}
-        assert [one.agent for one in team.hall.main.rooms.find("global", "main").seats()] == ["bob"]
+        assert [one.agent for one in team.hall.main.rooms.find("global", "main").list_agents()] == ["bob"]
         assert (await seat(team, "alice")).run == first.run
         await team.client.workflows.stop_agent(parse("alice"))
         ended = await team.client.workflows.stop_agent(parse("bob"))

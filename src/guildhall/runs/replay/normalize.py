@@ -22,7 +22,7 @@ _LONG = 4_000  # characters of a text that are kept; the rest is compared by its
 _RUN = re.compile(r"\br-[23456789abcdefghjkmnpqrstvwxyz]{10}\b")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _DATED = re.compile(r"(\[decisions\.md, base )[0-9a-f]{32}")  # the hash of a text with times in it
-_WHY = re.compile(r"(could not handle [#\d, ]+, and has stopped trying: ).+")  # a provider says it in its own words
+_WHY = re.compile(r"(could not handle [#\d, ]+ and gave up: ).+")  # a provider says it in its own words
 _HALF = re.compile("[\ud800-\udfff]")
 
 
