@@ -292,12 +292,12 @@ async def _ended(process: subprocess.Popen[bytes]) -> int:
 def _said(code: int) -> str:
     """Return how a process ended. The keeper reports the signal of a member as 128 and its number."""
     if 0 <= code <= 128:
-        return f"ended by itself (exit code {code})"
+        return f"exited with code {code}"
     number = -code if code < 0 else code - 128
     try:
-        return f"was ended by {signal.Signals(number).name}"
+        return f"was killed by {signal.Signals(number).name}"
     except ValueError:
-        return f"was ended by signal {number}"
+        return f"was killed by signal {number}"
 
 
 async def _listens(port: int) -> bool:

@@ -20,7 +20,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, InvalidFile, NotFound, Refused, UsageError
 from guildhall.room import shared_records as records
 from guildhall.room.model import MAX_TEXT_BYTES, check_text
-from guildhall.sandbox.files import HALF, Rooted
+from guildhall.sandbox.files import TEMPORARY_SUFFIX, SandboxFiles
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _MAX_NAME_BYTES = 200  # of one part of a path; the name of a temporary file bes
 _MAX_PATH_CHARS = 500
 _MAX_DEPTH = 16
 _MAX_LISTED = 10_000  # documents
-_PARTIAL_FILE = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(HALF)}")
+_PARTIAL_FILE = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
 _WORKFLOW_FOLDER = ".workflow"  # no part of a path from this folder on may be a link
 
 
@@ -85,7 +85,7 @@ class FileDocumentStore:
         if not self._path.is_dir():
             return None
         try:
-            data = rooted.read(rooted.within(folder, path)).data
+            data = rooted.read(rooted.locate_in(folder, path)).data
         except NotFound:
             return None
         try:
@@ -104,14 +104,14 @@ class FileDocumentStore:
             raise Conflict(
                 f"cannot create the folder of the documents: {error.strerror}", where=str(self._path)
             ) from None
-        rooted.write(rooted.within(folder, path), data)
+        rooted.write(rooted.locate_in(folder, path), data)
 
     def _list(self) -> list[DocumentInfo]:
         rooted, folder = self._open_root()
         if not self._path.is_dir():
             return []
         found: list[DocumentInfo] = []
-        for path, spot in rooted.files(rooted.within(folder, ".")):
+        for path, spot in rooted.list_files(rooted.locate_in(folder, ".")):
             if is_path(path):
                 found.append(DocumentInfo(path=path, size=(folder.path / "/".join(spot.parts)).stat().st_size))
                 if len(found) == _MAX_LISTED:
@@ -126,10 +126,10 @@ class FileDocumentStore:
                     with contextlib.suppress(OSError):
                         (Path(folder) / name).unlink()
 
-    def _open_root(self) -> tuple[Rooted, Folder]:
+    def _open_root(self) -> tuple[SandboxFiles, Folder]:
         check_folder(self._path)
-        folder = Folder(path=self._path, name="documents", writable=True, max_bytes=MAX_TEXT_BYTES)
-        return Rooted(View(cwd=self._path, folders=(folder,))), folder
+        folder = Folder(path=self._path, name="documents", is_writable=True, max_bytes=MAX_TEXT_BYTES)
+        return SandboxFiles(View(cwd=self._path, folders=(folder,))), folder
 
 
 @dataclass(frozen=True)

@@ -217,9 +217,9 @@ def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> d
         return None
     kept = [one.resolve() for one in creator.deciding(frame)]
     for own in (*creator.folders(frame), *_looked_at(creator, frame)):
-        if not folder.path.is_relative_to(own.path) or (folder.writable and not own.writable):
+        if not folder.path.is_relative_to(own.path) or (folder.is_writable and not own.is_writable):
             continue
-        if folder.writable and any(own.path in one.parents and folder.path.is_relative_to(one) for one in kept):
+        if folder.is_writable and any(own.path in one.parents and folder.path.is_relative_to(one) for one in kept):
             continue  # it lies in what the creator's folder does not let it change
         for limit in ("allowed_suffixes", "text_suffixes", "attachment_suffixes"):
             narrowed = _common(getattr(folder, limit), getattr(own, limit))

@@ -128,7 +128,7 @@ def test_a_dead_server_fails_the_run_with_its_name_and_last_words(guild: Guild, 
     assert guild("plan", "scribe").code == 0
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
-    assert "mcp_servers: toy ended by itself (exit code 2); its last output: no licence" in ran.err
+    assert "mcp_servers: toy exited with code 2; its last output: no licence" in ran.err
 
 
 def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_a_resume(
@@ -140,7 +140,7 @@ def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 1
     assert (ran.json["status"], ran.json["error"]["code"]) == ("failed", "server_gone")
-    assert "mcp_servers: toy ended by itself (exit code 3)" in ran.json["error"]["message"]
+    assert "mcp_servers: toy exited with code 3" in ran.json["error"]["message"]
     run = ran.json["run"]
     first, second = results(journal(guild, run))
     assert "out of paper; its effect is unknown" in first
@@ -327,4 +327,4 @@ def test_a_test_starts_no_server_and_says_so(guild: Guild, project: Path) -> Non
     guild("trust", "--yes")
     ran = guild("test")
     assert ran.code == 1
-    assert "mcp_servers: toy: a test starts and reaches no servers" in ran.out + ran.err
+    assert "mcp_servers: a test cannot use servers (toy)" in ran.out + ran.err
