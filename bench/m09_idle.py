@@ -59,10 +59,10 @@ class _Hall:
     def __init__(self, folder: Path, agents: int) -> None:
         folder.mkdir()
         names = ["thinker", *(f"a{number}" for number in range(1, agents))]
-        definitions = {name: {"system_prompt": f"You are {name}.", "model": "script:model.yaml"} for name in names}
+        agents_by_name = {name: {"system_prompt": f"You are {name}.", "model": "script:model.yaml"} for name in names}
         parts = {
             "name": "team",
-            "agents": definitions,
+            "agents": agents_by_name,
             "context": {"documentOwner": "none"},
             "kickoff": "@thinker begin",
         }
@@ -102,8 +102,9 @@ class _Hall:
     def _parent(self) -> int:
         """Return the process id of the warm parent, from which runs are forked."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        (found,) = (int(pid) for pid in children if b"zygote" in Path(f"/proc/{pid}/cmdline").read_bytes())
-        return found
+        commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+        (parent,) = (pid for pid, command in commands.items() if b"guildhall.runtimes.forked.server" in command)
+        return parent
 
 
 class _Idle:
