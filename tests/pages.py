@@ -15,9 +15,11 @@ tokens and amounts are not compared. Other blocks are not executed.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,12 +30,13 @@ from tests.cli.places import Screen
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from tests.conftest import Guild
+
 COLUMNS = 120
 LANGUAGES = ("yaml", "python", "sh", "console")
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+_HEADING_OR_BLOCK = re.compile(r"^(## .*|```\w*\n(?:.*\n)*?```)$", re.M)
 _FILE = re.compile(r"# ([\w./-]+\.\w+)( \(add\))?\n")
 _PROMPT = re.compile(r"^(\S.*\? .*: )(\S+)$", re.M)
-_COMMAND = re.compile(r"(?:.*\\\n)*.*\n?")
 _TERMINAL = re.compile(r"# terminal ([12])\b")
 _ID = r"[acjrt]-[0-9a-z]{10}"
 _PID = r"(?<=pid )\d+|(?<=process )\d+"
@@ -54,6 +57,7 @@ _TOKEN = re.compile(rf"(?P<id>\b{_ID}\b|{_PID})|(?P<any>\.\.\.)|(?P<varying>{'|'
 class Block:
     """A fenced block of a page."""
 
+    heading: str
     language: str
     text: str
     line: int
@@ -61,14 +65,19 @@ class Block:
 
 def read_blocks(page: Path, heading: str | None = None) -> Iterator[Block]:
     """Return the fenced blocks of a page, or of the section with this heading."""
-    text = page.read_text(encoding="utf-8")
-    start, end = 0, len(text)
-    if heading is not None:
-        section = re.search(rf"^## {re.escape(heading)}\n.*?(?=^## |\Z)", text, re.M | re.S)
-        assert section, f"{page.name} has no section {heading!r}"
-        start, end = section.span()
-    for found in _BLOCK.finditer(text, start, end):
-        yield Block(found[1], found[2], text.count("\n", 0, found.start()) + 1)
+    section, line = "", 1
+    for part in _HEADING_OR_BLOCK.split(page.read_text(encoding="utf-8")):
+        if part.startswith("## "):
+            section = part.removeprefix("## ")
+        elif part.startswith("```") and heading in (None, section):
+            first, _, text = part.removesuffix("```").partition("\n")
+            yield Block(section, first.removeprefix("```"), text, line)
+        line += part.count("\n")
+
+
+def reader_environment(guild: Guild) -> dict[str, str]:
+    """Return the environment of a shell in which `guild` is installed."""
+    return {**guild.environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 class Reader:
@@ -86,10 +95,11 @@ class Reader:
 
     def follow(self, page: Path, heading: str | None = None, *, languages: Collection[str] = LANGUAGES) -> None:
         """Execute the blocks of a page or of one section of it."""
-        for block in read_blocks(page, heading):
+        blocks = [block for block in read_blocks(page, heading) if block.language in languages]
+        assert blocks, f"{page.name}: nothing to execute in {heading or 'it'}"
+        for block in blocks:
             try:
-                if block.language in languages:
-                    self._execute(block)
+                self._execute(block)
             except AssertionError as error:
                 raise AssertionError(f"{page.name}, line {block.line}: {error}") from None
         assert self._left_running is None, "terminal 1 is left running"
@@ -107,8 +117,9 @@ class Reader:
             first, *parts = re.split(r"^\$ ", block.text, flags=re.M)
             assert not first, f"output without a command: {first}"
             for part in parts:
-                command = _COMMAND.match(part)[0]  # pyright: ignore[reportOptionalSubscript] - it matches every text
-                self._run(command.rstrip("\n"), part.removeprefix(command))
+                lines = part.splitlines(keepends=True)
+                length = next((n for n, line in enumerate(lines, 1) if not line.endswith("\\\n")), len(lines))
+                self._run("".join(lines[:length]).rstrip("\n"), "".join(lines[length:]))
         elif named := _FILE.match(block.text):
             path = self.folder / named[1]
             path.parent.mkdir(parents=True, exist_ok=True)

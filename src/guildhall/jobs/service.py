@@ -163,7 +163,7 @@ class Jobs(Register):
         )
 
         async def remember(key: str, content: str) -> ToolResult:
-            tools = self._runs().prepared(run).assembled.tools
+            tools = self._runs().prepared_run(run).assembled.tools
             write = next(tool for tool in tools if tool.name == "memory_write")
             return await invoke(write, {"scope": "worker", "key": key, "content": content})
 

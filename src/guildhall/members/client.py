@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
 from guildhall.core.sse import EventReader
-from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE_BYTES, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
+from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE_BYTES, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, to_short_line
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class MemberClient:
         except TimeoutError:
             raise MemberTimedOut(f"the member {name} did not answer {method} within {seconds:g} s") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise MemberUnreachable(f"the member {name} cannot be reached: {shortened(str(error))}") from None
+            raise MemberUnreachable(f"the member {name} cannot be reached: {to_short_line(str(error))}") from None
         except (httpx2.HTTPError, httpx2.StreamError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not self._closed:  # else it ended while it was asked
                 raise
-            said = shortened(str(error)) or type(error).__name__
+            said = to_short_line(str(error)) or type(error).__name__
             message = f"the member {name} did not answer {method}: {said}"
             raise MemberUnreachable(message, sent=True) from None
         return self._result(method, number, status, answer)
@@ -124,7 +124,7 @@ class MemberClient:
 def _refusal(name: str, method: str, error: Any) -> MemberRefused:
     told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
     code, message, data = told.get("code"), told.get("message"), told.get("data")
-    said = shortened(message) if isinstance(message, str) and message else "it gave no reason"
+    said = to_short_line(message) if isinstance(message, str) and message else "it gave no reason"
     return MemberRefused(
         f"the member {name} refused {method}: {said}",
         rpc_code=code if isinstance(code, int) else None,

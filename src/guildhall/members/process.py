@@ -249,7 +249,7 @@ def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, 
 
     A provider's key is included only if the manifest names it. The hall's own environment is never included.
     """
-    known = {**frame.own, **frame.keys, **frame.env, **values}
+    known = {**frame.user_env, **frame.keys, **frame.env, **values}
     named = {name: filled(value, known) for name, value in declared.items()}
     told = {**frame.env, **{name: value for name, value in named.items() if value or not declared[name]}}
     return {name: value for name, value in told.items() if not name.startswith("GIT_")}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, NotTrusted, ToolUnavailable
 from guildhall.core.ids import canonical, is_name
 from guildhall.core.text import did_you_mean
-from guildhall.core.yaml import shown
+from guildhall.core.yaml import format_value
 from guildhall.tools.host.protocol import pin_of, read_source
 from guildhall.tools.mcp.model import installation
 from guildhall.workers.model import GENERATED, WORKERS, Pin, Seen, Standing, Worker
@@ -358,7 +358,7 @@ def checked_schema(schema: Any, where: str) -> Mapping[str, Any]:
     for reference in _references(schema):
         if not _leads_somewhere(reference, cast("dict[str, Any]", schema)):
             hint = "An output schema stands alone: its references lead to parts of itself, such as #/$defs/part."
-            raise InvalidFile(f"the reference {shown(reference)} leads nowhere", where=where, hint=hint)
+            raise InvalidFile(f"the reference {format_value(reference)} leads nowhere", where=where, hint=hint)
     return cast("dict[str, Any]", schema)
 
 

@@ -235,7 +235,7 @@ def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> d
 def _looked_at(creator: Worker, frame: Frame) -> tuple[Folder, ...]:
     """Return the working folder if the creator has tools that read files there."""
     looks = any("fs.read" in BUILT_IN[name] for name in creator.definition.tools)
-    return (Folder(path=frame.sees.resolve()),) if looks else ()
+    return (Folder(path=frame.project_folder.resolve()),) if looks else ()
 
 
 def _common(wanted: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...] | None:

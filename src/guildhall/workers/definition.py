@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 
 from guildhall.core.config import Duration, VariableName
 from guildhall.core.ids import is_name
-from guildhall.core.yaml import shown
+from guildhall.core.yaml import format_value
 
 RuntimeName = Literal["pydantic", "claude", "codex", "opencode", "cursor"]
 Status = Literal["draft", "active", "retired"]
@@ -22,7 +22,7 @@ SYSTEM_TOOLBOXES = ("base", "room", "job", "commission", "meeting", "manager")
 
 def _name(value: object) -> object:
     if isinstance(value, str) and not is_name(value):
-        raise ValueError(f"{shown(value)} cannot be a name: use letters, digits, '_', '-' and '.', at most 64")
+        raise ValueError(f"{format_value(value)} cannot be a name: use letters, digits, '_', '-' and '.', at most 64")
     return value
 
 
@@ -43,7 +43,7 @@ def _suffix(value: object) -> object:
         return value
     suffix = value.lower() if value.startswith(".") else f".{value.lower()}"
     if len(suffix) < 2 or not suffix.isprintable() or "/" in suffix:
-        raise ValueError(f"{shown(value)} is not a suffix: write it like .md")
+        raise ValueError(f"{format_value(value)} is not a suffix: write it like .md")
     return suffix
 
 
@@ -184,14 +184,14 @@ def named_rules(value: object) -> object:
             if not isinstance(name, str):
                 raise ValueError("in a list, each rule needs a `name:`")
             if name in named:
-                raise ValueError(f"there are two rules named {shown(name)}")
+                raise ValueError(f"there are two rules named {format_value(name)}")
             named[name] = fields
         return named
     if isinstance(value, dict):
         for name, rule in cast("dict[str, object]", value).items():
             inner = cast("dict[str, object]", rule).get("name", name) if isinstance(rule, dict) else name
             if inner not in (name, None):
-                raise ValueError(f"the rule {shown(name)} says inside that its name is {shown(inner)}")
+                raise ValueError(f"the rule {format_value(name)} says inside that its name is {format_value(inner)}")
     return cast("object", value)
 
 

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, StrictStr, model_validator
 
 from guildhall.core import ids
 from guildhall.core.errors import GuildError, InvalidFile, NotFound
-from guildhall.core.yaml import Source, read_text, shown
+from guildhall.core.yaml import Source, format_value, read_text
 from guildhall.workers import template
 from guildhall.workers.definition import Definition, Line
 from guildhall.workers.loader import definition_in
@@ -47,7 +47,7 @@ def _listed(value: object) -> object:
 def _reference(value: object) -> object:
     if isinstance(value, str):
         if not _REFERENCE.fullmatch(value):
-            raise ValueError(f"{shown(value)} is neither module nor module:name")
+            raise ValueError(f"{format_value(value)} is neither module nor module:name")
         top = value.partition(":")[0].partition(".")[0]
         if top in sys.stdlib_module_names or top == "guildhall":
             raise ValueError(f"{top} is the name of a module that does not belong to the package; rename it")

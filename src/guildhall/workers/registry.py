@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.config import Settings, anchored
+from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NoModel, NotFound
 from guildhall.core.text import did_you_mean
 from guildhall.workers.loader import WORKER_SUFFIXES, check_file, load
@@ -178,7 +178,7 @@ def choose_model(
     for by, model in candidates:
         if model:
             folder = worker.beside(frame) if by == "worker" else frame.cwd
-            return Choice(model=anchored(normal(model), folder), by=by)
+            return Choice(model=resolve_script_path(normal(model), folder), by=by)
     raise NoModel(
         f"the worker {worker.name!r} names no model, and neither does anyone else",
         where=worker.place,

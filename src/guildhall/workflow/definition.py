@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
-from guildhall.core.config import Dollars, Duration, VariableName, duration
+from guildhall.core.config import Dollars, Duration, VariableName, parse_duration
 from guildhall.core.errors import UsageError
-from guildhall.core.yaml import shown
+from guildhall.core.yaml import format_value
 from guildhall.room.model import RESERVED as RESERVED_IN_ROOM
 from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, named_rules
 
@@ -52,11 +52,11 @@ def parse_wakeup(value: object) -> Wakeup:
     if isinstance(value, str) and _CRON_LINE.fullmatch(value.strip()) and len(value) <= _MAX_CRON_CHARS:
         return Wakeup(cron=_check_cron(value.strip()))
     try:
-        seconds = duration(value)
+        seconds = parse_duration(value)
     except UsageError:
-        raise ValueError(f"invalid wakeup {shown(value)}. {_WAKEUP_SYNTAX}") from None
+        raise ValueError(f"invalid wakeup {format_value(value)}. {_WAKEUP_SYNTAX}") from None
     if seconds < MIN_INTERVAL_S:
-        raise ValueError(f"invalid wakeup {shown(value)}: the minimum is 1 s")
+        raise ValueError(f"invalid wakeup {format_value(value)}: the minimum is 1 s")
     return Wakeup(every=seconds)
 
 
@@ -68,9 +68,9 @@ def _check_cron(line: str) -> str:
     try:
         next(CronSim(line, datetime(2024, 1, 1, tzinfo=UTC)))
     except CronSimError as error:
-        raise ValueError(f"invalid cron line {shown(line)}: {error}. {_WAKEUP_SYNTAX}") from None
+        raise ValueError(f"invalid cron line {format_value(line)}: {error}. {_WAKEUP_SYNTAX}") from None
     except StopIteration:
-        raise ValueError(f"invalid cron line {shown(line)}: it is never due") from None
+        raise ValueError(f"invalid cron line {format_value(line)}: it is never due") from None
     return line
 
 
@@ -94,17 +94,19 @@ _MAX_AGENTS = 100
 
 def _agent_name(value: object) -> object:
     if isinstance(value, str) and not _AGENT.fullmatch(value):
-        raise ValueError(f"invalid agent name {shown(value)}: use a letter, then letters, digits, '_' or '-', up to 64")
+        raise ValueError(
+            f"invalid agent name {format_value(value)}: use a letter, then letters, digits, '_' or '-', up to 64"
+        )
     if isinstance(value, str) and value.lower() in RESERVED:
-        raise ValueError(f"invalid agent name {shown(value)}: the word is reserved")
+        raise ValueError(f"invalid agent name {format_value(value)}: the word is reserved")
     return value
 
 
 def _value_name(value: object) -> object:
     if isinstance(value, str) and not _VALUE.fullmatch(value):
-        raise ValueError(f"invalid name {shown(value)}: use a letter, then letters, digits, '_' and '-'")
+        raise ValueError(f"invalid name {format_value(value)}: use a letter, then letters, digits, '_' and '-'")
     if isinstance(value, str) and value in PREFIXES:
-        raise ValueError(f"invalid name {shown(value)}: the word is reserved for ${{{{ {value}.x }}}}")
+        raise ValueError(f"invalid name {format_value(value)}: the word is reserved for ${{{{ {value}.x }}}}")
     return value
 
 
@@ -288,7 +290,7 @@ def _params(value: object) -> object:
             if not isinstance(name, str):
                 raise ValueError("each param of a list must be a name or a mapping with `name:`")
             if name in named:
-                raise ValueError(f"duplicate param {shown(name)}")
+                raise ValueError(f"duplicate param {format_value(name)}")
             named[name] = fields
         return named
     if not isinstance(value, dict):
@@ -300,7 +302,7 @@ def _param(name: str, value: object) -> object:
     if value is None or isinstance(value, str | bool | int | float):
         return {"default": value}
     if isinstance(value, dict) and cast("dict[str, object]", value).get("name", name) != name:
-        raise ValueError(f"the param {shown(name)} has another `name:` inside")
+        raise ValueError(f"the param {format_value(name)} has another `name:` inside")
     return cast("object", value)
 
 
@@ -364,8 +366,8 @@ class Definition(Part):
         owner = self.context.document_owner
         if owner not in (None, NO_OWNER, *self.agents):
             known = ", ".join(self.agents)
-            raise ValueError(f"context.documentOwner: unknown agent {shown(owner)} (use {known} or none)")
+            raise ValueError(f"context.documentOwner: unknown agent {format_value(owner)} (use {known} or none)")
         names = [step.name for step in self.setup if step.name]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"setup: duplicate output name {shown(twice[0])}")
+            raise ValueError(f"setup: duplicate output name {format_value(twice[0])}")
         return self

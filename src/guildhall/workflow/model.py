@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.config import anchored
+from guildhall.core.config import resolve_script_path
 from guildhall.core.errors import InvalidFile, NotFound, Refused
 from guildhall.core.ids import digest
 from guildhall.core.paths import project_root
@@ -256,7 +256,7 @@ class Workflow:
 
     def frame(self, frame: Frame) -> Frame:
         """Return the frame of its commands and agents: the folder of the file, wherever the start came from."""
-        model = anchored(frame.model, frame.cwd) if frame.model else None
+        model = resolve_script_path(frame.model, frame.cwd) if frame.model else None
         return replace(frame, cwd=self.folder, root=project_root(self.folder), model=model)
 
     def worker_of(self, agent: Agent, values: Values) -> Worker:

@@ -14,7 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core import yaml
-from guildhall.core.config import Settings, anchored
+from guildhall.core.config import Settings, resolve_script_path
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, Refused, UsageError
 from guildhall.core.text import did_you_mean
 from guildhall.room.document_stores import check_folder
@@ -56,12 +56,12 @@ def bind_params(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
     for name in given:
         if name not in params:
             hint = did_you_mean(name, params) or "The file has no `params:`."
-            raise UsageError(f"unknown param {yaml.shown(name)} of the workflow {workflow.name}", hint=hint)
-    if lacking := [name for name, param in params.items() if param.is_required and name not in given]:
-        about = params[lacking[0]].description
+            raise UsageError(f"unknown param {yaml.format_value(name)} of the workflow {workflow.name}", hint=hint)
+    if missing := [name for name, param in params.items() if param.is_required and name not in given]:
+        about = params[missing[0]].description
         purpose = f" ({about})" if about else ""
-        hint = f"Add --param {lacking[0]}=VALUE{purpose}."
-        raise UsageError(f"missing param of the workflow {workflow.name}: {', '.join(lacking)}", hint=hint)
+        hint = f"Add --param {missing[0]}=VALUE{purpose}."
+        raise UsageError(f"missing param of the workflow {workflow.name}: {', '.join(missing)}", hint=hint)
     return {name: given.get(name, param.default or "") for name, param in params.items()}
 
 
@@ -74,7 +74,7 @@ def start_values(
     """
     check_tag(tag)
     for index, name in enumerate(workflow.definition.env):
-        if name not in allowed and name not in frame.plain():
+        if name not in allowed and name not in frame.harmless_env():
             hint = f"Allow it with `env: [{name}]` in config.yaml of your home."
             raise _locate(workflow, Refused(f"your settings do not allow the variable {name}", hint=hint), "env", index)
     values = Values(
@@ -129,7 +129,7 @@ def team_budget(workflow: Workflow, settings: Settings, asked: float | None = No
 
 def anchor_models(request: RunRequest, frame: Frame) -> RunRequest:
     """Return the request with model paths relative to the caller's folder. Agents run in the folder of the file."""
-    model, override = (one and anchored(one, frame.cwd) for one in (request.model, request.override_model))
+    model, override = (one and resolve_script_path(one, frame.cwd) for one in (request.model, request.override_model))
     return replace(request, model=model, override_model=override)
 
 
@@ -267,7 +267,7 @@ def standalone_agent(worker: Worker, request: RunRequest, frame: Frame) -> Agent
     limits = own.limits
     if request.max_turns is not None:
         limits = limits.model_copy(update={"max_turns": request.max_turns})
-    changes = {"model": anchored(normal(chosen), frame.cwd) if chosen else None, "limits": limits}
+    changes = {"model": resolve_script_path(normal(chosen), frame.cwd) if chosen else None, "limits": limits}
     seated = replace(worker, definition=own.model_copy(update=changes))
     return Agent(name=worker.name, ordinal=0, worker=seated, prompt="", is_inline=False, cwd=frame.cwd)
 
