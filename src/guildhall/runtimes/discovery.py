@@ -163,7 +163,7 @@ def file_state(path: Path) -> list[int]:
 
 
 def _install_hint(info: RuntimeInfo, verb: str = "Install it") -> str:
-    return f"{verb}: {info.install}. Or set {info.variable}=/path/to/{info.program}."
+    return f"{verb}: {info.install}. If it is installed elsewhere, set {info.variable}=/path/to/{info.program}."
 
 
 def _version_tuple(version: str) -> tuple[int, ...]:
