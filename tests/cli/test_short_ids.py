@@ -82,7 +82,7 @@ def test_an_unknown_prefix_is_left_to_the_command() -> None:
 
 def test_last_is_the_newest_run() -> None:
     assert expanded("last", *RUNS) == RUNS[0]
-    with pytest.raises(NotFound, match="there is no run yet"):
+    with pytest.raises(NotFound, match="no runs yet"):
         expanded("last")
 
 

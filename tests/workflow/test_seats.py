@@ -88,8 +88,8 @@ LACKING = [
     ("{worker: old}", 4, "is retired"),
     ("{worker: boxed}", 4, "mail is code that is not trusted"),
     ("{worker: sandy}", 1, "does not exist"),
-    ('{system_prompt: x, model: "script:nowhere.yaml"}', 2, "there is no script"),
-    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "Codex CLI is needed"),
+    ('{system_prompt: x, model: "script:nowhere.yaml"}', 2, "script not found"),
+    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "it is not installed"),
 ]
 
 

@@ -195,7 +195,7 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     done = guild("dispatch", id, "--wait")
     assert done.code == 1
     assert done.out == f"{id} is failed\n"
-    assert "script.yaml: there is no such file. Create it" in done.err
+    assert "script.yaml: file not found. Create it" in done.err
     assert f"guild retry {id}" in done.err
     edited = guild("edit", id, "--title", "Later")
     assert edited.code == 0
@@ -204,7 +204,7 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     assert [row[:2] for row in rows if row[0] == id] == [[id, "failed"]], "although it has never had a run"
     refused = guild("project", "rm", "shop")
     assert refused.code == 1
-    assert f"not ended: {id}\n" in refused.err
+    assert f"unfinished work: {id}\n" in refused.err
     assert guild("stop", "--abandon", id).code == 0
     assert guild("project", "rm", "shop").code == 0
 

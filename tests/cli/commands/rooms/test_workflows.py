@@ -246,10 +246,10 @@ def test_a_file_that_is_not_there_is_told_first(guild: Guild, project: Path) -> 
 def test_a_script_or_a_prompt_that_is_not_there_is_told_with_where_it_should_be(guild: Guild, review: Path) -> None:
     ran = guild("run", "review.yaml", "--override-model", "script:nix.yaml")
     assert (ran.code, "Create it, or correct the path." in ran.err) == (2, True), ran.err
-    assert f"{review.parent / 'nix.yaml'}: there is no such file" in ran.err
+    assert f"{review.parent / 'nix.yaml'}: file not found" in ran.err
     review.write_text(review.read_text().replace("script:script.yaml", "script:nix.yaml"))
     ran = guild("run", "review.yaml")
-    assert f"model: there is no script {review.parent / 'nix.yaml'}" in ran.err
+    assert f"model: script not found: {review.parent / 'nix.yaml'}" in ran.err
     assert "correct the path, which is relative to the folder of the workflow file." in ran.err
     review.write_text(review.read_text().replace("You are ann.", "ann.md"))
     ran = guild("run", "review.yaml")

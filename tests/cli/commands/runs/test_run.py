@@ -129,7 +129,7 @@ def test_a_model_must_be_named_somewhere(guild: Guild, scribe: Path) -> None:
     lost = guild("run", "scribe", "go", "--model", "script:answers.yaml")
     assert lost.code == 2
     assert "--model is ignored: the worker names script:nowhere.yaml" in lost.err
-    assert "scribe.yaml: model: there is no script " in lost.err
+    assert "scribe.yaml: model: script not found: " in lost.err
     beaten = guild("run", "scribe", "go", "--model", "script:x.yaml", "--override-model", "script:answers.yaml")
     assert beaten.code == 0
     assert "is not used" not in beaten.err

@@ -82,7 +82,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     told = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
         f"runtime claude needs Claude Code: GUILDHALL_CLAUDE names {scribe}/claude, which does not exist",
-        f"model: there is no script {scribe}/none.yaml",
+        f"model: script not found: {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
         "toolboxes: there is no toolbox 'mail'",
         "members: there is no member 'ada'",
@@ -107,7 +107,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
 @pytest.mark.parametrize(
     ("field", "said"),
     [
-        ("output_schema_ref: none.json", "scribe.yaml: output_schema_ref: there is no file "),
+        ("output_schema_ref: none.json", "scribe.yaml: output_schema_ref: file not found: "),
         ("output_schema_ref: answers.yaml.json", "answers.yaml.json: not JSON"),
         ("model: script:guildhall.yaml", "guildhall.yaml:1: model: unknown field"),
     ],
