@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workers.package import read_package
-from guildhall.workers.package_store import Packages, code_in, worker_in
+from guildhall.workers.package_store import Packages, load_code, package_worker
 from tests.guild.packages import LETTERS, MAIL, WRITER, put_mail, put_package
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ CLERK = {
 def problem(home: Home, name: str, text: str, **files: str) -> str:
     """What is wrong with a package, in one text."""
     put_package(home, name, text, files)
-    (found,) = [one for one in Packages(home).listed() if one.name == name]
+    (found,) = [one for one in Packages(home).listings() if one.name == name]
     assert found.error is not None, "it is taken as right"
     assert f"{name}/pyproject.toml" in found.error
     return found.error
@@ -68,7 +68,7 @@ def problem(home: Home, name: str, text: str, **files: str) -> str:
 def test_all_that_a_package_may_say(home: Home) -> None:
     put_package(home, "clerk", FULL, CLERK)
     package = Packages(home).find("clerk")
-    worker = worker_in(package)
+    worker = package_worker(package)
     assert (package.types, package.version) == (("worker", "toolbox"), "2.0")
     assert (worker.scope, worker.name, worker.description) == ("package", "clerk", "Keeps the books")
     assert worker.instructions == "You keep the books."
@@ -80,20 +80,20 @@ def test_all_that_a_package_may_say(home: Home) -> None:
     assert definition.sandboxes["books"].mode == "rw"
     assert definition.tool_rules["fs.write"].approval_required
     assert worker.activate == "clerk.begin:activate"
-    toolbox, activation = code_in(package)
-    assert (toolbox.kind, toolbox.entry, toolbox.own) == ("toolbox", "clerk.tools:box", True)
-    assert [file.shown for file in activation.files] == ["clerk/__init__.py", "clerk/begin.py", "clerk/tools.py"]
+    toolbox, activation = load_code(package)
+    assert (toolbox.kind, toolbox.entry, toolbox.is_own) == ("toolbox", "clerk.tools:box", True)
+    assert [file.display_path for file in activation.files] == ["clerk/__init__.py", "clerk/begin.py", "clerk/tools.py"]
 
 
 @pytest.mark.req("WKR-2", "WKR-5")
 def test_the_least_that_a_package_must_say(home: Home) -> None:
     put_package(home, "quill", '[tool.guildhall]\ntype = "worker"\nposture = "You write."\n')
     put_mail(home)
-    assert [(one.name, one.types) for one in Packages(home).listed()] == [
+    assert [(one.name, one.types) for one in Packages(home).listings()] == [
         ("mail", ("toolbox",)),
         ("quill", ("worker",)),
     ]
-    worker = worker_in(Packages(home).find("quill"))
+    worker = package_worker(Packages(home).find("quill"))
     assert (worker.instructions, worker.activate, worker.definition.checkout) == ("You write.", None, "sparse")
     assert worker.definition.limits.max_turns == 150
 

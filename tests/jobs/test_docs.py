@@ -22,7 +22,7 @@ def rows(heading: str) -> list[str]:
 
 
 def test_every_tool_has_its_arguments() -> None:
-    for tool in job_tools(Contract(), remembers=True):
+    for tool in job_tools(Contract(), has_memory=True):
         told = re.search(rf"^\| `{tool.name}` \|([^|]*)\|", PAGE, re.M)
         assert told, tool.name
         needed = tool.input_schema.get("required", [])
@@ -37,5 +37,5 @@ def test_every_tool_file_and_field_is_named() -> None:
     assert rows("What is asked for") == list(model._OURS)
     for status in get_args(JobStatus):
         assert status in PAGE
-    assert f"{model.LONGEST_DESCRIPTION:,} characters" in PAGE
-    assert f"{model.LONGEST_TASK:,} bytes" in PAGE
+    assert f"{model.MAX_DESCRIPTION_CHARS:,} characters" in PAGE
+    assert f"{model.MAX_TASK_BYTES:,} bytes" in PAGE

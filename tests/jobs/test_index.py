@@ -40,7 +40,7 @@ def put(folder: Path, number: int, **how: str) -> Job:
     )
     job = replace(job, **how)
     made = JobFolder(folder / job.id)
-    made.make("a task", {})
+    made.create("a task", {})
     made.save(job)
     return job
 
@@ -138,8 +138,8 @@ def test_what_people_do_to_the_directories_is_noticed(folder: Path) -> None:
 
 def test_a_start_sweeps_what_never_became_a_job_and_nothing_else(folder: Path) -> None:
     unborn, broken = folder / new_id(JOB), folder / new_id(JOB)
-    JobFolder(unborn).make("a task", {})
-    JobFolder(broken).make("a task", {})
+    JobFolder(unborn).create("a task", {})
+    JobFolder(broken).create("a task", {})
     (broken / "meta.json").write_text("{")
     going = folder / f".gone-{new_id(JOB)}"
     going.mkdir()
@@ -174,5 +174,5 @@ def test_rows_say_what_is_asked_for(folder: Path) -> None:
     assert page["jobs"] == [detailed]
     assert page["nextCursor"]
     assert "nextCursor" not in index.page().as_wire()
-    JobFolder(folder / job.id).summarise("half")
+    JobFolder(folder / job.id).write_summary("half")
     assert index.page(limit=1).as_wire("detailed")["jobs"] == [{**detailed, "summary": "half"}]

@@ -401,7 +401,7 @@ def test_where_no_directory_can_be_made_there_is_no_job(shop: Shop) -> None:
 
     async def work(shop: Shop) -> None:
         shop.home.jobs.write_text("in the way")
-        with pytest.raises(GuildError, match="no job can be kept"):
+        with pytest.raises(GuildError, match="cannot create the job"):
             await shop.dispatch()
         assert shop.hall.history.recent() == []
         assert shop.jobs.page().jobs == []

@@ -11,7 +11,7 @@ from scripts.docs import MANIFEST_SCHEMA, generated
 
 from guildhall.core.errors import InvalidFile
 from guildhall.members.folders import read_manifest
-from guildhall.members.manifest import Manifest, filled
+from guildhall.members.manifest import Manifest, fill_placeholders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,8 +84,8 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str):
 
 
 def test_placeholders_are_replaced_once():
-    assert filled("a ${PORT} ${X}b", {"PORT": "${X}", "X": "no"}) == "a ${X} nob"
-    assert filled("${GONE}", {}) == ""
+    assert fill_placeholders("a ${PORT} ${X}b", {"PORT": "${X}", "X": "no"}) == "a ${X} nob"
+    assert fill_placeholders("${GONE}", {}) == ""
 
 
 def test_the_shipped_schema_is_up_to_date_and_says_what_the_loader_says():

@@ -15,7 +15,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.workers import loader as loading
 from guildhall.workers.definition import Definition
-from guildhall.workers.loader import check, check_file, load
+from guildhall.workers.loader import load, load_definition, read_definition
 
 if TYPE_CHECKING:
     from tests.workers.conftest import Write
@@ -273,10 +273,12 @@ def test_backend_is_runtime(write: Write):
 
 
 def test_a_worker_can_be_given_in_python():
-    worker = loading.given({"name": "w", "instructions": "Go.", "tools": ["Read"], "tool_rules": [{"name": "net"}]})
+    worker = loading.worker_from_fields(
+        {"name": "w", "instructions": "Go.", "tools": ["Read"], "tool_rules": [{"name": "net"}]}
+    )
     assert (worker.scope, worker.path, worker.instructions) == ("given", None, "Go.")
     assert worker.place == "the worker 'w'"
-    again = loading.given(
+    again = loading.worker_from_fields(
         {"name": "w", "instructions": "Go.", "tools": ("Read",), "tool_rules": {"net": {"name": "net"}}}
     )
     assert again.digest == worker.digest
@@ -293,12 +295,12 @@ def test_a_worker_can_be_given_in_python():
 )
 def test_a_wrong_worker_in_python_is_an_error(fields: dict[str, Any], message: str):
     with pytest.raises(InvalidFile, match=message):
-        loading.given(fields)
+        loading.worker_from_fields(fields)
 
 
 def test_checking_a_file_renders_nothing(write: Write):
     write("prompts/w.j2", "{{ nothing.here }}")
-    assert check_file(write("workers/w.yaml", "description: d")).description == "d"
+    assert load_definition(write("workers/w.yaml", "description: d")).description == "d"
 
 
 names = st.sampled_from(sorted(Definition.model_fields)) | st.sampled_from(["backend", "path", "mode", "x"]) | st.text()
@@ -319,7 +321,7 @@ data = st.recursive(
 @settings(deadline=None)
 def test_any_data_is_a_worker_or_a_plain_error(value: Any):
     with contextlib.suppress(GuildError):
-        check(yaml.Source(Path("w.yaml"), "", value, {(): 1}))
+        read_definition(yaml.Source(Path("w.yaml"), "", value, {(): 1}))
 
 
 @given(st.text(alphabet=" \n:-[]{}'\"&*!|>#?,abw012.~") | st.text())

@@ -107,7 +107,7 @@ def test_a_listing_shows_the_wrong_ones_with_what_is_wrong(registry: Registry, w
     write("workers/notes.txt", "no worker")
     write("workers/.hidden.yaml", "no worker")
     (project / "workers/folder.yaml").mkdir()
-    first, second, third, shipped = registry.listed()
+    first, second, third, shipped = registry.listings()
     assert (first.name, first.status, first.locked, first.description) == ("a", "draft", True, "first")
     assert (second.name, second.status) == ("b", None)
     assert (second.error or "").startswith(f"{broken}:1: instructons: there is no such field")
@@ -124,18 +124,18 @@ def test_locks_are_seen_by_look_up_and_listing(write: Write, project: Path, home
     locks = {p: Lock(path=p, digest="d", locked_at="now") for p in (path, broken)}
     registry = Registry(project, home, locks=locks)
     worker = registry.find("w", project)
-    assert (worker.locked, worker.changed) == (True, True)
-    assert [one.locked for one in registry.listed() if one.scope == "project"] == [True, True]
+    assert (worker.is_locked, worker.is_changed) == (True, True)
+    assert [one.locked for one in registry.listings() if one.scope == "project"] == [True, True]
 
 
 def test_a_lock_holds_through_links(write: Write, project: Path, home: Home, tmp_path: Path):
     path = write("workers/w.yaml", TEXT)
     locks = {path: Lock(path=path, digest="d", locked_at="now")}
     (tmp_path / "door").symlink_to(project)
-    assert Registry(tmp_path / "door", home, locks=locks).find("w", project).locked
+    assert Registry(tmp_path / "door", home, locks=locks).find("w", project).is_locked
     linked = write("other/keep", "").parent / "w.yaml"
     linked.symlink_to(path)
-    assert Registry(project, home, locks=locks).find("other/w.yaml", project).locked
+    assert Registry(project, home, locks=locks).find("other/w.yaml", project).is_locked
 
 
 def test_a_folder_with_two_roles_is_seen_once(home: Home):
@@ -143,11 +143,11 @@ def test_a_folder_with_two_roles_is_seen_once(home: Home):
     (home.workers / "w.yaml").write_text(TEXT)
     registry = Registry(home.path, home)
     assert registry.find("w", home.path).name == "w"
-    assert [one.name for one in registry.listed() if one.scope != "shipped"] == ["w"]
+    assert [one.name for one in registry.listings() if one.scope != "shipped"] == ["w"]
 
 
 def test_the_shipped_workers_are_in_order(project: Path, home: Home):
-    listed = Registry(project, home).listed()
+    listed = Registry(project, home).listings()
     assert [one.name for one in listed] == sorted(path.stem for path in SHIPPED.glob("*.yaml"))
     for one in listed:
         assert one.error is None

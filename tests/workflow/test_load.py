@@ -168,7 +168,7 @@ def test_every_field(loaded: Loaded, write: Write, project: Path):
     assert workflow.definition.params["pr"].must_be_given
     assert workflow.budget == 2.5
     assert workflow.definition.limits.max_hops == 10
-    assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.keeps)
+    assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.workflow_paths)
 
 
 def test_an_agent_of_a_file_is_somebody_of_its_own(loaded: Loaded):

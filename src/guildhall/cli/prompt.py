@@ -129,7 +129,7 @@ async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bo
 def name_files(looking: Trusting) -> str:
     """Name the files that are not trusted yet."""
     count = len(looking.open)
-    return f"the file {escape(looking.open[0].shown)}" if count == 1 else f"each of these {count} files"
+    return f"the file {escape(looking.open[0].display_path)}" if count == 1 else f"each of these {count} files"
 
 
 def describe_code(looking: Trusting) -> str:
@@ -140,7 +140,7 @@ def describe_code(looking: Trusting) -> str:
         lines += [f"  $ {escape(line)}" for command in code.commands for line in command.strip("\n").splitlines()]
         for seen in code.files:
             since = f" on {seen.trusted_at}" if seen.trusted_at else ""
-            lines.append(f"  {escape(seen.shown)}  {seen.size:,} bytes  {seen.said}{since}")
+            lines.append(f"  {escape(seen.display_path)}  {seen.size:,} bytes  {seen.state_text}{since}")
             lines.append(f"    sha256 {seen.digest}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

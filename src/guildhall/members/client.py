@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from guildhall.members.model import Door
+    from guildhall.members.model import Endpoint
 
 CALL_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
@@ -32,8 +32,8 @@ _ABOUT_US = {"name": "guildhall", "version": "1"}
 class MemberClient:
     """A client of one member."""
 
-    def __init__(self, door: Door, *, seconds: float = CALL_SECONDS) -> None:
-        self.door = door
+    def __init__(self, endpoint: Endpoint, *, seconds: float = CALL_SECONDS) -> None:
+        self.door = endpoint
         self._seconds = seconds
         self._numbers = itertools.count(1)
         self._http: httpx2.AsyncClient | None = None
@@ -48,12 +48,12 @@ class MemberClient:
         """Perform the MCP handshake. A member that does not know it counts as ready."""
         about = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _ABOUT_US}
         try:
-            await self.ask("initialize", about, seconds)
+            await self.call("initialize", about, seconds)
         except MemberRefused as error:
             if error.rpc_code not in (METHOD_NOT_FOUND, UNSUPPORTED_VERSION):
                 raise
 
-    async def ask(self, method: str, params: Mapping[str, Any], seconds: float | None = None) -> Any:
+    async def call(self, method: str, params: Mapping[str, Any], seconds: float | None = None) -> Any:
         """Return the result of a call."""
         import httpx2
 

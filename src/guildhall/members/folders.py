@@ -63,7 +63,7 @@ _MANIFEST: dict[str, Any] = {
 }
 
 
-class Roster:
+class MemberRegistry:
     """The members that can be reached from a project."""
 
     def __init__(self, root: Path, home: Home) -> None:
@@ -71,14 +71,14 @@ class Roster:
         if root.resolve() == home.path.resolve():  # what lies there the person has put there
             del self._folders["project"]
 
-    def listed(self) -> list[Member]:
+    def members(self) -> list[Member]:
         """Return every member in the order of look-up, the invalid ones with their error."""
         return [member for scope, top in self._folders.items() for member in _members(scope, top)]
 
     def find(self, name: str) -> Member:
         """Return the member of a name, or of `project/name` or `home/name`. Raise InvalidFile if it is not valid."""
         scope, _, rest = name.rpartition("/")
-        everyone = [member for member in self.listed() if not scope or member.scope == scope]
+        everyone = [member for member in self.members() if not scope or member.scope == scope]
         found = [member for member in everyone if member.name == rest]
         if not found:
             hint = did_you_mean(rest, {member.name for member in everyone}) or _HOW_TO_FIND
@@ -123,9 +123,9 @@ def _member(scope: Scope, top: Path, folder: Path) -> Member | None:
 
 
 def _ambiguous(name: str, found: list[Member]) -> GuildError:
-    places = "\n".join(f"  {one.qualified}  {one.folder}" for one in found)
+    places = "\n".join(f"  {one.qualified_name}  {one.folder}" for one in found)
     if len({one.scope for one in found}) == len(found):
-        hint = f"Say which one: {' or '.join(one.qualified for one in found)}."
+        hint = f"Say which one: {' or '.join(one.qualified_name for one in found)}."
         return Conflict(f"there are {len(found)} members named {name!r}:\n{places}", hint=hint)
     hint = "Change the `name` in one of the manifests."
     return InvalidFile(f"there are {len(found)} members named {name!r} in one folder:\n{places}", hint=hint)
@@ -140,7 +140,7 @@ def member_code(member: Member) -> Code:
     """Return the files of a member. A member in the home is the user's own, and its files are not read."""
     root = member.folder.parent.parent
     if member.scope == "home":
-        return Code(kind="member", name=member.name, root=root, files=(), own=True)
+        return Code(kind="member", name=member.name, root=root, files=(), is_own=True)
     files: list[CodeFile] = []
     size = 0
     for path in _files(member):
@@ -155,11 +155,11 @@ def member_code(member: Member) -> Code:
     return Code(kind="member", name=member.name, root=root, files=tuple(files), folder=member.folder)
 
 
-def demand(trust: Trust, member: Member) -> Code:
+def trusted_code(trust: Trust, member: Member) -> Code:
     """Return the code of a member. Raise NotTrusted if it may not run."""
     code = member_code(member)
-    if not trust.holds(code):
-        message = f"the member {code.name} is {trust.why_not(code)}"
+    if not trust.is_trusted(code):
+        message = f"the member {code.name} is {trust.describe_untrusted(code)}"
         raise NotTrusted(message, where=str(member.path), hint="Look at it, then: guild trust")
     return code
 

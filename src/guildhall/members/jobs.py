@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from guildhall.activities.contract import Decided
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import GuildError, MemberFailed, MemberRefused, MemberUnreachable, Refused, UsageError
-from guildhall.jobs.model import Detail, Dispatch, Job, JobResult, JobShown, JobStatus, Page
-from guildhall.members.model import WORKER, AtWork, Member
+from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, JobStatus, Page
+from guildhall.members.model import WORKER_CAPABILITY, ActiveJob, Member
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.rpc.jsonrpc import METHOD_NOT_FOUND
 from guildhall.tools.mcp.model import shortened
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Reach = Callable[[], Awaitable[MemberClient]]
 
-FILE = "members-at-work.json"  # in the home
+BUSY_FILE = "members-at-work.json"  # in the home
 _POLL_S = 3.0  # between two polls of a member's jobs
 _MAX_FAILURES = 20  # polls in a row that a member does not answer
 _MAX_ENTRIES = 1_000  # of the file
@@ -47,8 +47,8 @@ class MemberJobs:
 
     def __init__(self, member: Member, reach: Reach, began: Callable[[str], None] | None = None) -> None:
         """`reach` returns the client of the running member. `began` is called with the id of each new job."""
-        if not member.takes_work:
-            raise takes_no_work(member)
+        if not member.accepts_jobs:
+            raise not_dispatchable(member)
         self.member = member
         self._reach = reach
         self._began = began
@@ -82,7 +82,7 @@ class MemberJobs:
         description, summary = row.any_text("description"), row.text_or_none("summary")
         return self._job(row.text("jobId"), row.status(), description=description, summary=summary)
 
-    async def status(self, id: str) -> JobShown:
+    async def status(self, id: str) -> JobDetails:
         return read_status(await self._ask(STATUS, {"jobId": id}), self.member.name)
 
     async def result(self, id: str) -> JobResult:
@@ -120,27 +120,27 @@ class MemberJobs:
     async def _ask(self, method: str, params: Mapping[str, Any]) -> Answer:
         """Call a method. A call that cannot have reached the member, because it was ending, is made again."""
         try:
-            answer = await (await self._reach()).ask(method, params)
+            answer = await (await self._reach()).call(method, params)
         except MemberUnreachable as error:
             if error.sent:
                 raise
             await asyncio.sleep(_RETRY_AFTER_S)
-            answer = await (await self._reach()).ask(method, params)
-        return Answer.of(answer, f"the member {self.member.name} answered {method}")
+            answer = await (await self._reach()).call(method, params)
+        return Answer.parse(answer, f"the member {self.member.name} answered {method}")
 
 
-def takes_no_work(member: Member) -> Refused:
+def not_dispatchable(member: Member) -> Refused:
     return Refused(
         f"the member {member.name} takes no work: its manifest does not declare it",
         where=str(member.path),
-        hint=f'Only a member with "capabilities": ["{WORKER}"] can be dispatched to.',
+        hint=f'Only a member with "capabilities": ["{WORKER_CAPABILITY}"] can be dispatched to.',
     )
 
 
-def read_status(answer: Answer, member: str) -> JobShown:
+def read_status(answer: Answer, member: str) -> JobDetails:
     """Return what a member answers to `worker/status`."""
     decisions = [] if answer.data.get("decisions") is None else answer.rows("decisions")
-    return JobShown(
+    return JobDetails(
         job=Job(
             id=answer.text("jobId"),
             worker=member,
@@ -155,7 +155,7 @@ def read_status(answer: Answer, member: str) -> JobShown:
         decisions=[
             Decided(**{name: one.any_text(name) for name in ("question", "decision", "reasoning")}) for one in decisions
         ],
-        waits=answer.data.get("waiting") is True,
+        is_waiting=answer.data.get("waiting") is True,
     )
 
 
@@ -167,7 +167,7 @@ class Answer:
     said: str
 
     @staticmethod
-    def of(data: Any, said: str) -> Answer:
+    def parse(data: Any, said: str) -> Answer:
         if not isinstance(data, dict):
             raise MemberRefused(f"{said} with what is no object")
         return Answer(cast("dict[str, Any]", data), said)
@@ -208,7 +208,7 @@ class Answer:
 
     def rows(self, name: str) -> list[Answer]:
         values = self._get(name, list, "a list")
-        return [Answer.of(value, f"{self.said}: {name}[{place}]") for place, value in enumerate(values)]
+        return [Answer.parse(value, f"{self.said}: {name}[{place}]") for place, value in enumerate(values)]
 
 
 @dataclass(kw_only=True)
@@ -217,11 +217,11 @@ class _Watched:
 
     called: str  # the name that finds the member
     project: str | None  # the only project in which it is found
-    jobs: dict[str, JobShown | None]
+    jobs: dict[str, JobDetails | None]
     task: asyncio.Task[None]
 
 
-class Work:
+class JobWatcher:
     """Watches the jobs of members until they have ended."""
 
     def __init__(self, file: Path, clock: Clock) -> None:
@@ -231,13 +231,13 @@ class Work:
         self._watched: dict[Path, _Watched] = {}  # by the member's folder
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(self._watched)
 
-    def seen(self) -> list[AtWork]:
+    def active_jobs(self) -> list[ActiveJob]:
         """Return the running jobs as they were at the last poll."""
         return [
-            AtWork(member=watched.called, shown=shown, project=watched.project)
+            ActiveJob(member=watched.called, details=shown, project=watched.project)
             for watched in self._watched.values()
             for shown in watched.jobs.values()
             if shown is not None
@@ -247,16 +247,16 @@ class Work:
         """Return the number of running jobs of a member."""
         return len(self._watched[folder].jobs) if folder in self._watched else 0
 
-    def left_behind(self) -> list[tuple[Path, Path]]:
+    def busy_members(self) -> list[tuple[Path, Path]]:
         """Return folder and project of the members that were busy when an earlier hall ended."""
         return [(Path(folder), Path(root)) for folder, root in self._read().items()]
 
-    def began(self, member: Member, called: str, root: Path, reach: Reach, job: str | None = None) -> None:
+    def watch(self, member: Member, called: str, root: Path, reach: Reach, job: str | None = None) -> None:
         """Watch a new job, or all running jobs of the member if none is given. `called`: the name that finds it."""
         project = str(root) if member.scope == "project" else None
         if (watched := self._watched.get(member.folder)) is None:
-            jobs: dict[str, JobShown | None] = {}
-            task = asyncio.create_task(self._watch(member, reach, jobs, everything=job is None))
+            jobs: dict[str, JobDetails | None] = {}
+            task = asyncio.create_task(self._poll_member(member, reach, jobs, everything=job is None))
             watched = _Watched(called=called, project=project, jobs=jobs, task=task)
             self._watched[member.folder] = watched
         watched.called, watched.project = called, project
@@ -271,7 +271,9 @@ class Work:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, member: Member, reach: Reach, jobs: dict[str, JobShown | None], *, everything: bool) -> None:
+    async def _poll_member(
+        self, member: Member, reach: Reach, jobs: dict[str, JobDetails | None], *, everything: bool
+    ) -> None:
         source = MemberJobs(member, reach)
         failures = 0
         try:
@@ -318,7 +320,7 @@ class Work:
             replace_file(self._file, json.dumps(busy).encode(), mode=0o666)
 
 
-async def _poll(jobs: dict[str, JobShown | None], source: MemberJobs) -> None:
+async def _poll(jobs: dict[str, JobDetails | None], source: MemberJobs) -> None:
     """Update the status of jobs, and remove those that are not running."""
     for job in tuple(jobs):
         try:

@@ -87,12 +87,12 @@ class Manifest(Part):
     schema_: StrictStr | None = Field(default=None, alias="$schema", description="For editors.")
 
 
-def filled(text: str, values: dict[str, str]) -> str:
+def fill_placeholders(text: str, values: dict[str, str]) -> str:
     """Return a text with its placeholders replaced. A placeholder without a value becomes empty."""
     return PLACEHOLDER.sub(lambda match: values.get(match[1], ""), text)
 
 
-def wanted(manifest: Manifest) -> Iterator[str]:
+def describe_command(manifest: Manifest) -> Iterator[str]:
     """Yield lines that tell the user what the member runs and receives."""
     yield " ".join([manifest.mcp.command, *manifest.mcp.args])
     if manifest.mcp.variables:

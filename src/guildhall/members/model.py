@@ -14,12 +14,12 @@ from guildhall.core.paths import MEMBERS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import JobDetails
     from guildhall.members.manifest import Manifest
 
 FOLDER = MEMBERS
 MANIFEST = "guild-member.json"
-WORKER = "worker"  # the capability of a member that takes work
+WORKER_CAPABILITY = "worker"  # the capability of a member that takes work
 SECRET_VARIABLE = "GUILDHALL_MEMBER_SECRET"
 _LONGEST_NAME = 400  # characters of a member's job, with the member's name
 
@@ -43,7 +43,7 @@ class Member:
         return self.folder / MANIFEST
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         return f"{self.scope}/{self.name}"
 
     @property
@@ -59,8 +59,8 @@ class Member:
         return self.manifest.capabilities if self.manifest else ()
 
     @property
-    def takes_work(self) -> bool:
-        return WORKER in self.capabilities
+    def accepts_jobs(self) -> bool:
+        return WORKER_CAPABILITY in self.capabilities
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -84,7 +84,7 @@ class MemberStatus(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberShown:
+class MemberDetails:
     """A member and its state."""
 
     member: Member
@@ -101,7 +101,7 @@ class MemberShown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
+class Endpoint:
     """The address and the secret of a running member."""
 
     name: str
@@ -110,22 +110,22 @@ class Door:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtWork:
+class ActiveJob:
     """A job of a member that is running."""
 
     member: str  # its name; with its place before it, if there are two of that name
-    shown: JobShown
+    details: JobDetails
     project: str | None = None  # the folder in which the member is found; None if in any
 
     @property
     def id(self) -> str:
-        return f"{self.member}/{self.shown.job.id}"
+        return f"{self.member}/{self.details.job.id}"
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.shown.as_wire(), "member": self.member, "id": self.id, "project": self.project}
+        return {**self.details.as_wire(), "member": self.member, "id": self.id, "project": self.project}
 
 
-def of_member(text: str) -> tuple[str, str] | None:
+def parse_member_job(text: str) -> tuple[str, str] | None:
     """Return the member and the job that an id names, or None if it is an id of the hall's own."""
     member, slash, job = text.rpartition("/")
     if not slash:

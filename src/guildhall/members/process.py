@@ -1,9 +1,9 @@
 """The process of a member: starts it, waits for its handshake, restarts it when it exits, and stops it.
 
 The states are starting, ready, exited, backoff, broken and stopped. After an exit, the state is backoff and then
-starting again, or broken after too many failures. The member works in its own folder, under `keeper.py`, and prints to
-a log file.
-Does not check trust (`service.py`) and does not make calls (`client.py`).
+starting again, or broken after too many failures. The member runs in its own folder, below `supervisor.py`, and
+writes to a log file.
+Does not check trust (`members.service`) and does not make calls (`members.client`).
 
 Invariant: a member never receives the hall's environment. It receives the allowed variables of the caller, and the
 variables that its manifest names.
@@ -28,8 +28,8 @@ from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import digest
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.members.client import MemberClient
-from guildhall.members.manifest import PORT, PYTHON, filled
-from guildhall.members.model import SECRET_VARIABLE, Door, Member, State
+from guildhall.members.manifest import PORT, PYTHON, fill_placeholders
+from guildhall.members.model import SECRET_VARIABLE, Endpoint, Member, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
 
-_KEEPER = Path(__file__).with_name("keeper.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _LOG_BYTES = 2_000_000  # after which a new log is begun at the next start
 _LAST_WORDS = 400  # characters
 _LOOK = 0.02  # seconds between two looks whether it listens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class Timings:
     """Time limits, in seconds."""
 
-    listen: float = 20.0  # until it listens at its port: a busy machine takes its time to start a program
-    handshake: float = 5.0  # until it has answered the handshake, once it listens
-    first_pause: float = 0.2  # before it is started again; twice as long each time
-    longest_pause: float = 30.0
-    tries: int = 5  # that fail in a row, and it is broken
-    told_after: int = 2  # failed tries before waiting callers get the error
-    settled: float = 30.0  # that it has been ready for, and what was before is forgotten
-    leave: float = 5.0  # that it gets to leave by itself
+    listen_s: float = 20.0  # until it listens at its port: a busy machine takes its time to start a program
+    handshake_s: float = 5.0  # until it has answered the handshake, once it listens
+    first_pause_s: float = 0.2  # before it is started again; twice as long each time
+    max_pause_s: float = 30.0
+    max_failures: int = 5  # that fail in a row, and it is broken
+    report_after: int = 2  # failed tries before waiting callers get the error
+    stable_after_s: float = 30.0  # that it has been ready for, and what was before is forgotten
+    grace_s: float = 5.0  # that it gets to leave by itself
 
 
 class _NotUp(Exception):
@@ -68,7 +68,7 @@ class _NotUp(Exception):
 class MemberProcess:
     """Keeps one member running, from the first need until the hall stops it."""
 
-    def __init__(self, member: Member, frame: Frame, home: Home, clock: Clock, pace: Pace, stamp: str) -> None:
+    def __init__(self, member: Member, frame: Frame, home: Home, clock: Clock, timings: Timings, stamp: str) -> None:
         """`frame`: of the first caller. `stamp`: identifies the content of the member's files."""
         self.member = member
         self.stamp = stamp
@@ -77,11 +77,11 @@ class MemberProcess:
         self.note: str | None = None  # how it ended the last time, or why it did not come up
         self.pid: int | None = None
         self.port: int | None = None
-        self.log = log_of(member, home)
+        self.log = log_path(member, home)
         self._frame = frame
         self._home = home
         self._clock = clock
-        self._pace = pace
+        self._timings = timings
         self._secret = secrets.token_urlsafe(32)
         self._ready: asyncio.Future[MemberClient] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep())
@@ -91,7 +91,7 @@ class MemberProcess:
         return await asyncio.shield(self._ready)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return True if the member is broken or was stopped."""
         return self._task.done()
 
@@ -113,21 +113,21 @@ class MemberProcess:
                 why = await self._live()
             except _NotUp as error:
                 why, hopeless = str(error), error.hopeless
-            if self.state == "ready" and self._clock.monotonic() - began >= self._pace.settled:
+            if self.state == "ready" and self._clock.monotonic() - began >= self._timings.stable_after_s:
                 failures = 0
             failures += 1
             self.note = f"{why}{self._last_words()}"
             self.state, self.pid = "exited", None
             if self._ready.done():
                 self._ready = asyncio.get_running_loop().create_future()
-            if hopeless or failures >= self._pace.tries:
+            if hopeless or failures >= self._timings.max_failures:
                 self.state = "broken"
                 self._tell(self._broken(), last=True)
                 return
-            if failures >= self._pace.told_after:
+            if failures >= self._timings.report_after:
                 self._tell(self._broken())
             self.state = "backoff"
-            await self._clock.sleep(min(self._pace.first_pause * 2 ** (failures - 1), self._pace.longest_pause))
+            await self._clock.sleep(min(self._timings.first_pause_s * 2 ** (failures - 1), self._timings.max_pause_s))
             self.state = "starting"
 
     def _tell(self, error: GuildError, *, last: bool = False) -> None:
@@ -149,7 +149,7 @@ class MemberProcess:
         ended = asyncio.create_task(_ended(process))
         try:
             self.pid = process.pid
-            door = Door(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self._secret)
+            door = Endpoint(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self._secret)
             client = MemberClient(door)
             try:
                 await self._come_up(client, ended)
@@ -177,31 +177,38 @@ class MemberProcess:
                 await coming
 
     async def _handshake(self, client: MemberClient, port: int) -> None:
-        until = self._clock.monotonic() + self._pace.listen
+        until = self._clock.monotonic() + self._timings.listen_s
         while not await _listens(port):
             if self._clock.monotonic() > until:
-                raise _NotUp(f"did not listen at its port within {self._pace.listen:g} s")
+                raise _NotUp(f"did not listen at its port within {self._timings.listen_s:g} s")
             await asyncio.sleep(_LOOK)
         try:
-            await client.initialize(self._pace.handshake)
+            await client.initialize(self._timings.handshake_s)
         except GuildError as error:
             raise _NotUp(f"did not answer the handshake: {error.message}") from None
 
     async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Task[int]) -> None:
         if process.poll() is None:
-            process.terminate()  # the keeper sees to the rest
-            done, _ = await asyncio.wait({ended}, timeout=self._pace.leave + 6)
+            process.terminate()  # the supervisor sees to the rest
+            done, _ = await asyncio.wait({ended}, timeout=self._timings.grace_s + 6)
             if not done:
                 process.kill()
         await ended
 
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         command = self._command(port)
-        keeper = [os.path.realpath(sys.executable), "-I", "-S", str(_KEEPER), str(os.getpid()), str(self._pace.leave)]
+        supervisor = [
+            os.path.realpath(sys.executable),
+            "-I",
+            "-S",
+            str(_SUPERVISOR),
+            str(os.getpid()),
+            str(self._timings.grace_s),
+        ]
         try:
             with _opened(self.log) as log:
                 return subprocess.Popen(
-                    [*keeper, *command],
+                    [*supervisor, *command],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -215,13 +222,13 @@ class MemberProcess:
     def _command(self, port: int) -> list[str]:
         assert self.member.manifest is not None
         mcp, values = self.member.manifest.mcp, {PORT: str(port), PYTHON: sys.executable}
-        word = filled(mcp.command, values)
+        word = fill_placeholders(mcp.command, values)
         # With a slash it is a program of the member's folder, else one on the caller's PATH.
         path = str(self.member.folder / word) if "/" in word else word
         program = shutil.which(path, path=self._frame.env.get("PATH"))
         if program is None:
             raise _NotUp(f"cannot be started: there is no program {word!r}", hopeless=True)
-        return [program, *(filled(argument, values) for argument in mcp.args)]
+        return [program, *(fill_placeholders(argument, values) for argument in mcp.args)]
 
     def _environment(self, port: int) -> dict[str, str]:
         assert self.member.manifest is not None
@@ -250,12 +257,12 @@ def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, 
     A provider's key is included only if the manifest names it. The hall's own environment is never included.
     """
     known = {**frame.own, **frame.keys, **frame.env, **values}
-    named = {name: filled(value, known) for name, value in declared.items()}
+    named = {name: fill_placeholders(value, known) for name, value in declared.items()}
     told = {**frame.env, **{name: value for name, value in named.items() if value or not declared[name]}}
     return {name: value for name, value in told.items() if not name.startswith("GIT_")}
 
 
-def log_of(member: Member, home: Home) -> Path:
+def log_path(member: Member, home: Home) -> Path:
     """Return the log file of a member."""
     return home.path / "logs" / f"{member.name}-{digest(str(member.folder).encode())[:8]}.log"
 
@@ -290,7 +297,7 @@ async def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _said(code: int) -> str:
-    """Return how a process ended. The keeper reports the signal of a member as 128 and its number."""
+    """Return how a process ended. The supervisor reports the signal of a member as 128 and its number."""
     if 0 <= code <= 128:
         return f"ended by itself (exit code {code})"
     number = -code if code < 0 else code - 128

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
-from guildhall.members.folders import Roster, demand, member_code
-from guildhall.members.jobs import FILE, MemberJobs, Work, takes_no_work
-from guildhall.members.manifest import wanted
-from guildhall.members.model import AtWork, Member, MemberShown, MemberStatus
-from guildhall.members.process import MemberProcess, Pace, log_of
-from guildhall.members.tools import bridge, guidance, server_of
+from guildhall.members.folders import MemberRegistry, member_code, trusted_code
+from guildhall.members.jobs import BUSY_FILE, JobWatcher, MemberJobs, not_dispatchable
+from guildhall.members.manifest import describe_command
+from guildhall.members.model import ActiveJob, Member, MemberDetails, MemberStatus
+from guildhall.members.process import MemberProcess, Timings, log_path
+from guildhall.members.tools import dispatch_guide, dispatch_server, dispatch_tools
 from guildhall.runs.assembly.callees import NOBODY, Outsiders
 from guildhall.runs.assembly.tool_set import OF_MEMBERS
 from guildhall.tools.mcp.client import Server
@@ -46,32 +46,32 @@ _RESTART_AFTER_S = 10.0  # a broken member is not restarted before
 class Members:
     """The members of one hall."""
 
-    def __init__(self, *, home: Home, clock: Clock, trust: Callable[[], Trust], pace: Pace | None = None) -> None:
+    def __init__(self, *, home: Home, clock: Clock, trust: Callable[[], Trust], timings: Timings | None = None) -> None:
         """`trust` returns the files that the user trusts now."""
         self._home = home
         self._clock = clock
         self._trust = trust
-        self._pace = pace or Pace()
+        self._timings = timings or Timings()
         self._processes: dict[Path, MemberProcess] = {}  # by folder
         self._starting = asyncio.Lock()
-        self._work = Work(home.path / FILE, clock)
+        self._work = JobWatcher(home.path / BUSY_FILE, clock)
         self._closed = False
 
-    def roster(self, frame: Frame) -> Roster:
-        return Roster(frame.root, self._home)
+    def registry(self, frame: Frame) -> MemberRegistry:
+        return MemberRegistry(frame.root, self._home)
 
     def find(self, name: str, frame: Frame) -> Member:
-        return self.roster(frame).find(name)
+        return self.registry(frame).find(name)
 
-    def shown(self, member: Member) -> MemberShown:
+    def details(self, member: Member) -> MemberDetails:
         """Return the state of a member."""
         trusted = self._trusted(member)
         process = self._processes.get(member.folder)
-        log = log_of(member, self._home)
+        log = log_path(member, self._home)
         if process is None:
             state = "trusted" if trusted else "declared"
-            return MemberShown(member=member, state=state, trusted=trusted, log=log if log.exists() else None)
-        return MemberShown(
+            return MemberDetails(member=member, state=state, trusted=trusted, log=log if log.exists() else None)
+        return MemberDetails(
             member=member,
             state=process.state,
             trusted=trusted,
@@ -85,14 +85,14 @@ class Members:
         if member.manifest is None:
             return False
         try:
-            demand(self._trust(), member)
+            trusted_code(self._trust(), member)
         except GuildError:
             return False
         return True
 
     async def client(self, member: Member, frame: Frame) -> MemberClient:
         """Return the client of a member, which is started if needed. Raise NotTrusted if it may not run."""
-        code = await asyncio.to_thread(demand, self._trust(), member)
+        code = await asyncio.to_thread(trusted_code, self._trust(), member)
         assert member.manifest is not None
         stamp = fingerprint([member.manifest.model_dump(mode="json"), [file.digest for file in code.files]])
         async with self._starting:
@@ -103,35 +103,35 @@ class Members:
         if self._closed:
             raise ToolUnavailable(f"the member {member.name} is not started: the hall is leaving")
         if (process := self._processes.get(member.folder)) is not None:
-            rested = process.over and self._clock.monotonic() - process.created_at >= _RESTART_AFTER_S
+            rested = process.is_over and self._clock.monotonic() - process.created_at >= _RESTART_AFTER_S
             if process.stamp == stamp and not rested:
                 return process
             await process.stop()
-        process = MemberProcess(member, frame, self._home, self._clock, self._pace, stamp)
+        process = MemberProcess(member, frame, self._home, self._clock, self._timings, stamp)
         self._processes[member.folder] = process
-        if member.takes_work:  # jobs of an earlier process of it may go on
-            self._work.began(member, self._called(member, frame), frame.root, process.client)
+        if member.accepts_jobs:  # jobs of an earlier process of it may go on
+            self._work.watch(member, self._called(member, frame), frame.root, process.client)
         return process
 
     def jobs(self, member: Member, frame: Frame) -> MemberJobs:
         """Return the jobs of a member. Raise Refused if it takes no work."""
         reach = partial(self.client, member, frame)
         called = self._called(member, frame)
-        return MemberJobs(member, reach, partial(self._work.began, member, called, frame.root, reach))
+        return MemberJobs(member, reach, partial(self._work.watch, member, called, frame.root, reach))
 
     def _called(self, member: Member, frame: Frame) -> str:
         """Return the shortest name that finds a member."""
-        alike = [one for one in self.roster(frame).listed() if one.name == member.name]
-        return member.name if len(alike) == 1 else member.qualified
+        alike = [one for one in self.registry(frame).members() if one.name == member.name]
+        return member.name if len(alike) == 1 else member.qualified_name
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return True if jobs of members are running."""
-        return self._work.busy
+        return self._work.is_busy
 
-    def at_work(self) -> list[AtWork]:
+    def active_jobs(self) -> list[ActiveJob]:
         """Return the running jobs of members, as they were at the last poll."""
-        return self._work.seen()
+        return self._work.active_jobs()
 
     def statuses(self) -> list[MemberStatus]:
         """Return the state and the number of running jobs of each started member."""
@@ -140,15 +140,15 @@ class Members:
             for folder, process in self._processes.items()
         ]
 
-    def go_on(self, frame_at: Callable[[Path], Frame]) -> list[str]:
+    def restart_busy(self, frame_at: Callable[[Path], Frame]) -> list[str]:
         """Start the members that were busy when an earlier hall ended. Return their names."""
         started: list[str] = []
-        for folder, root in self._work.left_behind():
+        for folder, root in self._work.busy_members():
             frame = frame_at(root)
-            for member in self.roster(frame).listed():
-                if member.folder == folder and member.takes_work and self._trusted(member):
+            for member in self.registry(frame).members():
+                if member.folder == folder and member.accepts_jobs and self._trusted(member):
                     reach = partial(self.client, member, frame)
-                    self._work.began(member, self._called(member, frame), root, reach)
+                    self._work.watch(member, self._called(member, frame), root, reach)
                     started.append(member.name)
         return started
 
@@ -160,7 +160,7 @@ class Members:
         self._processes.clear()
 
     @asynccontextmanager
-    async def connected(self, name: str, frame: Frame) -> AsyncGenerator[Server]:
+    async def connect(self, name: str, frame: Frame) -> AsyncGenerator[Server]:
         """Connect to the tools of a member for the duration of the block."""
         server = await Server.connect(await self.spec(self.find(name, frame), frame))
         try:
@@ -182,12 +182,12 @@ class Members:
 
     async def specs(self, worker: Worker, frame: Frame) -> list[ServerSpec]:
         """Start the members that a worker names as toolboxes, and return them as servers."""
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         return [await self.spec(member, near, worker.place) for member in self._toolboxes(worker, near)]
 
-    def outsiders(self, worker: Worker, frame: Frame) -> Outsiders:
+    def worker_tools(self, worker: Worker, frame: Frame) -> Outsiders:
         """Return the tools, code and problems that a worker has through members. Does not start any."""
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         of_tools = list(self._toolboxes(worker, near))
         if not worker.definition.members and not of_tools:
             return NOBODY
@@ -201,8 +201,8 @@ class Members:
         code = [member_code(member) for member in named.values()] if not problems else []
         return Outsiders(
             toolboxes=tuple(member.name for member in of_tools),
-            dispatch={server_of(one): bridge(one, partial(self.jobs, one, near)) for one in found},
-            prompt=guidance(found),
+            dispatch={dispatch_server(one): dispatch_tools(one, partial(self.jobs, one, near)) for one in found},
+            prompt=dispatch_guide(found),
             lines=tuple(_line(member, of_tools, found) for member in named.values()),
             code=tuple(code),
             problems=tuple(problems),
@@ -211,7 +211,7 @@ class Members:
     def _toolboxes(self, worker: Worker, near: Frame) -> Iterator[Member]:
         """Yield the members that a worker names as toolboxes. A toolbox that has a file is not a member."""
         lacking = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, near, self._home)]
-        everyone = self.roster(near).listed() if lacking else []
+        everyone = self.registry(near).members() if lacking else []
         for name in lacking:
             if any(member.name == name for member in everyone):
                 try:
@@ -225,13 +225,13 @@ class Members:
         problems: list[GuildError] = []
         for name in worker.definition.members:
             if name == EVERY_WORKER:
-                everyone = [one for one in self.roster(near).listed() if one.takes_work and self._trusted(one)]
+                everyone = [one for one in self.registry(near).members() if one.accepts_jobs and self._trusted(one)]
                 found |= {one.folder: one for one in everyone}
                 continue
             try:
                 member = self.find(name, near)
-                if not member.takes_work:
-                    raise takes_no_work(member)
+                if not member.accepts_jobs:
+                    raise not_dispatchable(member)
                 found[member.folder] = member
             except GuildError as error:
                 problems.append(ToolUnavailable(f"members: {error.message}", where=worker.place, hint=error.hint))
@@ -247,4 +247,4 @@ def _line(member: Member, of_tools: list[Member], dispatched: list[Member]) -> s
     assert member.manifest is not None
     roles = ["may dispatch to it"] if member in dispatched else []
     roles += ["uses its tools"] if member in of_tools else []
-    return f"{member.qualified}: {', '.join(roles)}; runs {'; '.join(wanted(member.manifest))}"
+    return f"{member.qualified_name}: {', '.join(roles)}; runs {'; '.join(describe_command(member.manifest))}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import MemberTimedOut, MemberUnreachable
-from guildhall.jobs.model import Dispatch, WorkerJobs, refuse_choice_of_model
+from guildhall.jobs.model import Dispatch, WorkerJobs, check_no_model
 from guildhall.runs.assembly.tool_set import OF_MEMBERS
 from guildhall.runs.execution.tokens import DISPATCH
 from guildhall.tools.definition import bind_tools
@@ -29,14 +29,14 @@ TOOLS = {
 _MAX_DESCRIPTION = 300  # characters in the prompt
 
 
-def server_of(member: Member) -> str:
+def dispatch_server(member: Member) -> str:
     """Return the name of the server of the dispatch tools."""
     return f"{member.name}{DISPATCH}"
 
 
-def bridge(member: Member, jobs: Callable[[], WorkerJobs]) -> tuple[Tool, ...]:
+def dispatch_tools(member: Member, jobs: Callable[[], WorkerJobs]) -> tuple[Tool, ...]:
     """Return the six tools of a member that takes work."""
-    server = server_of(member)
+    server = dispatch_server(member)
     return tuple(
         replace(
             one,
@@ -62,7 +62,7 @@ class DispatchTools:
             task: All that the member has to know. It sees nothing of this conversation.
             config: What this member takes, such as {"maxTurns": 40}; leave it out if you do not know.
         """
-        refuse_choice_of_model(config)
+        check_no_model(config)
         try:
             job = await self._jobs().dispatch(Dispatch(description=description, task=task, config=config or {}))
         except (MemberTimedOut, MemberUnreachable) as error:
@@ -139,12 +139,12 @@ How to work with them:
   what nobody will want to read again."""
 
 
-def guidance(members: Sequence[Member]) -> str:
+def dispatch_guide(members: Sequence[Member]) -> str:
     """Return the prompt section about the members that a worker may dispatch to, or "" if there are none."""
     if not members:
         return ""
     lines = [
-        f"- {member.name}{_about(member)} Its tools begin with `{tool_name(server_of(member), '')}`."
+        f"- {member.name}{_about(member)} Its tools begin with `{tool_name(dispatch_server(member), '')}`."
         for member in members
     ]
     head = "# Members that take work\n\nYou can hand tasks to these guild members, each of which works on its own:"

@@ -23,7 +23,7 @@ from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import moments, transitions
 from guildhall.runs.assembly.preflight import fitting
 from guildhall.runs.execution.grants import unpriced
-from guildhall.workers.registry import BY_OPTION, Choice, choose_model
+from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -134,9 +134,11 @@ class UsableModels:
         choice = self.chosen(worker, frame)
         self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
 
-    def chosen(self, worker: Worker, frame: Frame, override: str | None = None, *, given_by: str = BY_OPTION) -> Choice:
-        """The model. Raises where there is none; `given_by` is how a person could have named one."""
-        choice = choose_model(worker, frame, self.settings(frame), override=override, given_by=given_by)
+    def chosen(
+        self, worker: Worker, frame: Frame, override: str | None = None, *, model_option: str = MODEL_OPTION
+    ) -> ModelChoice:
+        """The model. Raises where there is none; `model_option` is how a person could have named one."""
+        choice = choose_model(worker, frame, self.settings(frame), override=override, model_option=model_option)
         return fitting(worker, choice)
 
 

@@ -25,7 +25,7 @@ from guildhall.core.text import did_you_mean
 from guildhall.core.yaml import shown
 from guildhall.tools.host.protocol import pin_of, read_source
 from guildhall.tools.mcp.model import installation
-from guildhall.workers.model import GENERATED, WORKERS, Pin, Seen, Standing, Worker
+from guildhall.workers.model import GENERATED, WORKERS, FileTrust, Pin, TrustState, Worker
 from guildhall.workers.package import MODULE, PROJECT_FILE, Package, read_package
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class CodeFile:
     """A file and its content."""
 
     path: Path  # absolute, no link in it
-    shown: str  # from the project
+    display_path: str  # from the project
     content: bytes = field(repr=False)
 
     @property
@@ -67,7 +67,7 @@ class Code:
     name: str  # mail; docs; package.module:Model; tests/mail.yaml
     root: Path  # the project that it lies in
     files: tuple[CodeFile, ...]
-    own: bool = False  # in the home: the user put it there
+    is_own: bool = False  # in the home: the user put it there
     folder: Path | None = None  # of the package, where it is one
     entry: str | None = None  # of a package of the home: the module with the tools, or the function that is called
 
@@ -76,13 +76,13 @@ class Code:
         texts: dict[str, str] = {}
         for file in self.files:
             try:
-                texts[file.shown] = file.content.decode()
+                texts[file.display_path] = file.content.decode()
             except UnicodeDecodeError:
                 raise ToolUnavailable("the file is not UTF-8 text", where=str(file.path)) from None
         return texts
 
 
-def code_of(
+def worker_code(
     worker: Worker, frame: Frame, home: Home, given: Collection[str] = ()
 ) -> tuple[list[Code], list[GuildError]]:
     """Return all code that the worker names, and the errors of code that cannot be read."""
@@ -90,7 +90,7 @@ def code_of(
     finders: list[Callable[[], Code]] = [
         *(partial(toolbox_code, worker, name, frame, home, given) for name in named),
         *(partial(server_code, worker, name, frame) for name in worker.definition.mcp_servers),
-        *([partial(module_code, worker, frame, home)] if names_module(worker) else []),
+        *([partial(module_code, worker, frame, home)] if has_python_schema(worker) else []),
         *([partial(activation_code, worker)] if worker.activate else []),
     ]
     found: list[Code] = []
@@ -108,18 +108,18 @@ def server_code(worker: Worker, name: str, frame: Frame) -> Code:
 
     Other files that the program loads are not known in advance. The sandbox confines the program instead.
     """
-    root, server = worker.beside(frame), worker.definition.mcp_servers[name]
+    root, server = worker.resource_folder(frame), worker.definition.mcp_servers[name]
     path = worker.path or root / worker.name
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     said = CodeFile(
         path=path.resolve() / SERVERS / name,  # there is no such file: it stands for this part of one
-        shown=f"{shown} ({SERVERS}.{name})",
+        display_path=f"{shown} ({SERVERS}.{name})",
         content=canonical(server.model_dump(mode="json")).encode(),
     )
     own = worker.scope in ("home", "package", "shipped", "given")
     programs = [] if own else [root / word for place, word in enumerate(server.command or ()) if _runs(place, word)]
     files = (said, *(code_file(one, root) for one in programs if one.is_relative_to(root) and _is_file(one)))
-    return Code(kind="server", name=name, root=root, files=files, own=own)
+    return Code(kind="server", name=name, root=root, files=files, is_own=own)
 
 
 def _runs(place: int, word: str) -> bool:
@@ -129,7 +129,7 @@ def _runs(place: int, word: str) -> bool:
 
 def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Collection[str] = ()) -> Code:
     """Return the code of a toolbox in the worker's project, the home or a package. `given`: other known names."""
-    root = worker.beside(frame)
+    root = worker.resource_folder(frame)
     paths = toolbox_files(worker, name, frame, home)
     if not paths:
         folders = (root / TOOLBOXES, home.toolboxes)
@@ -151,12 +151,12 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Col
         return package_code(read_package(path.parent), "toolbox")
     own = path.parent.resolve() == home.toolboxes.resolve()
     files = (code_file(path, path.parent if own else root, anywhere=own),)
-    return Code(kind="toolbox", name=name, root=root, files=files, own=own or worker.scope == "package")
+    return Code(kind="toolbox", name=name, root=root, files=files, is_own=own or worker.scope == "package")
 
 
 def toolbox_files(worker: Worker, name: str, frame: Frame, home: Home) -> list[Path]:
     """Return the files that can define a toolbox of this name: modules, and the file of a package."""
-    folders = {folder.resolve(): folder for folder in (worker.beside(frame) / TOOLBOXES, home.toolboxes)}
+    folders = {folder.resolve(): folder for folder in (worker.resource_folder(frame) / TOOLBOXES, home.toolboxes)}
     found = [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
     package = home.packages / name
     return [*found, package / PROJECT_FILE] if is_name(name) and _may_be_toolbox(package) else found
@@ -183,15 +183,15 @@ def package_code(package: Package, kind: Literal["toolbox", "activation"]) -> Co
     reference = (package.table.export if kind == "toolbox" else package.table.activate) or ""
     folder = package.folder
     top = source_root(folder)
-    files = tuple(code_file(path, folder, top) for path in modules_in(top))
+    files = tuple(code_file(path, folder, top) for path in module_files(top))
     _check_size(package.name, files, folder)
     module = reference.partition(":")[0]
     path = module.replace(".", "/")
-    if not {f"{path}.py", f"{path}/__init__.py"} & {file.shown for file in files}:
-        known = {file.shown.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in files}
+    if not {f"{path}.py", f"{path}/__init__.py"} & {file.display_path for file in files}:
+        known = {file.display_path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in files}
         hint = did_you_mean(module, known) or f"Its file is {top / path}.py."
         raise package.error(f"there is no module {module} in the package", field, hint)
-    return Code(kind=kind, name=package.name, root=top, files=files, own=True, folder=folder, entry=reference)
+    return Code(kind=kind, name=package.name, root=top, files=files, is_own=True, folder=folder, entry=reference)
 
 
 def _check_size(name: str, files: tuple[CodeFile, ...], folder: Path | None) -> None:
@@ -199,7 +199,7 @@ def _check_size(name: str, files: tuple[CodeFile, ...], folder: Path | None) -> 
         raise ToolUnavailable(f"the package {name} is too large: over {MAX_BYTES:,} bytes", where=str(folder))
 
 
-def names_module(worker: Worker) -> bool:
+def has_python_schema(worker: Worker) -> bool:
     """Return True if the worker's output schema is a model in Python."""
     reference = worker.definition.output_schema_ref
     return reference is not None and not reference.endswith(".json")
@@ -216,9 +216,9 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
     if top in sys.stdlib_module_names or top == "guildhall":
         message = f"output_schema_ref: {top} is the name of a module that does not belong to the project"
         raise InvalidFile(message, where=worker.place, hint=_HOW)
-    root = source_root(worker.beside(frame)) if worker.scope == "package" else worker.beside(frame)
+    root = source_root(worker.resource_folder(frame)) if worker.scope == "package" else worker.resource_folder(frame)
     folder = _package(root, top)
-    paths = [root / f"{top}.py"] if folder is None else list(modules_in(folder))
+    paths = [root / f"{top}.py"] if folder is None else list(module_files(folder))
     wanted = root.joinpath(top, *inner)
     if not {wanted.with_name(f"{wanted.name}.py"), wanted / "__init__.py"} & set(paths) or not _is_file(paths[0]):
         message = f"output_schema_ref: there is no module {module} in {root}"
@@ -226,7 +226,7 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
     files = tuple(code_file(path, root) for path in paths)
     _check_size(top, files, folder)
     own = root.resolve() == home.path.resolve() or worker.scope == "package"
-    return Code(kind="module", name=reference, root=root, files=files, own=own, folder=folder)
+    return Code(kind="module", name=reference, root=root, files=files, is_own=own, folder=folder)
 
 
 def source_root(folder: Path) -> Path:
@@ -234,7 +234,7 @@ def source_root(folder: Path) -> Path:
     return folder / "src" if os.path.isdir(folder / "src") else folder  # noqa: PTH112 - what cannot be seen is not there
 
 
-def toolboxes_in(root: Path) -> tuple[list[Code], list[GuildError]]:
+def project_toolboxes(root: Path) -> tuple[list[Code], list[GuildError]]:
     """Return every toolbox of a project, used or not, and the errors of files that cannot be read."""
     found: list[Code] = []
     wrong: list[GuildError] = []
@@ -257,7 +257,7 @@ def _package(root: Path, top: str) -> Path | None:
     return root / top if (root / top).is_dir() and not _is_file(root / f"{top}.py") else None
 
 
-def modules_in(folder: Path) -> Iterator[Path]:
+def module_files(folder: Path) -> Iterator[Path]:
     """Yield every file below a folder that Python could import. Links to folders are not followed."""
     count = 0
     for place, folders, files in os.walk(folder, onerror=raise_unreadable):
@@ -290,7 +290,7 @@ def code_file(path: Path, root: Path, start: Path | None = None, *, anywhere: bo
         raise ToolUnavailable(
             f"this is a link out of the project, to {real}", where=str(path), hint="Put a copy into the project."
         )
-    return CodeFile(path=real, shown=path.relative_to(start or root).as_posix(), content=read_source(real))
+    return CodeFile(path=real, display_path=path.relative_to(start or root).as_posix(), content=read_source(real))
 
 
 def _is_file(path: Path) -> bool:
@@ -300,11 +300,11 @@ def _is_file(path: Path) -> bool:
         return True  # there is something; reading it says what is wrong
 
 
-def program_of(worker: Worker, name: str, frame: Frame) -> Path:
+def server_program(worker: Worker, name: str, frame: Frame) -> Path:
     """Return the program of a server: a path in the project if it has a slash, else found on the caller's PATH."""
     word = (worker.definition.mcp_servers[name].command or ("",))[0]
     if "/" in word:
-        found = worker.folder(frame) / Path(word).expanduser()
+        found = worker.project_root(frame) / Path(word).expanduser()
         path = found if found.is_file() else None
     else:
         which = shutil.which(word, path=frame.env.get("PATH"))
@@ -315,7 +315,7 @@ def program_of(worker: Worker, name: str, frame: Frame) -> Path:
     return path.absolute()
 
 
-def variables_of(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
+def server_variables(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
     """Return the caller's variables that the worker file names and the settings allow."""
     found: dict[str, str] = {}
     for variable in worker.definition.mcp_servers[name].env:
@@ -327,7 +327,7 @@ def variables_of(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
     return found
 
 
-def seen_by(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Path, ...]:
+def readable_folders(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Path, ...]:
     """Return the folders that a server may read besides those of the run.
 
     These are the installation of its program, and the folders of the files that its command names, because the files
@@ -342,7 +342,7 @@ def seen_by(worker: Worker, name: str, program: Path, frame: Frame) -> tuple[Pat
     return tuple(path for path in dict.fromkeys(found) if path not in (*person.parents, person))
 
 
-def checked_schema(schema: Any, where: str) -> Mapping[str, Any]:
+def check_output_schema(schema: Any, where: str) -> Mapping[str, Any]:
     """Return the schema. Raise InvalidFile unless it describes an object and refers only to itself."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
@@ -392,51 +392,51 @@ class Trust:
     """The files that the user of a home trusts."""
 
     pins: Mapping[Path, Pin]
-    own: Path | None = None  # the folder of the program itself: whoever runs it has trusted it
+    program_folder: Path | None = None  # the folder of the program itself: whoever runs it has trusted it
 
-    def seen(self, code: Code) -> tuple[Seen, ...]:
+    def files(self, code: Code) -> tuple[FileTrust, ...]:
         """Return each file of the code, and the trusted files of a package that do not exist any more."""
-        seen = [self._seen(file.path, file.shown, len(file.content), file.digest) for file in code.files]
+        seen = [self._seen(file.path, file.display_path, len(file.content), file.digest) for file in code.files]
         if code.folder is not None:
             real, root, there = code.folder.resolve(), code.root.resolve(), {file.path for file in code.files}
             gone = [path for path in sorted(self.pins) if path.is_relative_to(real) and path not in there]
             seen += [self._seen(path, path.relative_to(root).as_posix(), 0, None) for path in gone]
         return tuple(seen)
 
-    def _seen(self, path: Path, shown: str, size: int, digest: str | None) -> Seen:
+    def _seen(self, path: Path, shown: str, size: int, digest: str | None) -> FileTrust:
         """Compare a file with its pin. `digest`: None if the file does not exist any more."""
         pin = self.pins.get(path)
         if pin is None:
-            return Seen(path=path, shown=shown, size=size, digest=digest or "", standing="new")
-        standing: Standing = "gone" if digest is None else "trusted" if digest == pin.digest else "changed"
+            return FileTrust(path=path, display_path=shown, size=size, digest=digest or "", state="new")
+        standing: TrustState = "gone" if digest is None else "trusted" if digest == pin.digest else "changed"
         trusted_at, digest = pin.trusted_at, digest or pin.digest
-        return Seen(path=path, shown=shown, size=size, digest=digest, standing=standing, trusted_at=trusted_at)
+        return FileTrust(path=path, display_path=shown, size=size, digest=digest, state=standing, trusted_at=trusted_at)
 
-    def holds(self, code: Code) -> bool:
+    def is_trusted(self, code: Code) -> bool:
         """Return True if the code may run: it is in the user's own home, or every file is trusted as it is."""
-        if self.own is not None and code.root.resolve() == self.own:
+        if self.program_folder is not None and code.root.resolve() == self.program_folder:
             return True
-        return code.own or all(seen.standing == "trusted" for seen in self.seen(code))
+        return code.is_own or all(seen.state == "trusted" for seen in self.files(code))
 
-    def demand(self, code: Code, worker: Worker, frame: Frame) -> None:
+    def check(self, code: Code, worker: Worker, frame: Frame) -> None:
         """Raise NotTrusted unless the code may run."""
-        if self.holds(code):
+        if self.is_trusted(code):
             return
         field = _FIELDS.get(code.kind, "output_schema_ref")
         raise NotTrusted(
-            f"{field}: {code.name} is {self.why_not(code)}",
+            f"{field}: {code.name} is {self.describe_untrusted(code)}",
             where=worker.place,
-            hint=f"Look at it, then: {how_to_trust(worker, frame)}",
+            hint=f"Look at it, then: {trust_command(worker, frame)}",
         )
 
-    def why_not(self, code: Code) -> str:
+    def describe_untrusted(self, code: Code) -> str:
         """Return the files that the user has not trusted as they are."""
-        open_ones = [f"{seen.shown} ({seen.said})" for seen in self.seen(code) if seen.standing != "trusted"]
+        open_ones = [f"{seen.display_path} ({seen.state_text})" for seen in self.files(code) if seen.state != "trusted"]
         more = f", and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
         return f"code that is not trusted as it is: {', '.join(open_ones[:5])}{more}"
 
 
-def how_to_trust(worker: Worker, frame: Frame) -> str:
+def trust_command(worker: Worker, frame: Frame) -> str:
     """Return the command that shows the code of a worker and asks the user to trust it."""
     if worker.path is None or worker.path.parent in (frame.root / WORKERS, frame.root / WORKERS / GENERATED):
         return "guild trust"

@@ -24,11 +24,11 @@ from guildhall.core.ids import digest, is_name
 from guildhall.core.yaml_writer import dump
 from guildhall.sandbox.view import Folder
 from guildhall.tools.executor import BUILT_IN
-from guildhall.workers.code import checked_schema
+from guildhall.workers.code import check_output_schema
 from guildhall.workers.definition import Definition, Line
-from guildhall.workers.loader import WORKER_SUFFIXES, check
+from guildhall.workers.loader import WORKER_SUFFIXES, read_definition
 from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
-from guildhall.workers.registry import normal
+from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,7 +63,7 @@ class Draft:
     text: str
     schema_path: Path
     schema: str | None
-    left_out: tuple[str, ...]
+    omitted_rights: tuple[str, ...]
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -83,7 +83,7 @@ class Draft:
         _write_new(self.path, self.text)
 
 
-def spec_of(data: Mapping[str, Any]) -> Spec:
+def parse_spec(data: Mapping[str, Any]) -> Spec:
     """Return the request. Raise UsageError if it is not valid."""
     try:
         spec = Spec.model_validate(dict(data))
@@ -101,9 +101,9 @@ def draft(
     defaults: WorkerCreation | None,
     frame: Frame,
     *,
-    taken: Iterable[str],
+    existing_names: Iterable[str],
     creator: Worker | None = None,
-    by: str,
+    author: str,
 ) -> Draft:
     """Return the worker of a request, with the rights that it may have. `by` names its author.
 
@@ -112,7 +112,7 @@ def draft(
     if frame.worktree is not None:
         hint = "Propose it in words, or as a file of the project; a person takes it over."
         raise Refused("in a worktree of a project no workers are made: they would lie in the user's folder", hint=hint)
-    root = creator.folder(frame) if creator else frame.root
+    root = creator.project_root(frame) if creator else frame.root
     path = root / WORKERS / GENERATED / f"{spec.name}.yaml"
     schema_path = root / SCHEMAS / GENERATED / f"{spec.name}.json"
     rights, left_out = _rights(defaults or WorkerCreation(), creator, frame)
@@ -126,12 +126,12 @@ def draft(
     if spec.output_schema is not None:
         data["output_schema_ref"] = str(schema_path.relative_to(root))
     data |= rights
-    text = f"# Written by {by}. A draft: read it, then `guild worker promote {spec.name}`.\n{dump(data)}"
+    text = f"# Written by {author}. A draft: read it, then `guild worker promote {spec.name}`.\n{dump(data)}"
     try:
-        definition = check(yaml.parse(path, text))
+        definition = read_definition(yaml.parse(path, text))
     except InvalidFile as error:
         raise UsageError(f"the worker cannot be made: {error.message}", hint=error.hint) from None
-    schema = None if spec.output_schema is None else checked_schema(spec.output_schema, "output_schema")
+    schema = None if spec.output_schema is None else check_output_schema(spec.output_schema, "output_schema")
     made = Draft(
         worker=Worker(
             definition=definition,
@@ -144,9 +144,9 @@ def draft(
         text=text,
         schema_path=schema_path,
         schema=None if schema is None else json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
-        left_out=left_out,
+        omitted_rights=left_out,
     )
-    if spec.name.casefold() in {name.casefold() for name in taken} and not made.is_saved():
+    if spec.name.casefold() in {name.casefold() for name in existing_names} and not made.is_saved():
         raise Conflict(f"name: there is already a worker {spec.name!r}", hint="Choose another name.")
     return made
 
@@ -154,7 +154,7 @@ def draft(
 def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) -> str:
     """Return the model. Raise Refused for a local file that neither the settings nor the creator use."""
     chosen = {defaults.model if defaults else None, creator.definition.model if creator else None}
-    if normal(model).startswith(_FILES) and model not in chosen:
+    if normalize_model(model).startswith(_FILES) and model not in chosen:
         raise Refused(f"model: {model!r} is a file of this machine", hint="Name a provider's model, or none at all.")
     return model
 
@@ -212,11 +212,11 @@ def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> d
     if creator is None:
         return fields
     try:
-        (folder,) = replace(creator, definition=asked).folders(frame)
+        (folder,) = replace(creator, definition=asked).sandbox_folders(frame)
     except ToolUnavailable:  # it is to be read and is not there
         return None
-    kept = [one.resolve() for one in creator.deciding(frame)]
-    for own in (*creator.folders(frame), *_looked_at(creator, frame)):
+    kept = [one.resolve() for one in creator.protected_paths(frame)]
+    for own in (*creator.sandbox_folders(frame), *_looked_at(creator, frame)):
         if not folder.path.is_relative_to(own.path) or (folder.writable and not own.writable):
             continue
         if folder.writable and any(own.path in one.parents and folder.path.is_relative_to(one) for one in kept):

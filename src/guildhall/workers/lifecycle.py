@@ -19,7 +19,7 @@ from guildhall.core import yaml, yaml_edit
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import Conflict, Refused, UsageError, WorkerLocked, WorkerRetired
 from guildhall.core.ids import is_name
-from guildhall.workers.loader import check_file, load
+from guildhall.workers.loader import load, load_definition
 from guildhall.workers.model import Lock, Worker
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ instructions: |
 _HOWS: Mapping[Use, str] = {"star": "through '*'", "schedule": "by a schedule", "dispatch": "by dispatch"}
 
 
-def usable(worker: Worker, how: Use) -> None:
+def check_usable(worker: Worker, how: Use) -> None:
     """Raises unless the worker may be used in this way now."""
     if worker.status == "retired":
         raise WorkerRetired(
@@ -126,7 +126,7 @@ def usable(worker: Worker, how: Use) -> None:
             where=worker.place,
             hint=f"Run it by its name, or promote it: guild worker promote {worker.name}",
         )
-    if worker.changed:
+    if worker.is_changed:
         raise WorkerLocked(
             f"the worker {worker.name!r} is locked, and its text is not what was locked",
             where=worker.place,
@@ -144,33 +144,35 @@ def retire(worker: Worker, *, even_if_locked: bool = False) -> Worker:
     return _move(worker, "retired", even_if_locked)
 
 
-def lock(worker: Worker, at: str) -> Lock:
+def make_lock(worker: Worker, at: str) -> Lock:
     """The pin of the worker's text as it is now, to be stored."""
     if worker.lock is not None:
         raise Conflict(f"the worker {worker.name!r} is already locked", where=worker.place)
-    return Lock(path=_path(worker, edits=False), digest=worker.digest, locked_at=at, wished=worker.definition.locked)
+    return Lock(
+        path=_path(worker, edits=False), digest=worker.digest, locked_at=at, is_requested=worker.definition.locked
+    )
 
 
-def wish(worker: Worker, at: str) -> Lock | None:
+def requested_lock(worker: Worker, at: str) -> Lock | None:
     """The pin that `locked: true` in the file asks for, where there is none yet. Stored at first sight."""
     if not worker.definition.locked or worker.lock is not None or worker.path is None:
         return None
-    return Lock(path=worker.path, digest=worker.digest, locked_at=at, wished=True)
+    return Lock(path=worker.path, digest=worker.digest, locked_at=at, is_requested=True)
 
 
 def unlock(worker: Worker) -> Worker:
     """Takes the wish for a lock out of the file, if it is there. The stored pin is dropped by the caller."""
     path = _path(worker, edits=worker.definition.locked)
-    if not worker.locked:
+    if not worker.is_locked:
         raise Conflict(f"the worker {worker.name!r} is not locked", where=worker.place)
     if worker.scope == "package":
         return replace(worker, lock=None)
-    if check_file(path).locked:
+    if load_definition(path).locked:
         set_field(path, "locked", False)
     return load(path, scope=worker.scope)
 
 
-def new(folder: Path, name: str, *, locks: Mapping[Path, Lock] | None = None, force: bool = False) -> Path:
+def new_worker(folder: Path, name: str, *, locks: Mapping[Path, Lock] | None = None, force: bool = False) -> Path:
     """Writes a starter file for a worker into a `workers/` folder. One that is there stays unless `force` says so."""
     if not is_name(name):
         raise UsageError(f"{name!r} cannot name a worker", hint="Use letters, digits, '_', '-' and '.'.")
@@ -185,9 +187,9 @@ def new(folder: Path, name: str, *, locks: Mapping[Path, Lock] | None = None, fo
 
 def _move(worker: Worker, to: Status, even_if_locked: bool) -> Worker:
     path = _path(worker)
-    if worker.locked and not even_if_locked:
+    if worker.is_locked and not even_if_locked:
         raise _locked(worker.name, worker.place)
-    status = check_file(path).status  # as it is now, not as it was when the worker was loaded
+    status = load_definition(path).status  # as it is now, not as it was when the worker was loaded
     if (status, to) not in TRANSITIONS:
         raise _not_permitted(worker, status, to)
     set_field(path, "status", to)

@@ -19,7 +19,7 @@ from guildhall.core.errors import InvalidFile
 from guildhall.core.text import did_you_mean
 from guildhall.workers import template as rendering
 from guildhall.workers.definition import Definition
-from guildhall.workers.model import BUILT_IN_TOOLS, Lock, Scope, Worker, project_of, rule_names
+from guildhall.workers.model import BUILT_IN_TOOLS, Lock, Scope, Worker, project_folder, rule_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def prompt_text(prompt: Path, values: Mapping[str, Any], *, seconds: int = CPU_S
         return _rendered(prompt, values, seconds)
     try:
         return rendering.read_inside(str(prompt.parent), prompt.name)
-    except rendering.Outside as error:
+    except rendering.UnreadableFile as error:
         raise InvalidFile(str(error), where=str(prompt)) from None
 
 
@@ -91,7 +91,7 @@ WORKER_SUFFIXES = (".yaml", ".yml", ".json")
 def load(path: Path, *, scope: Scope = "project", lock: Lock | None = None) -> Worker:
     """Return the worker in a file, ready to run."""
     source = yaml.read(path)
-    definition = check(source)
+    definition = read_definition(source)
     text, instructions = source.text, definition.instructions
     if instructions is None:
         values = {"name": definition.name, "description": definition.description or ""}
@@ -109,20 +109,20 @@ def load(path: Path, *, scope: Scope = "project", lock: Lock | None = None) -> W
     )
 
 
-def check_file(path: Path) -> Definition:
+def load_definition(path: Path) -> Definition:
     """Return the definition in a file. Its prompt must exist, but is not rendered."""
     source = yaml.read(path)
-    definition = check(source)
+    definition = read_definition(source)
     if definition.instructions is None:
         _prompt(source, definition)
     return definition
 
 
-def given(fields: Mapping[str, Any]) -> Worker:
+def worker_from_fields(fields: Mapping[str, Any]) -> Worker:
     """Return a worker that is built in Python from the fields of a worker file. Its instructions are inline."""
     name = fields.get("name")
     source = yaml.Source(Path(f"Worker({name!r})"), "", dict(fields), {})
-    definition = definition_in(source, Definition)
+    definition = parse_definition(source, Definition)
     if not (definition.instructions or "").strip():
         raise source.error("this field is required", ("instructions",))
     return Worker(
@@ -133,7 +133,7 @@ def given(fields: Mapping[str, Any]) -> Worker:
     )
 
 
-def check(source: Source) -> Definition:
+def read_definition(source: Source) -> Definition:
     """Return the definition in a source. The name defaults to the file's."""
     stem = source.path.stem
     data = cast("object", source.data)
@@ -141,16 +141,16 @@ def check(source: Source) -> Definition:
         if not ids.is_name(stem):
             raise source.error(f"the file's name {stem!r} cannot name a worker", hint="Use letters, digits, _ and -.")
         source = replace(source, data={**cast("dict[str, Any]", data), "name": stem})
-    definition = definition_in(source, Definition)
+    definition = parse_definition(source, Definition)
     if definition.name != stem:
         hint = f"Rename the file to {definition.name}{source.path.suffix}, or the worker to {stem}."
         raise source.error(f"the worker {definition.name!r} is in a file with another name", ("name",), hint)
     return definition
 
 
-def definition_in(source: Source, kind: type[Kind], location: Location = ()) -> Kind:
+def parse_definition(source: Source, kind: type[Kind], location: Location = ()) -> Kind:
     """Return the definition in a part of a source. Raise InvalidFile for unknown tools and rules."""
-    source = in_todays_words(source, location)
+    source = normalize_fields(source, location)
     definition = yaml.validate(kind, source, location)
     for index, tool in enumerate(definition.tools):
         if tool not in BUILT_IN_TOOLS:
@@ -165,7 +165,7 @@ def definition_in(source: Source, kind: type[Kind], location: Location = ()) -> 
     return definition
 
 
-def in_todays_words(
+def normalize_fields(
     source: Source, location: Location = (), others: Mapping[str, str] = MappingProxyType({"backend": "runtime"})
 ) -> Source:
     """Return the source with `others` renamed and a list of rules as a mapping. Line numbers are kept."""
@@ -200,7 +200,7 @@ def _move(lines: dict[Location, int], old: Location, new: Location) -> None:
 
 def _prompt(source: Source, definition: Definition) -> Path:
     path = source.path
-    folders = list(dict.fromkeys((project_of(path) / "prompts", path.parent / "prompts")))
+    folders = list(dict.fromkeys((project_folder(path) / "prompts", path.parent / "prompts")))
     if (prompt := find_prompt(definition.name, folders)) is None:
         hint = f"Write `instructions:` here, or the file {folders[0] / definition.name}.md."
         raise source.error("the worker has no instructions", hint=hint)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from guildhall.workers.definition import Definition, Sandbox, Status
 
 Scope = Literal["project", "home", "package", "shipped", "given", "workflow"]
-Standing = Literal["trusted", "new", "changed", "gone"]
+TrustState = Literal["trusted", "new", "changed", "gone"]
 PackageKind = Literal["worker", "toolbox", "both"]
 
 WORKERS = "workers"
 GENERATED = "generated"  # below workers/: what workers wrote
 # What decides what the runs of a project may do: read by all, changed by none of them.
-DECIDING = (WORKERS, "prompts", "toolboxes", MEMBERS, PROJECT_SETTINGS)
+PERMISSION_PATHS = (WORKERS, "prompts", "toolboxes", MEMBERS, PROJECT_SETTINGS)
 
 ROOM_TOOLS = (  # in the order in which a model sees them
     "channel_send",
@@ -77,7 +77,7 @@ SYSTEM_TOOLS = (
 )
 
 
-_STANDING_TEXTS: Mapping[Standing, str] = {
+_STANDING_TEXTS: Mapping[TrustState, str] = {
     "trusted": "trusted",
     "new": "not trusted yet",
     "changed": "changed since you trusted it",
@@ -92,7 +92,7 @@ class Lock:
     path: Path
     digest: str
     locked_at: str
-    wished: bool = False  # by `locked: true` in the file
+    is_requested: bool = False  # by `locked: true` in the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Worker:
     path: Path | None = None  # None: built in Python; of an agent that a workflow's file defines: that file
     lock: Lock | None = None
     workdir: Path | None = None  # of an agent: where it works and may write; None: as its file alone says
-    keeps: tuple[Path, ...] = ()  # of an agent: what its workflow has on disk, and it does not change
+    workflow_paths: tuple[Path, ...] = ()  # of an agent: what its workflow has on disk, and it does not change
     activate: str | None = None  # of a package: `module:function`, which says how its runs begin
 
     @property
@@ -122,11 +122,11 @@ class Worker:
         return self.definition.status
 
     @property
-    def locked(self) -> bool:
+    def is_locked(self) -> bool:
         return self.lock is not None or self.definition.locked
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Return True if the worker is locked and its text differs from the pin."""
         return self.lock is not None and self.lock.digest != self.digest
 
@@ -157,34 +157,36 @@ class Worker:
                 raise InvalidFile(message, where=self.place, hint=did_you_mean(rule.name, known))
         return self.rules
 
-    def folder(self, frame: Frame) -> Path:
+    def project_root(self, frame: Frame) -> Path:
         """Return the folder of its sandboxes: its project, or the caller's if it has none."""
-        return project_of(self.path) if self.path and self.scope == "project" else frame.root
+        return project_folder(self.path) if self.path and self.scope == "project" else frame.root
 
-    def frame(self, frame: Frame) -> Frame:
+    def project_frame(self, frame: Frame) -> Frame:
         """Return the frame in which it finds other workers: that of its own project."""
-        return replace(frame, root=self.folder(frame))
+        return replace(frame, root=self.project_root(frame))
 
-    def beside(self, frame: Frame) -> Path:
+    def resource_folder(self, frame: Frame) -> Path:
         """Return the folder of its prompts, schemas and scripts."""
-        return project_of(self.path) if self.path else frame.root
+        return project_folder(self.path) if self.path else frame.root
 
-    def deciding(self, frame: Frame) -> tuple[Path, ...]:
+    def protected_paths(self, frame: Frame) -> tuple[Path, ...]:
         """Return the paths that define permissions, such as worker files and settings. Runs must not write them."""
-        projects = dict.fromkeys((frame.root, self.folder(frame), self.beside(frame)))
-        found = [project / name for project in projects for name in DECIDING]
+        projects = dict.fromkeys((frame.root, self.project_root(frame), self.resource_folder(frame)))
+        found = [project / name for project in projects for name in PERMISSION_PATHS]
         # Its own file beside no `workers/`; one in there is kept with that folder, unless the folder is a sandbox.
         loose = self.path is not None and not any(one in self.path.parents for one in found)
-        return (*found, self.path, *self.keeps) if self.path and loose else (*found, *self.keeps)
+        return (*found, self.path, *self.workflow_paths) if self.path and loose else (*found, *self.workflow_paths)
 
-    def folders(self, frame: Frame) -> tuple[Folder, ...]:
+    def sandbox_folders(self, frame: Frame) -> tuple[Folder, ...]:
         """Return its sandboxes. A read-only folder must exist; a writable folder may be created by the run."""
         return tuple(self._folder(name, sandbox, frame) for name, sandbox in self.definition.sandboxes.items())
 
     def _folder(self, name: str, sandbox: Sandbox, frame: Frame) -> Folder:
         field = f"sandboxes.{name}.path"
         try:
-            path = self._seen((self.folder(frame) / Path(sandbox.path).expanduser()).resolve(), sandbox, frame, field)
+            path = self._seen(
+                (self.project_root(frame) / Path(sandbox.path).expanduser()).resolve(), sandbox, frame, field
+            )
             exists, is_folder = path.exists(), path.is_dir()
         except (OSError, RuntimeError) as error:  # a loop of links, a name too long, ~nobody
             raise ToolUnavailable(f"{field}: {sandbox.path} cannot be used: {error}", where=self.place) from None
@@ -232,13 +234,13 @@ class Worker:
             "scope": self.scope,
             "path": str(self.path) if self.path else None,
             "digest": self.digest,
-            "locked": self.locked,
+            "locked": self.is_locked,
             **({"activate": self.activate} if self.activate else {}),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class WorkerListing:
     """A worker in a listing. An invalid file is listed too, with its error."""
 
     name: str
@@ -263,33 +265,33 @@ class Pin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class FileTrust:
     """A file of some code and its trust, with its current size and digest."""
 
     path: Path
-    shown: str
+    display_path: str
     size: int
     digest: str
-    standing: Standing
+    state: TrustState
     trusted_at: str | None = None
 
     @property
-    def said(self) -> str:
-        return _STANDING_TEXTS[self.standing]
+    def state_text(self) -> str:
+        return _STANDING_TEXTS[self.state]
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "path": str(self.path),
-            "file": self.shown,
+            "file": self.display_path,
             "size": self.size,
             "sha256": self.digest,
-            "standing": self.standing,
+            "standing": self.state,
             "trusted_at": self.trusted_at,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageListed:
+class PackageListing:
     """A package in a listing. An invalid package is listed too, with its error."""
 
     name: str
@@ -322,10 +324,10 @@ class PackageTool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageShown:
+class PackageDetails:
     """A package with everything that it contains."""
 
-    package: PackageListed
+    package: PackageListing
     files: tuple[PackageFile, ...]
     digest: str  # of all files
     posture: str | None = None  # of a worker
@@ -350,15 +352,15 @@ class PackageShown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Added:
+class AddedPackage:
     """A package that was added to the home."""
 
     name: str
     path: Path
-    kept: Path | None = None  # the files of the package that it replaced
+    backup: Path | None = None  # the files of the package that it replaced
 
 
-def project_of(path: Path) -> Path:
+def project_folder(path: Path) -> Path:
     """Return the folder that holds the `workers/` of a file, else the file's own folder."""
     folder = path.parent
     if folder.name == GENERATED and folder.parent.name == WORKERS:

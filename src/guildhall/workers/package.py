@@ -21,7 +21,7 @@ from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.core.yaml import Source, read_text, shown
 from guildhall.workers import template
 from guildhall.workers.definition import Definition, Line
-from guildhall.workers.loader import definition_in
+from guildhall.workers.loader import parse_definition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,10 +100,10 @@ class Package:
         return self.source.error(message, (*TABLE, field), hint)
 
 
-def read_package(folder: Path, *, named: bool = True) -> Package:
+def read_package(folder: Path, *, check_name: bool = True) -> Package:
     """Return the package in a folder. `named`: the folder must have the package's name."""
     try:
-        return _package(folder, named)
+        return _package(folder, check_name)
     except OSError as error:
         raise InvalidFile(f"the package cannot be read: {error.strerror or error}", where=str(folder)) from None
 
@@ -127,7 +127,7 @@ def _package(folder: Path, named: bool) -> Package:
             raise NotFound(f"there is no package {folder.name!r}", where=str(folder))
         raise InvalidFile(f"there is no {PROJECT_FILE}", where=str(folder), hint="It says what the package is.")
     source, version = _named(_read(path), folder)
-    table = definition_in(source, Table, TABLE)
+    table = parse_definition(source, Table, TABLE)
     if named and table.name != folder.name:
         hint = f"Rename the folder to {table.name}, or the package to {folder.name}."
         raise source.error(f"the package {table.name!r} is in a folder with another name", (*TABLE, "name"), hint)
@@ -200,7 +200,7 @@ def _posture(package: Package) -> str:
     if table.posture_file is not None:
         try:
             text = template.read_inside(str(package.folder), table.posture_file, "the package")
-        except template.Outside as error:
+        except template.UnreadableFile as error:
             raise package.error(str(error), "posture_file") from None
         field = "posture_file"
     elif table.posture is not None:

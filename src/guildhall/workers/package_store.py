@@ -21,7 +21,7 @@ from guildhall.core.ids import is_name, new_id
 from guildhall.core.text import did_you_mean
 from guildhall.workers.code import Code, package_code
 from guildhall.workers.definition import Definition
-from guildhall.workers.model import Added, Lock, PackageFile, PackageKind, PackageListed, PackageTool, Worker
+from guildhall.workers.model import AddedPackage, Lock, PackageFile, PackageKind, PackageListing, PackageTool, Worker
 from guildhall.workers.package import PROJECT_FILE, Package, is_toolbox_only, read_package
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Packages:
             raise InvalidFile(f"the folder cannot be read: {error.strerror}", where=str(self._folder)) from None
         yield from (path for path in found if not path.name.startswith(".") and (path.is_dir() or path.is_symlink()))
 
-    def workers(self) -> Iterator[Path]:
+    def worker_folders(self) -> Iterator[Path]:
         """Yield the folder of each worker package. An invalid package counts, unless it declares only a toolbox."""
         for folder in self.folders():
             try:
@@ -62,7 +62,7 @@ class Packages:
                 if not is_toolbox_only(folder):
                     yield folder
 
-    def listed(self) -> list[PackageListed]:
+    def listings(self) -> list[PackageListing]:
         """Return every package, the invalid ones with their error."""
         return [_listed(folder) for folder in self.folders()]
 
@@ -73,11 +73,11 @@ class Packages:
             hint = did_you_mean(name, [one.name for one in self.folders()]) or "Which there are: guild package ls."
             raise NotFound(f"there is no package {name!r}", hint=hint)
         package = read_package(folder)
-        code_in(package)
+        load_code(package)
         return package
 
 
-def code_in(package: Package) -> list[Code]:
+def load_code(package: Package) -> list[Code]:
     """Return all code that a package names. Raise an error if a part is missing or is not text."""
     found = [package_code(package, "toolbox")] if "toolbox" in package.types else []
     found += [package_code(package, "activation")] if package.table.activate is not None else []
@@ -86,13 +86,13 @@ def code_in(package: Package) -> list[Code]:
     return found
 
 
-def worker_in(package: Package, lock: Lock | None = None) -> Worker:
+def package_worker(package: Package, lock: Lock | None = None) -> Worker:
     """Return the worker of a package."""
     if package.posture is None:
         hint = "A toolbox is named by workers: toolboxes = [...]."
         raise package.error(f"the package {package.name!r} is a toolbox and no worker", "type", hint)
     fields = package.table.model_dump(mode="json", include=set(Definition.model_fields), exclude_unset=True)
-    files = {file.shown: file.digest for code in code_in(package) for file in code.files}
+    files = {file.display_path: file.digest for code in load_code(package) for file in code.files}
     text = f"{package.source.text}\0{package.posture}\0{ids.canonical(files)}"
     return Worker(
         definition=Definition.model_validate(fields),
@@ -105,8 +105,8 @@ def worker_in(package: Package, lock: Lock | None = None) -> Worker:
     )
 
 
-def listed_as(package: Package) -> PackageListed:
-    return PackageListed(
+def package_listing(package: Package) -> PackageListing:
+    return PackageListing(
         name=package.name,
         path=package.folder,
         types=package.types,
@@ -115,13 +115,13 @@ def listed_as(package: Package) -> PackageListed:
     )
 
 
-def _listed(folder: Path) -> PackageListed:
+def _listed(folder: Path) -> PackageListing:
     try:
         package = read_package(folder)
-        code_in(package)
+        load_code(package)
     except GuildError as error:
-        return PackageListed(name=folder.name, path=folder, error=str(error))
-    return listed_as(package)
+        return PackageListing(name=folder.name, path=folder, error=str(error))
+    return package_listing(package)
 
 
 _PROJECT = """\
@@ -225,8 +225,8 @@ def _starter(name: str, kind: PackageKind) -> Mapping[str, str]:
 
 
 def add_package(
-    home: Home, source: Path, at: str, *, seen: str | None, force: bool, unused: Callable[[str], None]
-) -> Added:
+    home: Home, source: Path, at: str, *, confirmed_digest: str | None, force: bool, check_unused: Callable[[str], None]
+) -> AddedPackage:
     """Copy a folder into the home.
 
     `at` is the time, for the name of the files that are kept of a replaced package. `unused` raises if the package
@@ -238,9 +238,9 @@ def add_package(
             target = incoming / path.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target, follow_symlinks=False)
-        package = read_package(incoming, named=False)
-        _, digest = described_files(incoming, code_in(package))
-        if seen not in (None, digest):
+        package = read_package(incoming, check_name=False)
+        _, digest = describe_files(incoming, load_code(package))
+        if confirmed_digest not in (None, digest):
             hint = "Look at it again, then add it again."
             raise Conflict("the folder has changed since it was looked at", where=str(source), hint=hint)
         folder = home.packages / package.name
@@ -249,7 +249,7 @@ def add_package(
             hint = "Use --force to put it in its place; the old one is kept aside."
             raise Conflict(f"there is already a package {package.name!r}", where=str(folder), hint=hint)
         if there:
-            unused(package.name)
+            check_unused(package.name)
         kept = _put_aside(home, folder, at) if there else None
         incoming.rename(folder)
     except InvalidFile as error:
@@ -259,7 +259,7 @@ def add_package(
         raise Conflict(f"the package cannot be copied: {error.strerror or error}", where=str(source)) from None
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
-    return Added(name=package.name, path=folder, kept=kept)
+    return AddedPackage(name=package.name, path=folder, backup=kept)
 
 
 def remove_package(home: Home, name: str, at: str) -> Path:
@@ -311,7 +311,7 @@ def _unreadable(error: OSError) -> None:
     raise InvalidFile(f"the folder cannot be read: {error.strerror or error}", where=str(error.filename))
 
 
-def described_files(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFile, ...], str]:
+def describe_files(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFile, ...], str]:
     """Return the files of a package, and a digest of all of them."""
     runs = {file.path for one in code for file in one.files}
     found: list[PackageFile] = []
@@ -326,7 +326,7 @@ def described_files(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFi
     return tuple(found), ids.fingerprint(digests)
 
 
-def tools_said(code: Code) -> tuple[PackageTool, ...]:
+def find_tools(code: Code) -> tuple[PackageTool, ...]:
     """Return the functions that are decorated with `tool`. Tools that are built in another way are not found."""
     return tuple(tool for text in code.sources().values() for tool in _tools(text))
 

@@ -25,18 +25,18 @@ _OVER = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
 def all_locks(connection: Connection) -> dict[Path, Lock]:
     """Return all locks by path."""
     rows = connection.execute(select(table.c.path, table.c.digest, table.c.locked_at, table.c.wished))
-    found = (Lock(path=Path(path), digest=pin, locked_at=at, wished=wished) for path, pin, at, wished in rows)
+    found = (Lock(path=Path(path), digest=pin, locked_at=at, is_requested=wished) for path, pin, at, wished in rows)
     return {lock.path: lock for lock in found}
 
 
 def put_lock(connection: Connection, lock: Lock) -> None:
     """Add or replace the lock of a file."""
-    values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": lock.wished}
+    values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": lock.is_requested}
     statement = insert(table).values(path=str(lock.path), **values)
     connection.execute(statement.on_conflict_do_update(index_elements=["path"], set_=values))
 
 
-def pin_wish(connection: Connection, lock: Lock) -> Lock:
+def add_requested_lock(connection: Connection, lock: Lock) -> Lock:
     """Add the lock that a file asks for, unless it is locked. Return the current lock."""
     values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": True}
     connection.execute(insert(table).values(path=str(lock.path), **values).on_conflict_do_nothing())
@@ -69,7 +69,7 @@ def drop_pins(connection: Connection, paths: Iterable[Path]) -> None:
         connection.execute(delete(trust).where(trust.c.path == str(path)))
 
 
-def work_for(connection: Connection, workers: Iterable[str]) -> list[str]:
+def unfinished_work(connection: Connection, workers: Iterable[str]) -> list[str]:
     """Return the unfinished commissions and meetings of workers."""
     found: list[str] = []
     for work in (commissions, meetings):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 from guildhall.core.config import Settings, anchored
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NoModel, NotFound
 from guildhall.core.text import did_you_mean
-from guildhall.workers.loader import WORKER_SUFFIXES, check_file, load
-from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
+from guildhall.workers.loader import WORKER_SUFFIXES, load, load_definition
+from guildhall.workers.model import GENERATED, WORKERS, Lock, Scope, Worker, WorkerListing
 from guildhall.workers.package import PROJECT_FILE, is_toolbox_only, read_package
-from guildhall.workers.package_store import Packages, worker_in
+from guildhall.workers.package_store import Packages, package_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ class Registry:
             raise _ambiguous(name, matching)
         return self._load(matching[0].path, matching[0].scope)
 
-    def listed(self) -> list[Listed]:
+    def listings(self) -> list[WorkerListing]:
         """Return every worker, the invalid ones with their error."""
         return [self._listed(found) for found in self._files()]
 
@@ -90,29 +90,29 @@ class Registry:
 
     def _load(self, path: Path, scope: Scope) -> Worker:
         if scope == "package":
-            return worker_in(read_package(path.parent), self._lock(path))
+            return package_worker(read_package(path.parent), self._lock(path))
         return load(path, scope=scope, lock=self._lock(path))
 
     def _lock(self, path: Path) -> Lock | None:
         return self._locks.get(path) or self._locks.get(path.resolve())
 
-    def _listed(self, found: Listed) -> Listed:
+    def _listed(self, found: WorkerListing) -> WorkerListing:
         pinned = self._lock(found.path) is not None
         try:
             in_package = found.scope == "package"
-            definition = self._load(found.path, found.scope).definition if in_package else check_file(found.path)
+            definition = self._load(found.path, found.scope).definition if in_package else load_definition(found.path)
         except GuildError as error:
             return replace(found, locked=pinned, error=str(error))
         locked = pinned or definition.locked
         return replace(found, status=definition.status, locked=locked, description=definition.description)
 
-    def _files(self) -> Iterator[Listed]:
+    def _files(self) -> Iterator[WorkerListing]:
         """Yield every worker file in the order of look-up. A folder that has two roles is listed once."""
         seen: set[Path] = set()
         for scope, top in self._folders.items():
             if scope == "package":
-                for folder in self._packages.workers():
-                    yield Listed(name=folder.name, scope=scope, path=folder / PROJECT_FILE)
+                for folder in self._packages.worker_folders():
+                    yield WorkerListing(name=folder.name, scope=scope, path=folder / PROJECT_FILE)
                 continue
             for folder in (top, top / GENERATED):
                 if not folder.is_dir() or (real := folder.resolve()) in seen:
@@ -120,7 +120,7 @@ class Registry:
                 seen.add(real)
                 for path in _entries(real):
                     if path.name.endswith(WORKER_SUFFIXES) and not path.name.startswith(".") and path.is_file():
-                        yield Listed(name=path.stem, scope=scope, path=path)
+                        yield WorkerListing(name=path.stem, scope=scope, path=path)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -130,7 +130,7 @@ def _entries(folder: Path) -> list[Path]:
         raise InvalidFile(f"the folder cannot be read: {error.strerror}", where=str(folder)) from None
 
 
-def _ambiguous(name: str, found: list[Listed]) -> GuildError:
+def _ambiguous(name: str, found: list[WorkerListing]) -> GuildError:
     places = "\n".join(f"  {one.scope}/{one.name}  {one.path}" for one in found)
     if len({one.scope for one in found}) == len(found):
         hint = f"Say which one: {' or '.join(f'{one.scope}/{one.name}' for one in found)}."
@@ -139,20 +139,20 @@ def _ambiguous(name: str, found: list[Listed]) -> GuildError:
     return InvalidFile(f"there are {len(found)} files for the worker {name!r}:\n{places}", hint=hint)
 
 
-Chooser = Literal["override", "worker", "caller", "frame", "settings"]
-BY_OPTION = "--model provider:model"  # how a person gives a run a model
-BY_CONFIG = """--config '{"model": "provider:model"}'"""  # and a job
+ModelSource = Literal["override", "worker", "caller", "frame", "settings"]
+MODEL_OPTION = "--model provider:model"  # how a person gives a run a model
+MODEL_CONFIG = """--config '{"model": "provider:model"}'"""  # and a job
 _ANYWHERE = "GUILDHALL_MODEL, `model:` in the worker, or in your settings."
 # Neither an option nor a variable of whoever dispatches reaches it.
-_FOR_DISPATCHED = f"Dispatch with {BY_CONFIG}, or give one with `model:` in the worker, or in your settings."
+_FOR_DISPATCHED = f"Dispatch with {MODEL_CONFIG}, or give one with `model:` in the worker, or in your settings."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ModelChoice:
     """A model, and who chose it."""
 
     model: str
-    by: Chooser
+    by: ModelSource
 
 
 def choose_model(
@@ -162,13 +162,13 @@ def choose_model(
     *,
     caller: str | None = None,
     override: str | None = None,
-    given_by: str = BY_OPTION,
-) -> Choice:
+    model_option: str = MODEL_OPTION,
+) -> ModelChoice:
     """Return the model of a run and who chose it. A script is relative to the place that names it.
 
-    `given_by`: how the user can name a model, for the error.
+    `model_option`: how the user can name a model, for the error.
     """
-    candidates: tuple[tuple[Chooser, str | None], ...] = (
+    candidates: tuple[tuple[ModelSource, str | None], ...] = (
         ("override", override),
         ("worker", worker.definition.model),
         ("caller", caller),
@@ -177,16 +177,16 @@ def choose_model(
     )
     for by, model in candidates:
         if model:
-            folder = worker.beside(frame) if by == "worker" else frame.cwd
-            return Choice(model=anchored(normal(model), folder), by=by)
+            folder = worker.resource_folder(frame) if by == "worker" else frame.cwd
+            return ModelChoice(model=anchored(normalize_model(model), folder), by=by)
     raise NoModel(
         f"the worker {worker.name!r} names no model, and neither does anyone else",
         where=worker.place,
-        hint=_FOR_DISPATCHED if frame.caller == "member" else f"Give one with {given_by}, {_ANYWHERE}",
+        hint=_FOR_DISPATCHED if frame.caller == "member" else f"Give one with {model_option}, {_ANYWHERE}",
     )
 
 
-def normal(model: str) -> str:
+def normalize_model(model: str) -> str:
     """Return `provider/model` as `provider:model`. A name with a colon before the first slash is unchanged."""
     provider, slash, rest = model.partition("/")
     return f"{provider}:{rest}" if slash and provider and rest and ":" not in provider else model

@@ -27,7 +27,7 @@ MAX_FILE_BYTES = 1_000_000
 _MEMORY = 512 * 1024 * 1024
 
 
-class Outside(Exception):
+class UnreadableFile(Exception):
     """A name that leads out of the prompts folder, or to something that is not a plain file."""
 
 
@@ -38,7 +38,7 @@ def read_inside(folder: str, name: str, label: str = "the prompts folder") -> st
     """
     parts = [part for part in name.split("/") if part != "."]
     if not parts or any(part in {"", ".."} for part in parts) or "\\" in name or "\0" in name:
-        raise Outside(f"{name!r} leads out of {label}")
+        raise UnreadableFile(f"{name!r} leads out of {label}")
     with contextlib.ExitStack() as opened:
         here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         opened.callback(os.close, here)
@@ -48,21 +48,21 @@ def read_inside(folder: str, name: str, label: str = "the prompts folder") -> st
                 opened.callback(os.close, here)
             file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
         except FileNotFoundError:
-            raise Outside(f"there is no {name!r} in {label}") from None
+            raise UnreadableFile(f"there is no {name!r} in {label}") from None
         except OSError as error:
-            raise Outside(f"{name!r} cannot be read: a link, or {error.strerror}") from None
+            raise UnreadableFile(f"{name!r} cannot be read: a link, or {error.strerror}") from None
         opened.callback(os.close, file)
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise Outside(f"{name!r} is not a regular file")
+            raise UnreadableFile(f"{name!r} is not a regular file")
         data = bytearray()
         while len(data) <= MAX_FILE_BYTES and (piece := os.read(file, MAX_FILE_BYTES + 1)):
             data += piece
     if len(data) > MAX_FILE_BYTES:
-        raise Outside(f"{name!r} is larger than {MAX_FILE_BYTES:,} bytes")
+        raise UnreadableFile(f"{name!r} is larger than {MAX_FILE_BYTES:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Outside(f"{name!r} is not UTF-8 text") from None
+        raise UnreadableFile(f"{name!r} is not UTF-8 text") from None
 
 
 def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
             pieces.append(piece)
     except (MemoryError, RecursionError):
         return {"error": "the template needs too much memory"}
-    except (TemplateError, Outside) as error:
+    except (TemplateError, UnreadableFile) as error:
         return {"error": str(error.args[0]) if error.args else str(error), **_place(error, folder)}
     except Exception as error:  # noqa: BLE001 - a template can raise anything: it is a program
         return {"error": f"{type(error).__name__}: {error}", **_place(error, folder)}

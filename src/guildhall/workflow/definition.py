@@ -18,7 +18,7 @@ from guildhall.core.config import Dollars, Duration, VariableName, duration
 from guildhall.core.errors import UsageError
 from guildhall.core.yaml import shown
 from guildhall.room.model import RESERVED as ROOM_WORDS
-from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, named_rules
+from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, rules_by_name
 
 SHORTEST = 1.0  # seconds
 _HOW = 'Write 30s, 5m, 1h, or a cron line with five fields such as "0 9 * * 1-5".'
@@ -155,7 +155,7 @@ class AgentDefinition(Part):
     tools: tuple[Name, ...] | None = Field(
         default=None, description="Built-in tools. With `worker`: only these of the tools that it has."
     )
-    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
+    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(rules_by_name)] = Field(
         default_factory=dict, description="Rules by capability or tool; those of a worker hold as well."
     )
     workdir: Line | None = Field(

@@ -25,9 +25,9 @@ from guildhall.runs.plan.model import Executes
 from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits, ToolRule
-from guildhall.workers.loader import in_todays_words
+from guildhall.workers.loader import normalize_fields
 from guildhall.workers.model import BUILT_IN_TOOLS, Worker
-from guildhall.workers.registry import normal
+from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import OTHER_NAMES, AgentDefinition, Definition
 from guildhall.workflow.model import Agent, Names, Workflow, command, unfilled
 
@@ -194,7 +194,7 @@ def _in_todays_words(source: Source) -> Source:
         return source
     for name, fields in cast("dict[str, Any]", agents).items():
         if isinstance(fields, dict):
-            source = in_todays_words(source, ("agents", name), OTHER_NAMES)
+            source = normalize_fields(source, ("agents", name), OTHER_NAMES)
     return source
 
 
@@ -271,7 +271,7 @@ class _Reader:
 
     def _model(self, fields: AgentDefinition) -> str | None:
         """The model, with a script looked for beside this file."""
-        return anchored(normal(fields.model), self._folder) if fields.model else None
+        return anchored(normalize_model(fields.model), self._folder) if fields.model else None
 
     def _workdir(self, name: str, fields: AgentDefinition) -> Path | None:
         if fields.workdir is None:
@@ -357,8 +357,8 @@ def setup_code(workflow: Workflow, home: Home) -> Code | None:
         return None
     root, path = project_root(workflow.folder).resolve(), workflow.path.resolve()
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=workflow.text.encode())
-    return Code(kind="workflow", name=shown, root=root, files=(file,), own=root == home.path.resolve())
+    file = CodeFile(path=path, display_path=shown, content=workflow.text.encode())
+    return Code(kind="workflow", name=shown, root=root, files=(file,), is_own=root == home.path.resolve())
 
 
 def executed(workflow: Workflow, trust: Trust, home: Home) -> Executes | None:
@@ -368,9 +368,9 @@ def executed(workflow: Workflow, trust: Trust, home: Home) -> Executes | None:
     return Executes(
         kind=code.kind,
         name=code.name,
-        own=code.own,
-        trusted=trust.holds(code),
-        files=trust.seen(code),
+        own=code.is_own,
+        trusted=trust.is_trusted(code),
+        files=trust.files(code),
         commands=commands(workflow.definition),
     )
 
@@ -378,13 +378,13 @@ def executed(workflow: Workflow, trust: Trust, home: Home) -> Executes | None:
 def demand_trust(workflow: Workflow, trust: Trust, home: Home) -> None:
     """Raises NotTrusted where the setup would run and the file is not trusted as it is."""
     code = setup_code(workflow, home)
-    if code is None or trust.holds(code):
+    if code is None or trust.is_trusted(code):
         return
     would = [one.strip().partition("\n")[0] for one in commands(workflow.definition)]
     more = f" and {len(would) - 5} more" if len(would) > 5 else ""
     lines = "".join(f"\n  {line[:100]!r}" for line in would[:5])
     raise NotTrusted(
-        f"setup: its commands are not trusted as they are ({trust.seen(code)[0].said}):{lines}{more}",
+        f"setup: its commands are not trusted as they are ({trust.files(code)[0].state_text}):{lines}{more}",
         where=workflow.place,
         hint=f"Look at it, then: guild trust {shlex.quote(workflow.place)}",
     )

@@ -264,7 +264,7 @@ class Workflow:
         if not agent.inline:
             own = agent.worker.instructions
             said = f"{own.rstrip()}\n\n{said}" if said else own
-        return replace(agent.worker, instructions=said, keeps=self.keeps(values))
+        return replace(agent.worker, instructions=said, workflow_paths=self.keeps(values))
 
     def keeps(self, values: Values) -> tuple[Path, ...]:
         """What it has on disk, which agents change through the room or not at all."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import Executes, Plan
     from guildhall.workers.code import Trust
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 
 _INDENT = "  "
@@ -68,7 +68,10 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     if plan.untrusted:
         yield (
             "not trusted",
-            [f"{plain(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted],
+            [
+                f"{plain(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
+                for s in plan.untrusted
+            ],
         )
     if plan.doubts:
         yield "warning", [plain(doubt) for doubt in plan.doubts]
@@ -142,11 +145,11 @@ class WorkflowPlan:
     doubts: tuple[str, ...] = ()  # what may not be meant
 
     @property
-    def untrusted(self) -> tuple[Seen, ...]:
+    def untrusted(self) -> tuple[FileTrust, ...]:
         """The files that would be executed and are not trusted as they are, each once."""
         own = self.code.files if self.code and not self.code.trusted else ()
         files = {seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted))}
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     def line(self) -> str:
         """Return the plan in one line."""

@@ -22,8 +22,8 @@ from guildhall.room.mentions import find
 from guildhall.room.model import RoomRecord, Said
 from guildhall.room.service import RoomSettings
 from guildhall.workers.definition import Definition as WorkerDefinition
-from guildhall.workers.model import DECIDING, Worker
-from guildhall.workers.registry import normal
+from guildhall.workers.model import PERMISSION_PATHS, Worker
+from guildhall.workers.registry import normalize_model
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.loader import frozen, texts, thawed
 from guildhall.workflow.model import SHOWN, Agent, Values, Workflow, fill, references, refuse_secrets, unfilled
@@ -129,7 +129,7 @@ def check_places(workflow: Workflow, values: Values, home: Home, frame: Frame) -
         error = InvalidFile(f"{database} lies among the documents, which agents write", hint="Choose another place.")
         raise _at(workflow, error, "context", "config", "db")
     root = workflow.frame(frame).root
-    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in DECIDING)]
+    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in PERMISSION_PATHS)]
     for folder in filter(None, (documents, database)):
         try:
             real = folder.resolve()
@@ -256,7 +256,7 @@ def seat_of(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
     limits = own.limits
     if request.max_turns is not None:
         limits = limits.model_copy(update={"max_turns": request.max_turns})
-    changes = {"model": anchored(normal(chosen), frame.cwd) if chosen else None, "limits": limits}
+    changes = {"model": anchored(normalize_model(chosen), frame.cwd) if chosen else None, "limits": limits}
     seated = replace(worker, definition=own.model_copy(update=changes))
     return Agent(name=worker.name, ordinal=0, worker=seated, prompt="", inline=False, place=frame.cwd)
 

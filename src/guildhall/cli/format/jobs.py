@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import Decided
     from guildhall.cli.command import Context
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import JobDetails
     from guildhall.runs.model import Run
 
 _MAX_LABEL_CHARS = 80
@@ -61,14 +61,14 @@ def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
         screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
 
 
-def print_job(id: str, shown: JobShown, screen: Screen) -> None:
+def print_job(id: str, shown: JobDetails, screen: Screen) -> None:
     """Print a job without its result. `id`: as the user names it, MEMBER/JOB for a member's."""
     job, (member, _, _) = shown.job, id.rpartition("/")
     rows = [
         ["job", id],
         ["member" if member else "worker", member or job.worker],
         ["description", screen.exactly(job.description)],
-        ["status", job.status + (" (waits for you)" if shown.waits else "")],
+        ["status", job.status + (" (waits for you)" if shown.is_waiting else "")],
         ["started", screen.exactly(job.started_at)],
         ["ended", screen.exactly(job.completed_at or "")],
         ["error", screen.exactly(job.error or "")],
@@ -87,15 +87,15 @@ def print_job(id: str, shown: JobShown, screen: Screen) -> None:
     elif job.status == "failed" and not member:
         screen.note(shown.hint or f"Go on with it: guild resume {id}")
         screen.note(f"Delete it: guild job rm {id} --force")
-    for ask in shown.waiting:
+    for ask in shown.waiting_asks:
         screen.note(f"It waits for an answer: guild show {ask}")
 
 
-def _print_questions(id: str, shown: JobShown, screen: Screen) -> None:
+def _print_questions(id: str, shown: JobDetails, screen: Screen) -> None:
     questions = () if shown.job.run else shown.questions  # a member's have no ids
-    if shown.asked or questions:
+    if shown.question_log or questions:
         screen.heading("\nquestions")
-    for one in shown.asked:
+    for one in shown.question_log:
         screen.result(f"{one.ask}:\n{screen.barred(one.question)}")
         answer = one.answer and f"answer:\n{screen.barred(one.answer)}"
         screen.result(answer or f"guild answer {one.ask} ...")
@@ -135,13 +135,13 @@ def _meant(given: str, questions: Sequence[str]) -> list[str]:
 
 async def wait_for_member(id: str, ctx: Context) -> int:
     """Wait until a job of a member has ended or needs the user. Print its end and return the exit code."""
-    while (shown := await ctx.client.jobs.get(id, ctx.frame)).job.status == "running" and not shown.waits:
+    while (shown := await ctx.client.jobs.get(id, ctx.frame)).job.status == "running" and not shown.is_waiting:
         await SystemClock().sleep(_POLL_S)
     status, screen = shown.job.status, ctx.screen
     result = await ctx.client.jobs.result(id, ctx.frame) if status == "completed" else None
     if ctx.args.json:
         screen.json({**shown.as_wire(), **(result.as_wire() if result else {}), "member": id.rpartition("/")[0]})
-    elif shown.waits:
+    elif shown.is_waiting:
         for question in shown.questions:
             screen.note(screen.barred(question))
             screen.note(f"It waits for you: {how_to_answer(id, question, shown.questions)}", "yellow")
@@ -151,7 +151,7 @@ async def wait_for_member(id: str, ctx: Context) -> int:
         screen.result(result.output)
     else:
         screen.note(f"guild: {id} {status}: {shown.job.error or 'no reason was given'}", "red")
-    return exit_codes.NEEDS_YOU if shown.waits else exit_codes.DONE if result is not None else exit_codes.FAILED
+    return exit_codes.NEEDS_YOU if shown.is_waiting else exit_codes.DONE if result is not None else exit_codes.FAILED
 
 
 def label_of(text: str) -> str:

@@ -103,7 +103,7 @@ class RunServices:
             store=self.store,
             history=self.history,
             assembler=self.workers.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
+            seat_of=lambda run: jobs.recorded_job_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
             runtime_of=self.runtimes.for_replay,
             tokens=self.runtimes.tokens,
         )

@@ -20,9 +20,9 @@ from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import reached
 from guildhall.runs.assembly.preflight import Supply, refuse
 from guildhall.workers import records
-from guildhall.workers.code import how_to_trust
+from guildhall.workers.code import trust_command
 from guildhall.workers.definition import ToolRule
-from guildhall.workers.lifecycle import usable, wish
+from guildhall.workers.lifecycle import check_usable, requested_lock
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
-    from guildhall.workers.model import Listed, Pin, Worker
+    from guildhall.workers.model import Pin, Worker, WorkerListing
 
     # The tools that a worker has in a project without declaring them: worker, frame, run, context.
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]
@@ -78,9 +78,9 @@ class WorkerServices:
         """Return the workers that a request can see."""
         return Registry(frame.root, self._environment.home, locks=self._store.read(records.all_locks))
 
-    def listed(self, frame: Frame) -> list[Listed]:
+    def listed(self, frame: Frame) -> list[WorkerListing]:
         """Return all workers that a request can see, the invalid ones too."""
-        return self.registry(frame).listed()
+        return self.registry(frame).listings()
 
     def find(self, name: str, frame: Frame) -> Worker:
         """Return a worker by name or file.
@@ -88,9 +88,9 @@ class WorkerServices:
         A worker that asks to be locked is pinned when it is first seen. The manager gets the rules of the settings.
         """
         worker = self.registry(frame).find(name, frame.cwd)
-        pin = wish(worker, stamp(self._environment.clock.now()))
+        pin = requested_lock(worker, stamp(self._environment.clock.now()))
         if pin is not None and not self._environment.readonly:
-            lock = self._store.submit(lambda connection: records.pin_wish(connection, pin)).result()
+            lock = self._store.submit(lambda connection: records.add_requested_lock(connection, pin)).result()
             worker = replace(worker, lock=lock)
         self._environment.policy.check_worker(worker, frame)
         asks_before = self._environment.settings(frame).manager.asks_before if is_manager(worker) else ()
@@ -102,7 +102,7 @@ class WorkerServices:
     def find_for_work(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
         worker = self.find(name, frame)
-        usable(worker, "name")
+        check_usable(worker, "name")
         self.check_trust(worker, frame)
         return worker
 
@@ -110,7 +110,7 @@ class WorkerServices:
         """Return the workers that `*` stands for: every active worker whose file is valid."""
         registry = self.registry(frame)
         found: list[Worker] = []
-        for one in registry.listed():
+        for one in registry.listings():
             with suppress(GuildError):
                 if one.error is None and one.status == "active":
                     found.append(registry.find(str(one.path), frame.cwd))
@@ -136,7 +136,7 @@ class WorkerServices:
             settings=self._environment.settings,
             pins=self.pins,
             locked=lambda: self._store.read(records.all_locks),
-            outsiders=lambda worker, frame: self._members().outsiders(worker, frame),
+            outsiders=lambda worker, frame: self._members().worker_tools(worker, frame),
             own=member.root if member is not None else None,
             program=self._runtimes.check_program,
         )
@@ -222,12 +222,12 @@ class WorkerServices:
     def untrusted_callees(self, worker: Worker, frame: Frame) -> list[str]:
         """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
         named = {one.identity for one in self._callees(worker, frame)}
-        everyone = self._callees(worker, frame, active=self.active(worker.frame(frame)))
+        everyone = self._callees(worker, frame, active=self.active(worker.project_frame(frame)))
         return [one.name for one in everyone if one.identity not in named and self._untrusted(one, frame, ())]
 
     def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
         """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         found = reached(worker, lambda name: self.find(name, near), lambda: active)
         return [one.worker for one in found if one.worker and one.problem is None]
 
@@ -235,7 +235,7 @@ class WorkerServices:
         trust, found = self.supply.trust(), list[NotTrusted]()
         for code in self.supply.code_of(worker, frame, given)[0]:
             try:
-                trust.demand(code, worker, frame)
+                trust.check(code, worker, frame)
             except NotTrusted as error:
                 found.append(error)
         return found
@@ -244,5 +244,5 @@ class WorkerServices:
 def _called(error: NotTrusted, caller: Worker, frame: Frame) -> NotTrusted:
     """Return the error with its file in the text and the command that shows all of the caller's code."""
     about = "" if error.where == caller.place else f"{error.where}, which it may call: "
-    hint = f"Look at it, then: {how_to_trust(caller, frame)}"
+    hint = f"Look at it, then: {trust_command(caller, frame)}"
     return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)

@@ -17,7 +17,7 @@ from guildhall.room.tools import room_tools
 from guildhall.runs.assembly.preflight import refuse
 from guildhall.runs.plan.planner import PlannedSeat
 from guildhall.workers.code import Trust
-from guildhall.workers.lifecycle import usable
+from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.loader import demand_trust, load
 from guildhall.workflow.plan import WorkflowPlan, as_far_as_known, plan
@@ -72,7 +72,7 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
     request, frame = from_here(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
-        usable(agent.worker, "name")
+        check_usable(agent.worker, "name")
         own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):
@@ -109,7 +109,7 @@ async def plans_of_agents(
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
         seat = PlannedSeat(tools=tools, around=workflow.around(agent))
-        worker = replace(agent.worker, keeps=workflow.keeps(values))
+        worker = replace(agent.worker, workflow_paths=workflow.keeps(values))
         found[agent.name] = await hall.workers.planner.plan(worker, there, own, seat=seat)
     return found
 

@@ -17,7 +17,7 @@ from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_pro
 from guildhall.members.folders import member_code
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import Executes, Plan
-from guildhall.workers.code import Code, Trust, toolboxes_in
+from guildhall.workers.code import Code, Trust, project_toolboxes
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
 from guildhall.workflow.loader import executed
@@ -60,7 +60,7 @@ async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
     """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
     _, wrong = hall.workers.supply.code_of(worker, frame)
-    return Trusting(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
+    return Trusting(folder=worker.resource_folder(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
 
 
 async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
@@ -93,7 +93,7 @@ async def _of_project(hall: Hall, frame: Frame) -> Trusting:
         if _executed([plan]):
             plans.append(plan)
         wrong += hall.workers.supply.code_of(worker, frame)[1]
-    lying, unreadable = toolboxes_in(folder)
+    lying, unreadable = project_toolboxes(folder)
     if folder.resolve() == hall.home.path.resolve():  # what lies there the person has put there
         lying, unreadable = [], []
     members, unread = _members(hall, frame)
@@ -139,7 +139,7 @@ async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
     source = yaml.read(file)
     case = yaml.validate(Script, source).test
     found = code_of_test(source, hall.home)
-    if case is not None and not found.own:
+    if case is not None and not found.is_own:
         plans, runs = await plans_of_test(case, found.root, hall, frame)
         if runs:
             code = [*_executed(plans), *_stand(hall, [found])]
@@ -151,7 +151,7 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
     """Return the code of the project's members, and the members that cannot be read."""
     found: list[Code] = []
     wrong: list[GuildError] = []
-    for member in hall.members.roster(frame).listed():
+    for member in hall.members.registry(frame).members():
         if member.scope != "project":
             continue
         if member.error is not None:
@@ -167,14 +167,14 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
 def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:
     trust = Trust(hall.workers.pins())
     return [
-        Executes(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
+        Executes(kind=one.kind, name=one.name, own=False, trusted=trust.is_trusted(one), files=trust.files(one))
         for one in found
     ]
 
 
 def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
     registry = hall.workers.registry(frame)
-    for listed in registry.listed():
+    for listed in registry.listings():
         if listed.scope == "project" and listed.error is None:
             try:
                 yield registry.find(str(listed.path), frame.cwd)

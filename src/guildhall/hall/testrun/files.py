@@ -63,16 +63,16 @@ def code_of_test(source: Source, home: Home) -> Code:
     path = source.path.resolve()
     root = root_of_test(source.path).resolve()
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-    file = CodeFile(path=path, shown=shown, content=source.text.encode())
-    return Code(kind="test", name=shown, root=root, files=(file,), own=root == home.path.resolve())
+    file = CodeFile(path=path, display_path=shown, content=source.text.encode())
+    return Code(kind="test", name=shown, root=root, files=(file,), is_own=root == home.path.resolve())
 
 
 def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
     """Raise NotTrusted if the test would run programs and its file is not trusted as it is."""
     code, trust = code_of_test(source, hall.home), Trust(hall.workers.pins())
-    if not runs_programs(plan) or trust.holds(code):
+    if not runs_programs(plan) or trust.is_trusted(code):
         return
-    said = trust.seen(code)[0].said
+    said = trust.files(code)[0].state_text
     raise NotTrusted(
         f"the worker can run programs, and the test says which: it is not trusted as it is ({said})",
         where=str(source.path),

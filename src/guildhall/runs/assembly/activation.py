@@ -204,7 +204,7 @@ async def describe(code: Code, surroundings: Surroundings) -> Toolbox:
     if code.entry is None:
         file = code.files[0]
         return await describe_toolbox(
-            code.name, file.path, surroundings, None if code.own else file.digest, file.content
+            code.name, file.path, surroundings, None if code.is_own else file.digest, file.content
         )
     try:
         return await describe_package(code.name, code.entry, code.sources(), surroundings)

@@ -43,8 +43,8 @@ from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.mcp.client import Servers, ended_if_not_used
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.lifecycle import usable
-from guildhall.workers.registry import BY_CONFIG, BY_OPTION, Choice, choose_model
+from guildhall.workers.lifecycle import check_usable
+from guildhall.workers.registry import MODEL_CONFIG, MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.code import Code
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Worker, WorkerListing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Assembler:
 
     supply: Supply
     find: Callable[[str, Frame], Worker]
-    everyone: Callable[[Frame], Iterable[Listed]]
+    everyone: Callable[[Frame], Iterable[WorkerListing]]
     active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Callable[[Code, Surroundings], Awaitable[Toolbox]]
     memory: RunMemory
@@ -100,7 +100,7 @@ class Assembler:
         if not request.input.strip():
             raise UsageError("the input is empty", hint="Say what the worker is to do.")
         worker = worker or self.find(request.worker, frame)
-        usable(worker, "name")
+        check_usable(worker, "name")
         if seat is not None and seat.hear is not None:
             refuse_talking(worker)
         settings = self.supply.settings(frame)
@@ -109,7 +109,7 @@ class Assembler:
         except ModelUnusable:
             if request.asks_model:
                 raise
-            choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
+            choice = ModelChoice(model="", by="worker")  # it is not asked; those that it calls name their own
         named, own = [toolbox.name for toolbox in given], choice.by == "worker"
         refuse(self.supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
         recipe = Recipe(
@@ -157,7 +157,7 @@ class Assembler:
             then = recipe.worker
             if then.path is None or then.scope == "workflow" or not then.path.exists():
                 return revived  # a workflow keeps to its record
-            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.workflow_paths)
             worker = _in_seat(worker, seat)
             served = still_served(worker, then, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served)
@@ -196,7 +196,7 @@ class Assembler:
 
     def _lacks_one_to_call(self, worker: Worker, frame: Frame) -> bool:
         """Whether one of those that the worker may call by name is not there any more."""
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         for name in worker.definition.allow_workers:
             try:
                 if name != EVERY_WORKER:
@@ -220,7 +220,7 @@ class Assembler:
         self, recipe: Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
     ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         others = reached(worker, lambda name: self.find(name, near), lambda: self.active(near))
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
@@ -290,11 +290,11 @@ class Assembler:
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""
-        near = worker.frame(frame)
+        near = worker.project_frame(frame)
         return tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return view_of(worker, worker.folders(frame), frame, self.supply.home, self.supply.locked())
+        return view_of(worker, worker.sandbox_folders(frame), frame, self.supply.home, self.supply.locked())
 
     async def _toolboxes(
         self,
@@ -315,16 +315,16 @@ class Assembler:
         return found
 
 
-def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> Choice:
+def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> ModelChoice:
     """The model; where there is none, it is said how a run of this kind is given one."""
     match request.purpose:
         case JobPurpose():
-            by = BY_CONFIG
+            by = MODEL_CONFIG
         case CommissionPurpose(id=id):
-            by = f"`guild commission edit {id} {BY_OPTION}`"
+            by = f"`guild commission edit {id} {MODEL_OPTION}`"
         case _:
-            by = BY_OPTION
-    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, given_by=by)
+            by = MODEL_OPTION
+    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, model_option=by)
 
 
 def _in_seat(worker: Worker, seat: Seat | None) -> Worker:

@@ -18,8 +18,8 @@ from guildhall.tools.definition import tool
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Tool
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.lifecycle import usable
-from guildhall.workers.model import GENERATED, Listed, Worker
+from guildhall.workers.lifecycle import check_usable
+from guildhall.workers.model import GENERATED, Worker, WorkerListing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequ
         worker = problem = None
         try:
             worker = find(name)
-            usable(worker, "name")
+            check_usable(worker, "name")
         except GuildError as error:
             problem = error.message
         yield Reached(name=name, through=caller.name, worker=worker, problem=problem)
@@ -184,7 +184,7 @@ def call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bo
 
 
 def tree_tools(
-    worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
+    worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[WorkerListing]]
 ) -> tuple[Tool, ...]:
     """The tools with which a worker calls others and writes them, as far as its file says that it may."""
     allowed, creates = worker.definition.allow_workers, may_create(worker)
@@ -195,7 +195,7 @@ def tree_tools(
 
 
 def callable_workers(
-    allowed: Sequence[str], find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
+    allowed: Sequence[str], find: Callable[[str], Worker], everyone: Callable[[], Iterable[WorkerListing]]
 ) -> list[tuple[str, str | None]]:
     """The workers that an allow-list names, with what they are for. A draft that a worker wrote has only its name."""
     if EVERY_WORKER in allowed:

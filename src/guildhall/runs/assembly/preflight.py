@@ -25,14 +25,14 @@ from guildhall.workers.code import (
     Code,
     Trust,
     activation_code,
-    checked_schema,
-    code_of,
+    check_output_schema,
+    has_python_schema,
     module_code,
-    names_module,
-    program_of,
     server_code,
+    server_program,
+    server_variables,
     toolbox_code,
-    variables_of,
+    worker_code,
 )
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker
-    from guildhall.workers.registry import Choice
+    from guildhall.workers.registry import ModelChoice
 
 
 def _schema_path(worker: Worker, frame: Frame) -> Path | None:
     """Return the file of the worker's output schema, or None if it names no file."""
     reference = worker.definition.output_schema_ref
-    return worker.beside(frame) / reference if reference and reference.endswith(".json") else None
+    return worker.resource_folder(frame) / reference if reference and reference.endswith(".json") else None
 
 
 def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
@@ -61,7 +61,7 @@ def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
         schema: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
-    return checked_schema(schema, str(path))
+    return check_output_schema(schema, str(path))
 
 
 async def schema_of_model(worker: Worker, code: Code) -> Mapping[str, Any]:
@@ -69,7 +69,7 @@ async def schema_of_model(worker: Worker, code: Code) -> Mapping[str, Any]:
     from guildhall.tools.host.process import schema_of
 
     try:
-        return checked_schema(await schema_of(code.name, code.sources(), code.root), code.name)
+        return check_output_schema(await schema_of(code.name, code.sources(), code.root), code.name)
     except ToolUnavailable as error:
         where = f"{code.root / error.where}" if error.where else worker.place
         raise ToolUnavailable(f"output_schema_ref: {error.message}", where=where, hint=error.hint) from None
@@ -109,7 +109,7 @@ class Supply:
             *(lambda error=error: _raise(error) for error in outside.problems),
             *(lambda code=code: self._trusted(code, worker, frame) for code in outside.code),
             *(lambda name=name: self.server(worker, name, frame) for name in worker.definition.mcp_servers),
-            *(lambda one=one: one.folders(frame) for one in with_one_sandbox_each(worker)),
+            *(lambda one=one: one.sandbox_folders(frame) for one in with_one_sandbox_each(worker)),
             lambda: self.check_schema(worker, frame, thorough=thorough),
             *([lambda: activation_code(worker)] if worker.activate else []),
         ]
@@ -130,7 +130,7 @@ class Supply:
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
         """All code that the worker names, members and all, and what of it cannot be had."""
         outside = self.outsiders(worker, frame)
-        found, wrong = code_of(worker, frame, self.home, (*given, *outside.toolboxes))
+        found, wrong = worker_code(worker, frame, self.home, (*given, *outside.toolboxes))
         return [*found, *outside.code], [*wrong, *outside.problems]
 
     def toolbox(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
@@ -141,8 +141,8 @@ class Supply:
         """Looks whether a server could be started or reached: trust, its program, its variables."""
         self._trusted(server_code(worker, name, frame), worker, frame)
         if worker.definition.mcp_servers[name].command is not None:
-            program_of(worker, name, frame)
-        variables_of(worker, name, frame)
+            server_program(worker, name, frame)
+        server_variables(worker, name, frame)
 
     def module(self, worker: Worker, frame: Frame) -> Code:
         """The module of the model that the worker's output must fit, if it may run."""
@@ -152,7 +152,7 @@ class Supply:
         """What the worker's output must look like, if its file says so."""
         if (path := _schema_path(worker, frame)) is not None:
             return _read_schema(worker, path)
-        return await schema_of_model(worker, self.module(worker, frame)) if names_module(worker) else None
+        return await schema_of_model(worker, self.module(worker, frame)) if has_python_schema(worker) else None
 
     def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the output schema if it is in a valid file, or None."""
@@ -164,14 +164,14 @@ class Supply:
         return Trust(self.pins(), self.own)
 
     def _trusted(self, code: Code, worker: Worker, frame: Frame) -> Code:
-        if not code.own:
-            self.trust().demand(code, worker, frame)
+        if not code.is_own:
+            self.trust().check(code, worker, frame)
         return code
 
     def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
         """Raise if the output schema cannot be used, as far as that is known without executing code."""
         path = _schema_path(worker, frame)
-        if names_module(worker):
+        if has_python_schema(worker):
             self.module(worker, frame)
         elif path is not None and (thorough or not path.is_file()):
             _read_schema(worker, path)
@@ -235,7 +235,7 @@ def _script(worker: Worker, frame: Frame, *, thorough: bool) -> None:
         if thorough and model:
             _provider(worker, model)
         return
-    path = Path(anchored(model, worker.beside(frame)).removeprefix(SCRIPT))
+    path = Path(anchored(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
     if not path.exists():
         start = "the folder of the workflow's file" if worker.scope == "workflow" else "the worker's project"
         hint = f"Make it, or correct the path: it starts at {start}."
@@ -252,7 +252,7 @@ def with_one_sandbox_each(worker: Worker) -> Iterator[Worker]:
         yield replace(worker, definition=worker.definition.model_copy(update={"sandboxes": {name: sandbox}}))
 
 
-def fitting(worker: Worker, choice: Choice) -> Choice:
+def fitting(worker: Worker, choice: ModelChoice) -> ModelChoice:
     """The choice as the worker's runtime takes it: `auto` is a model of a provider of its own."""
     row = ROWS[worker.definition.runtime]
     if row.routed and choice.model.startswith(CURSOR):

@@ -67,7 +67,7 @@ def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home,
         # user's folder define permissions, so a run may change their copies in its checkout.
         kept = (own / ".git", *locked)
         return settled(View(cwd=own, folders=folders, hidden=(home.path, frame.root), shown=(own,), kept=kept))
-    kept = (*worker.deciding(frame), *locked)
+    kept = (*worker.protected_paths(frame), *locked)
     return settled(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
 
 

@@ -19,7 +19,7 @@ from guildhall.runs.assembly.callees import CALL, CREATE, CREATE_RULES
 from guildhall.runs.record.entries import WorkerCreated
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.tools.model import ToolCall, ToolResult
-from guildhall.workers.create import Draft, draft, spec_of
+from guildhall.workers.create import Draft, draft, parse_spec
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.registry import FILES
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.model import Run
     from guildhall.runs.record.journal import Journal
-    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.model import Worker, WorkerListing
 
 DEEPEST = 8  # runs below one another, the one at the top included
 
@@ -136,19 +136,19 @@ async def create(
     prepared: Prepared,
     ledger: LiveLedger,
     settings: Settings,
-    everyone: Iterable[Listed],
+    everyone: Iterable[WorkerListing],
     planned: Callable[[Worker], str],
 ) -> ToolResult:
     """Carry out a call of `worker_create`. Repeating the call creates no second worker, even after a crash."""
     assembled = prepared.assembled
     try:
         new = draft(
-            spec_of(call.arguments or {}),
+            parse_spec(call.arguments or {}),
             settings.worker_creation,
             prepared.frame,
-            taken=[listed.name for listed in everyone],
+            existing_names=[listed.name for listed in everyone],
             creator=assembled.worker,
-            by=f"the worker {assembled.worker.name} in {prepared.run}",
+            author=f"the worker {assembled.worker.name} in {prepared.run}",
         )
         if ledger.journal.last(call.key, WorkerCreated) is None:
             if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, planned)) is not None:
@@ -191,7 +191,7 @@ def _as_shown(new: Draft, plan: str) -> str:
     parts = [f"{new.path}\n\n{new.text.rstrip()}"]
     if new.schema is not None:
         parts.append(f"{new.schema_path}\n\n{new.schema.rstrip()}")
-    if new.left_out:
-        parts.append("Of worker_creation in your settings it does not get:\n" + "\n".join(new.left_out))
+    if new.omitted_rights:
+        parts.append("Of worker_creation in your settings it does not get:\n" + "\n".join(new.omitted_rights))
     parts.append(f"What could happen when it runs:\n{plan}")
     return "\n\n".join(parts)

@@ -36,7 +36,7 @@ from guildhall.runtimes.catalog import ROWS
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult
-from guildhall.workers.lifecycle import usable
+from guildhall.workers.lifecycle import check_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,12 +281,12 @@ class Runs:
             raise Refused(f"worker_call: workers call one another at most {delegation.DEEPEST} deep. Do this yourself.")
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
-        frame = assembled.worker.frame(caller.prepared.frame)
+        frame = assembled.worker.project_frame(caller.prepared.frame)
         callee = self.assembler.find(name, frame)
         if name in caller.created:
             delegation.not_changed(callee, caller.created)
         elif name not in assembled.allow_workers:
-            usable(callee, "star")
+            check_usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
         attached = await asyncio.to_thread(hand_on, files, assembled.attachments, assembled.surroundings.view, callee)
         request = RunRequest(
@@ -305,7 +305,7 @@ class Runs:
         """A worker that another one writes."""
         prepared = caller.prepared
         settings = self.assembler.supply.settings(prepared.frame)
-        near = prepared.assembled.worker.frame(prepared.frame)
+        near = prepared.assembled.worker.project_frame(prepared.frame)
 
         def planned(worker: Worker) -> str:
             asked = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)

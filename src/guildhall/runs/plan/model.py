@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Attachment
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Executes:
     name: str
     own: bool  # in the home: it needs no trust
     trusted: bool  # it may run
-    files: tuple[Seen, ...]
+    files: tuple[FileTrust, ...]
     commands: tuple[str, ...] = ()  # of a setup
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,11 +129,11 @@ class Plan:
         return self.capabilities.union(*(called.plan.capabilities for called in self.calls if called.plan))
 
     @property
-    def untrusted(self) -> tuple[Seen, ...]:
+    def untrusted(self) -> tuple[FileTrust, ...]:
         """The files that would be executed and are not trusted as they are, each once."""
         plans = [self, *(called.plan for called in self.calls if called.plan)]
         files = {seen.path: seen for plan in plans for code in plan.code if not code.trusted for seen in code.files}
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+        return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     @property
     def worst_usd(self) -> float | None:

@@ -153,7 +153,7 @@ def _arranged(worker: Worker, frame: Frame, known: Known) -> _Arranged:
     folders: list[Folder] = []
     for one in with_one_sandbox_each(worker):
         with suppress(GuildError):
-            folders += one.folders(frame)
+            folders += one.sandbox_folders(frame)
     view = view_of(worker, folders, frame, known.home, known.locked)
     surroundings = surroundings_of(worker, frame, view, known.settings, known.environ)
     try:
@@ -333,7 +333,9 @@ class Planner:
         trust = self.supply.trust()
         found, _ = self.supply.code_of(worker, frame)
         code = tuple(
-            Executes(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
+            Executes(
+                kind=one.kind, name=one.name, own=one.is_own, trusted=trust.is_trusted(one), files=trust.files(one)
+            )
             for one in found
         )
         lacking = self.supply.lacking(worker, frame)
@@ -357,7 +359,7 @@ class Planner:
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
         for code in self.supply.code_of(worker, frame)[0]:
-            if code.kind in ("server", "member", "activation") or not trust.holds(code):
+            if code.kind in ("server", "member", "activation") or not trust.is_trusted(code):
                 continue  # nothing is started for a plan
             try:
                 if code.kind == "module":

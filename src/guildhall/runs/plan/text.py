@@ -83,7 +83,10 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
         yield "output", [f"must fit {plain(plan.schema_ref)}"]
     yield "risk", _risk(plan)
     if plan.untrusted:
-        files = [f"{plain(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted]
+        files = [
+            f"{plain(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
+            for s in plan.untrusted
+        ]
         yield "not trusted", files
     if plan.problems:
         yield "cannot run", [plain(problem.text) for problem in plan.problems]

@@ -29,7 +29,7 @@ from guildhall.runs.record.entries import (
     ToolEnded,
     ToolRefused,
 )
-from guildhall.workers.registry import normal
+from guildhall.workers.registry import normalize_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ class Forks:
         """The first entry, with another model where one is wanted; the model's name, and whether it has a price."""
         if model is None:
             return first, None, None
-        wanted = anchored(normal(model), frame.cwd)
+        wanted = anchored(normalize_model(model), frame.cwd)
         login = first.data.worker["definition"].get("runtime") == WITH_LOGIN
         source = self.source_of(wanted, frame, login)  # one that cannot be used is refused, before anything is made
         priced = has_price(source)

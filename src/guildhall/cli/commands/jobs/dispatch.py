@@ -47,7 +47,7 @@ def dispatch(ctx: Context) -> Work:
         config={} if given is None else json_object(given, "--config", """--config '{"maxTurns": 20}'"""),
     )
     dispatch.check()
-    for name, meant in dispatch.near_misses.items():
+    for name, meant in dispatch.misspelled_fields.items():
         known = ctx.screen.one_line(name, 40)
         ctx.screen.note(f"--config: {known} is for the worker to read. Did you mean {meant}?", "yellow")
     return _dispatch(ctx, dispatch)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
-    from guildhall.jobs.model import JobResult, JobShown, Page
+    from guildhall.jobs.model import JobDetails, JobResult, Page
 
 _DEFAULT_LIMIT = 50
 _ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
@@ -103,7 +103,7 @@ def _mode(id: str) -> Mode:
     return "start" if is_member_job(id) else "read"
 
 
-async def _with_files(ctx: Context, shown: JobShown, client: HallClient) -> JobShown:
+async def _with_files(ctx: Context, shown: JobDetails, client: HallClient) -> JobDetails:
     """Return the status of a member's job with its artifacts, and with the directory that members made here keep."""
     member, job = ctx.args.id.rpartition("/")[0], shown.job
     artifacts = (await client.jobs.result(ctx.args.id, ctx.frame)).artifacts if job.status == "completed" else ()

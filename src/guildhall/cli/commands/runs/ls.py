@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.hall.client.interface import HallClient
-    from guildhall.members.model import AtWork
+    from guildhall.members.model import ActiveJob
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
@@ -43,7 +43,7 @@ class Groups:
     runs: Sequence[Run]
     asks: Sequence[Ask]
     workflows: Sequence[WorkflowShown] = ()  # without those that have ended
-    members: Sequence[AtWork] = ()  # running jobs of members
+    members: Sequence[ActiveJob] = ()  # running jobs of members
     meetings: Sequence[Meeting] = ()  # requested ones are among the asks
     commissions: Sequence[Commission] = ()
 
@@ -163,7 +163,7 @@ class _Rows:
             kind, line = ask.kind.replace("_", " "), self._line(what, 80)
             rows.append([ask.id, kind, line, f"{ask.run}{left}", f"guild answer {ask.id}"])
         for theirs in self._groups.members:
-            asked, elsewhere = theirs.shown.questions, self._elsewhere(theirs)
+            asked, elsewhere = theirs.details.questions, self._elsewhere(theirs)
             cd = f"cd {shlex.quote(theirs.project or '')} && " if elsewhere else ""
             rows += [
                 [theirs.id, "question", self._line(one, 80), "", f"{cd}{how_to_answer(theirs.id, one, asked)}"]
@@ -190,9 +190,9 @@ class _Rows:
             else:
                 rows.append([id_of(run), run.worker, self._task(run), since])
         for theirs in self._groups.members:
-            if theirs.shown.waits and theirs.shown.questions:  # it is listed under "needs you"
+            if theirs.details.is_waiting and theirs.details.questions:  # it is listed under "needs you"
                 continue
-            job = theirs.shown.job
+            job = theirs.details.job
             try:
                 since = age(job.started_at, self._now)
             except (ValueError, TypeError):  # the member may use any format
@@ -201,7 +201,7 @@ class _Rows:
         queued = [one for one in self._groups.commissions if one.status == "dispatched"]
         return rows + [[one.id, one.worker, self._line(one.title, 50), "queued"] for one in queued]
 
-    def _elsewhere(self, theirs: AtWork) -> str:
+    def _elsewhere(self, theirs: ActiveJob) -> str:
         """Return the project of a job's member if it is another one."""
         return "" if theirs.project in (None, str(self._here)) else f" (in {theirs.project})"
 
@@ -247,12 +247,12 @@ def _note_left_behind(screen: Screen) -> None:
     """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
     from guildhall.core.paths import Home
     from guildhall.hall.client.discovery import find
-    from guildhall.members.jobs import FILE, Work
+    from guildhall.members.jobs import BUSY_FILE, JobWatcher
 
     home = Home.locate(dict(os.environ))
-    if not (home.path / FILE).exists() or find(home) is not None:
+    if not (home.path / BUSY_FILE).exists() or find(home) is not None:
         return
-    names = sorted({folder.name for folder, _ in Work(home.path / FILE, SystemClock()).left_behind()})
+    names = sorted({folder.name for folder, _ in JobWatcher(home.path / BUSY_FILE, SystemClock()).busy_members()})
     if names:
         said = screen.one_line(", ".join(names), 200)
         screen.note(f"Members with jobs that go on when a hall is there, and may ask something: {said}")

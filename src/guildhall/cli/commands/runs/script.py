@@ -15,7 +15,7 @@ from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.tools.host.protocol import pin_of
 
 if TYPE_CHECKING:
-    from guildhall.workers.model import Seen
+    from guildhall.workers.model import FileTrust
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -31,7 +31,7 @@ async def script(ctx: Context) -> None:
     client = await ctx.connect("read")
     run = await resolve_run(ctx.args.run, client)
     text = screen.redact(await client.runs.script(run))  # the hall does not know all secrets of this terminal
-    untrusted: list[Seen] = []
+    untrusted: list[FileTrust] = []
     if file is not None:
         _write(file, text, force=ctx.args.force)
         with suppress(GuildError):  # it has no test
