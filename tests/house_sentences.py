@@ -112,7 +112,9 @@ def _names_text(node: ast.expr, scope: _Scope) -> bool:
         case ast.Subscript(
             value=ast.Subscript(slice=ast.Constant(value="result")), slice=ast.Constant(value="content")
         ):
-            return True  # what a tool has answered
+            return True  # the content of a tool result
+        case ast.Attribute(value=ast.Name(id="result"), attr="text"):
+            return True  # the text of a tool result
         case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
             return name in TEXTS
         case ast.Name(id=name):
@@ -161,6 +163,8 @@ def _is_condition(node: ast.AST, scope: _Scope) -> bool:
         case ast.Compare(left=left, ops=ops, comparators=others):
             compares = any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in ops)
             return compares and any(_is_text(side, scope) for side in (left, *others))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="result"), attr="startswith" | "endswith" | "partition")):
+            return True  # a result that is a string: the text of a tool result
         case ast.Call(func=ast.Attribute(attr="split"), args=[]):
             return False  # joined again, it is the same text with other blanks
         case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _CUTS and _is_text(value, scope):

@@ -194,6 +194,9 @@ def test_no_condition_on_a_text_for_people():
         "if re.match('HTTP', error.message):\n        return",
         "match stretch.reason:\n        case 'limit':\n            return",
         "return (run.status, run.reason) == ('parked', 'because')",
+        "return path not in changed and result.startswith('Made ')",
+        "text = result.text\n    return 'Replaced' in text",
+        "return _CUT.search(result.text)",
         "return TEXTS[error.message]",
         "query = select(runs).where(runs.c.reason == 'the hall stopped')",
         "reason = error.message if error else run.reason\n    return reason in KNOWN",
@@ -214,6 +217,8 @@ def test_a_condition_on_a_text_is_recognised(body: str):
         "return deliveries.c.message == number",
         "return ' '.join(error.message.split())",
         "return len(entry.reason) > 80",
+        "return result.file_before == 'absent' and len(result.text) < 9",
+        "return 'tools' in result or result != entry.result",
     ],
 )
 def test_other_conditions_are_left_in_peace(body: str):

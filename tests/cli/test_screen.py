@@ -149,8 +149,8 @@ def test_a_result_that_nobody_reads_is_told() -> None:
 
 def test_an_error_says_where_and_what_next() -> None:
     screen = a_screen()
-    screen.error(InvalidFile("there is no such field", where="w.yaml:3", hint="Did you mean 'tools'?"))
-    assert err(screen) == "guild: w.yaml:3: there is no such field\nDid you mean 'tools'?\n"
+    screen.error(InvalidFile("unknown field", where="w.yaml:3", hint="Did you mean 'tools'?"))
+    assert err(screen) == "guild: w.yaml:3: unknown field\nDid you mean 'tools'?\n"
     assert out(screen) == ""
 
 

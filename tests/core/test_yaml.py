@@ -90,32 +90,32 @@ def test_a_source_without_lines_names_the_file_alone():
 @pytest.mark.parametrize(
     ("text", "where", "message", "hint"),
     [
-        ("nmae: x", "worker.yaml:1", "nmae: there is no such field", "Did you mean 'name'?"),
+        ("nmae: x", "worker.yaml:1", "nmae: unknown field", "Did you mean 'name'?"),
         ("items: []", "worker.yaml:1", "name: this field is required", None),
-        ("name: 3", "worker.yaml:1", "name: expected text (it is 3)", None),
-        ("name: x\nyes: 'on'", "worker.yaml:2", "yes: expected true or false (it is 'on')", None),
-        ("name: x\nitems: a", "worker.yaml:2", "items: expected a list (it is 'a')", None),
-        ("name: x\nitems: [a, {}]", "worker.yaml:2", "items[1]: expected text (it is fields with values)", None),
-        ("name: x\nitems:\n- a\n- []", "worker.yaml:4", "items[1]: expected text (it is a list)", None),
-        ("name: x\ninner: 1", "worker.yaml:2", "inner: expected fields with values (it is 1)", None),
-        ("name: x\none: 1", "worker.yaml:2", "one: expected fields with values (it is 1)", None),
+        ("name: 3", "worker.yaml:1", "name: expected text (got 3)", None),
+        ("name: x\nyes: 'on'", "worker.yaml:2", "yes: expected true or false (got 'on')", None),
+        ("name: x\nitems: a", "worker.yaml:2", "items: expected a list (got 'a')", None),
+        ("name: x\nitems: [a, {}]", "worker.yaml:2", "items[1]: expected text (got a mapping)", None),
+        ("name: x\nitems:\n- a\n- []", "worker.yaml:4", "items[1]: expected text (got a list)", None),
+        ("name: x\ninner: 1", "worker.yaml:2", "inner: expected a mapping (got 1)", None),
+        ("name: x\none: 1", "worker.yaml:2", "one: expected a mapping (got 1)", None),
         (
             "name: x\none:\n  mode: rww",
             "worker.yaml:3",
-            "one.mode: expected 'ro' or 'rw' (it is 'rww')",
+            "one.mode: expected 'ro' or 'rw' (got 'rww')",
             "Did you mean 'rw'?",
         ),
-        ("name: x\none:\n  mode: true", "worker.yaml:3", "one.mode: expected 'ro' or 'rw' (it is true)", None),
-        ("name: x\none:\n  mod: ro", "worker.yaml:3", "one.mod: there is no such field", "Did you mean 'mode'?"),
+        ("name: x\none:\n  mode: true", "worker.yaml:3", "one.mode: expected 'ro' or 'rw' (got true)", None),
+        ("name: x\none:\n  mod: ro", "worker.yaml:3", "one.mod: unknown field", "Did you mean 'mode'?"),
         (
             "name: x\ninner:\n  a:\n    sise: 1",
             "worker.yaml:4",
-            "inner.a.sise: there is no such field",
+            "inner.a.sise: unknown field",
             "Did you mean 'size'?",
         ),
-        ("name: x\none:\n  size:", "worker.yaml:3", "one.size: expected a whole number (it is empty)", None),
-        ("- a", "worker.yaml:1", "expected fields with values, like `name: value`", None),
-        ("", "worker.yaml:1", "expected fields with values, like `name: value`", None),
+        ("name: x\none:\n  size:", "worker.yaml:3", "one.size: expected a whole number (got empty)", None),
+        ("- a", "worker.yaml:1", "expected a mapping, like `name: value`", None),
+        ("", "worker.yaml:1", "expected a mapping, like `name: value`", None),
     ],
 )
 def test_an_error_says_where_and_what(text: str, where: str, message: str, hint: str | None):
@@ -175,7 +175,7 @@ def test_tags_and_circles_do_no_harm():
 
 def test_a_value_that_cannot_be_shown_is_named():
     error = wrong(YAML, f"name: 0x{'f' * 5000}")
-    assert error.message == "name: expected text (it is a very long number)"
+    assert error.message == "name: expected text (got a very long number)"
     assert len(wrong(YAML, f"name: x\nyes: {'f' * 5000}").message) < 200
 
 

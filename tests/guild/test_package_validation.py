@@ -111,12 +111,12 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         ('[tool.guildhall]\nposture = "x"', "tool.guildhall.type: this field is required"),
         ('[tool.guildhall]\ntype = "workr"', "tool.guildhall.type: expected 'worker' or 'toolbox'"),
         ("[tool.guildhall]\ntype = []", "tool.guildhall.type: "),
-        ('[tool.guildhall]\ntype = ["worker", "worker"]\nposture = "x"', "tool.guildhall.type: worker stands twice"),
+        ('[tool.guildhall]\ntype = ["worker", "worker"]\nposture = "x"', "tool.guildhall.type: duplicate type worker"),
         ('[tool.guildhall]\ntype = ["worker", 5]', "tool.guildhall.type"),
         ('[tool.guildhall]\ntype = "worker"', "tool.guildhall.posture: this field is required of a worker"),
         ('[tool.guildhall]\ntype = "worker"\nposture = " "', "tool.guildhall.posture: the posture is empty"),
         ('[tool.guildhall]\ntype = "worker"\nposture = "\\u0000"', "tool.guildhall.posture: the posture is no text"),
-        ('[tool.guildhall]\ntype = "worker"\nposture = 5', "tool.guildhall.posture: expected text (it is 5)"),
+        ('[tool.guildhall]\ntype = "worker"\nposture = 5', "tool.guildhall.posture: expected text (got 5)"),
         ('[tool.guildhall]\ntype = "worker"\ninstructions = "x"', "`instructions` of a package are its `posture`"),
         (WORKER + 'posture_file = "x.md"', "tool.guildhall.posture_file: there are `posture` and `posture_file`"),
         (WORKER + 'postur_file = "x.md"', "Did you mean 'posture_file'?"),
@@ -129,7 +129,7 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         (WORKER + 'activate = "begin:go"', "tool.guildhall.activate: there is no module begin in the package"),
         (WORKER + 'tools = ["Reed"]', "tool.guildhall.tools[0]: there is no built-in tool 'Reed'"),
         (WORKER + 'tools = ["Reed"]', "Did you mean 'Read'?"),
-        (WORKER + 'tools = "Read"', "tool.guildhall.tools: expected a list (it is 'Read')"),
+        (WORKER + 'tools = "Read"', "tool.guildhall.tools: expected a list (got 'Read')"),
         (WORKER + 'toolboxes = ["../mail"]', "tool.guildhall.toolboxes[0]: '../mail' cannot be a name"),
         (WORKER + 'checkout = "sparce"', "Did you mean 'sparse'?"),
         (WORKER + "limits = {max_turns = 0}", "tool.guildhall.limits.max_turns: "),
@@ -143,7 +143,7 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         (WORKER + 'name = "other"', "tool.guildhall.name: the package 'other' is in a folder with another name"),
         (WORKER + 'name = "a/b"', "tool.guildhall.name: 'a/b' cannot be a name"),
         ('[project]\nname = "other"\n' + WORKER, "the package 'other' is in a folder with another name"),
-        ("[project]\nname = 5\n" + WORKER, "tool.guildhall.name: expected text (it is 5)"),
+        ("[project]\nname = 5\n" + WORKER, "tool.guildhall.name: expected text (got 5)"),
         ('[tool.guildhall]\ntype = "toolbox"', "tool.guildhall.export: this field is required of a toolbox"),
         (
             '[tool.guildhall]\ntype = "toolbox"\nexport = "x"\ntools = ["Read"]',
@@ -229,7 +229,7 @@ def test_a_wrong_package_is_reported_and_stands_in_nobodys_way(
     (home.packages / ".aside").mkdir()
     rows = {row["name"]: row for row in guild("package", "ls", "--json").json}
     assert list(rows) == ["bad", "empty", "writer"]
-    assert f"{home.packages}/bad/pyproject.toml: tool.guildhall.exprt: there is no such field" in rows["bad"]["error"]
+    assert f"{home.packages}/bad/pyproject.toml: tool.guildhall.exprt: unknown field" in rows["bad"]["error"]
     assert "Did you mean 'export'?" in rows["bad"]["error"]
     assert "there is no pyproject.toml" in rows["empty"]["error"]
     assert (rows["writer"]["error"], rows["writer"]["version"]) == (None, "1.2.0")

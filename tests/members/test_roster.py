@@ -49,7 +49,7 @@ def test_an_invalid_manifest_is_an_entry_with_an_error_and_disturbs_no_other(pro
     (project / "guild-members" / "dir" / "guild-member.json").mkdir()
     listed = {member.name: member for member in MemberRegistry(project, home).members()}
     assert listed["ant"].error is None
-    assert "guild-member.json:18: capabilites: there is no such field" in (listed["bad"].error or "")
+    assert "guild-member.json:18: capabilites: unknown field" in (listed["bad"].error or "")
     assert "not JSON" in (listed["torn"].error or "")
     assert "not a regular file" in (listed["dir"].error or "")
     with pytest.raises(InvalidFile, match=r"cannot be used: .*capabilites"):

@@ -55,6 +55,17 @@ def test_the_legacy_layout_follows_the_room(rooms: Rooms, folder: Path, store: S
 
 
 @pytest.mark.req("AW-13")
+def test_inbox_ack_updates_the_exported_cursor(rooms: Rooms, folder: Path):
+    room = opened(rooms, folder)
+    asyncio.run(room.send("@coder go", PERSON))
+    coder = At(room, "coder")
+    coder("inbox_read")
+    assert state(folder, "inbox-state")["readCursors"]["coder"] == 0
+    coder("inbox_ack", until=1)
+    assert state(folder, "inbox-state")["readCursors"]["coder"] == 1
+
+
+@pytest.mark.req("AW-13")
 def test_without_it_nothing_is_on_the_disk(rooms: Rooms, project: Path):
     room = asyncio.run(rooms.open("review", "main", TEAM, RoomSettings()))
     At(room, "coder")("document_write", content="x")

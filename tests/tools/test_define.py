@@ -208,7 +208,7 @@ def test_wrong_options_say_why(options: dict[str, Any], says: str) -> None:
     [
         ({}, "move: point: this argument is required"),
         ({"point": {"x": "far"}}, "move: point.x: Input should be a valid integer"),
-        ({"point": {"x": 1}, "how": "quick"}, "how: Input should be 'fast' or 'slow' (it is 'quick')"),
+        ({"point": {"x": 1}, "how": "quick"}, "how: Input should be 'fast' or 'slow' (got 'quick')"),
         ({"point": {"x": 1}, "time": 2}, "time: there is no such argument. Did you mean 'times'?"),
         ({"point": {"x": 1}, "times": 0}, "times: Input should be greater than or equal to 1"),
         ({"point": "x" * 5000}, "..."),

@@ -84,6 +84,36 @@ def test_empty_long_and_odd_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "arguments", "file_before"),
+    [
+        (b"one\ntwo\n", {}, "shown"),
+        (b"one\ntwo\n", {"limit": 2}, "shown"),
+        (b"one\ntwo\n", {"limit": 1}, None),
+        (b"one\ntwo\n", {"offset": 2}, None),
+        (b"x" * 5000, {}, None),
+        (b"line\n" * 5000, {}, None),
+        (b"one\r\n", {}, None),
+        (b"caf\xe9\n", {}, None),
+        (b"", {}, None),
+        (PNG, {}, None),
+    ],
+)
+def test_a_read_result_records_that_it_shows_the_whole_file(
+    tmp_path: Path, data: bytes, arguments: dict[str, int], file_before: str | None
+) -> None:
+    (tmp_path / "x").write_bytes(data)
+    assert call(view_of(tmp_path), "Read", file_path="x", **arguments).file_before == file_before
+
+
+def test_a_write_result_records_that_the_file_was_absent(tmp_path: Path) -> None:
+    view = view_of(tmp_path)
+    created, replaced = (call(view, "Write", file_path="x", content="one") for _ in range(2))
+    assert (created.file_before, replaced.file_before) == ("absent", None)
+    assert ToolResult.from_dict(created.as_dict()) == created
+    assert "file_before" not in replaced.as_dict()
+
+
+@pytest.mark.parametrize(
     ("data", "kind"),
     [
         (PNG, "image/png"),

@@ -492,6 +492,7 @@ def test_a_toolbox_object_counts_and_names_are_unique(tmp_path, spec, toolbox):
         framed({"id": 1, "result": {"content": [{"type": "blob", "data": "!", "media_type": 1}], "is_error": False}}),
         framed({"id": 1, "result": {"content": [], "is_error": 0}}),
         framed({"id": 1, "result": {"content": 7, "is_error": False}}),
+        framed({"id": 1, "result": {"content": [], "is_error": False, "file_before": {}}}),
         framed({"id": 1, "result": "x"}),
         struct.pack("!I", 100_000) + b"[" * 100_000,
     ],

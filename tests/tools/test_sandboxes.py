@@ -98,6 +98,8 @@ def test_reading_text_keeps_to_the_rules(view: View) -> None:
     assert (
         text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=2) == "no\n[cut: 2 of 5 characters]"
     )
+    cut, whole = (call(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=n) for n in (2, 5))
+    assert (cut.file_before, whole.file_before) == (None, "shown")
     assert "max_chars must be" in text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=0)
     for path, says in [
         ("deck.pdf", "the sandbox 'input' permits text only in files ending in .md"),

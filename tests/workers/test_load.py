@@ -156,7 +156,7 @@ def test_files_of_the_earlier_system_load_unchanged(write: Write, text: str):
 
 
 WRONG: list[tuple[str, int, str, str | None]] = [
-    ("instructons: x", 1, "instructons: there is no such field", "Did you mean 'instructions'?"),
+    ("instructons: x", 1, "instructons: unknown field", "Did you mean 'instructions'?"),
     ("name: w\ntools:\n- Raed", 3, "tools[0]: there is no built-in tool 'Raed'", "Did you mean 'Read'?"),
     ("tools: [read]", 1, "tools[0]: there is no built-in tool 'read'", "Did you mean 'Read'?"),
     (
@@ -174,19 +174,19 @@ WRONG: list[tuple[str, int, str, str | None]] = [
     (
         "tool_rules:\n- name: net\n- name: fs.read\n  alowed: true",
         4,
-        "tool_rules.fs.read.alowed: there is no such field",
+        "tool_rules.fs.read.alowed: unknown field",
         "Did you mean 'allowed'?",
     ),
     ("tool_rules:\n- allowed: true", 1, "tool_rules: in a list, each rule needs a `name:`", None),
     ("tool_rules: [{name: net}, {name: net}]", 1, "tool_rules: there are two rules named 'net'", None),
     ("tool_rules: {net: {name: fs.read}}", 1, "tool_rules: the rule 'net' says inside that its name", None),
-    ("tool_rules: 3", 1, "tool_rules: expected fields with values (it is 3)", None),
-    ("tool_rules: {net: no}", 1, "tool_rules.net: expected fields with values (it is 'no')", None),
+    ("tool_rules: 3", 1, "tool_rules: expected a mapping (got 3)", None),
+    ("tool_rules: {net: no}", 1, "tool_rules.net: expected a mapping (got 'no')", None),
     ("tool_rules: {net: {allowed: 'false'}}", 1, "tool_rules.net.allowed: expected true or false", None),
     ("name: w\nbackend: cloud", 2, "runtime: expected 'pydantic', 'claude', 'codex'", "Did you mean 'claude'?"),
     ("runtime: claude\nbackend: claude", 1, "`runtime` and `backend` are the same field; keep one", None),
     ("sandboxes:\n  in:\n    mode: ro", 2, "sandboxes.in.path: this field is required", None),
-    ("sandboxes:\n  in:\n    path: a\n    mdoe: ro", 4, "sandboxes.in.mdoe: there is no such", "Did you mean 'mode'?"),
+    ("sandboxes:\n  in:\n    path: a\n    mdoe: ro", 4, "sandboxes.in.mdoe: unknown field", "Did you mean 'mode'?"),
     ("sandboxes: {in: {path: a, mode: w}}", 1, "sandboxes.in.mode: expected 'ro' or 'rw'", None),
     ('sandboxes: {in: {path: "a\\0b"}}', 1, "sandboxes.in.path: there are control characters", None),
     ("sandboxes: {../in: {path: a}}", 1, "sandboxes", None),
@@ -199,7 +199,7 @@ WRONG: list[tuple[str, int, str, str | None]] = [
     ("mcp_servers: {d: {url: 'http://x', env: [A=b]}}", 1, "env[0]: 'A=b' cannot name a variable", None),
     ("limits: {timeout: soon}", 1, "limits.timeout: 'soon' is not a duration", None),
     ("limits: {max_turns: 1.5}", 1, "limits.max_turns: ", None),
-    ("limits: {max_turns: true}", 1, "limits.max_turns: expected a whole number (it is true)", None),
+    ("limits: {max_turns: true}", 1, "limits.max_turns: expected a whole number (got true)", None),
     ("limits: {max_turns: 0}", 1, "limits.max_turns: it should be greater than 0", None),
     ("limits: {max_budget_usd: .inf}", 1, "limits.max_budget_usd: ", None),
     ("limits: {max_budget_usd: '2'}", 1, "limits.max_budget_usd: ", None),
@@ -213,8 +213,8 @@ WRONG: list[tuple[str, int, str, str | None]] = [
     ("name: other", 1, "name: the worker 'other' is in a file with another name", "Rename the file to other.yaml"),
     ("instructions: ' '", 1, "instructions: the instructions are empty", None),
     ("description: x", 1, "the worker has no instructions", "Write `instructions:` here, or the file"),
-    ("- x", 1, "expected fields with values", None),
-    ("", 1, "expected fields with values", None),
+    ("- x", 1, "expected a mapping", None),
+    ("", 1, "expected a mapping", None),
 ]
 
 
@@ -235,9 +235,7 @@ def test_an_error_names_file_line_field_and_the_nearest_name(
 
 def test_json_errors_have_lines_too(write: Write):
     path = write("workers/w.json", '{\n  "instructions": "x",\n  "limits": {\n    "max_tuns": 3\n  }\n}')
-    with pytest.raises(
-        InvalidFile, match=r"w.json:4: limits.max_tuns: there is no such field\nDid you mean 'max_turns'"
-    ):
+    with pytest.raises(InvalidFile, match=r"w.json:4: limits.max_tuns: unknown field\nDid you mean 'max_turns'"):
         load(path)
 
 
@@ -289,7 +287,7 @@ def test_a_worker_can_be_given_in_python():
     [
         ({"name": "w"}, "instructions: this field is required"),
         ({"instructions": "x"}, "name: this field is required"),
-        ({"name": "w", "instructions": "x", "tool": []}, "tool: there is no such field"),
+        ({"name": "w", "instructions": "x", "tool": []}, "tool: unknown field"),
         ({"name": "w", "instructions": "x", "tools": ["Raed"]}, r"tools\[0\]"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_listing_shows_the_wrong_ones_with_what_is_wrong(registry: Registry, w
     first, second, third, shipped = registry.listings()
     assert (first.name, first.status, first.locked, first.description) == ("a", "draft", True, "first")
     assert (second.name, second.status) == ("b", None)
-    assert (second.error or "").startswith(f"{broken}:1: instructons: there is no such field")
+    assert (second.error or "").startswith(f"{broken}:1: instructons: unknown field")
     assert "not JSON" in (third.error or "")
     assert (shipped.name, shipped.scope, shipped.error) == ("common", "shipped", None)
     assert shipped.as_dict()["path"] == str(shipped.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,4 +71,5 @@ def test_every_provider_works(team: Team, guild: Guild, provider: str) -> None:
     assert (room / "channel.md").exists() == (provider == "file")
     if provider == "file":
         assert "see plan/a.md" in (room / "channel.md").read_text()
-        assert (room / "_state/inbox-state.json").exists()
+        state = json.loads((room / "_state/inbox-state.json").read_text())
+        assert state == {"readCursors": {"ann": 3, "bob": 3}}

@@ -16,10 +16,10 @@ from guildhall.core.exports import lazy_exports
 if TYPE_CHECKING:
     from guildhall.activities.contract import Asked as Asked
     from guildhall.activities.contract import Decided as Decided
-    from guildhall.activities.contract import call_with_answers as call_with_answers
     from guildhall.activities.contract import check_output as check_output
     from guildhall.activities.contract import with_output_schema as with_output_schema
     from guildhall.activities.questions import QuestionChannel as QuestionChannel
     from guildhall.activities.questions import ResumeTimers as ResumeTimers
+    from guildhall.activities.questions import call_with_answers as call_with_answers
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

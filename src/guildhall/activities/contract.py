@@ -1,9 +1,7 @@
 """Contract of a result: checks an output against its schema and artifacts, and adapts the tool `submit_result`.
 
 Also defines the values that jobs, commissions and meetings share: a question with its answer, and a decision of the
-worker. `call_with_answers` calls a tool of an activity and appends the user's new answers to its result. The journal
-of the run tells whether a call of `submit_result` succeeded.
-
+worker.
 Does not ask questions (`activities.questions`) and does not define the type of a contract (`runs.purpose`). Does not
 resolve remote references of a schema.
 """
@@ -15,14 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.runs.record.entries import Entry, Payload, ToolEnded, ToolRefused, ToolStarted
-from guildhall.tools.definition import call_method
-from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.activities.questions import QuestionChannel
     from guildhall.runs.purpose import Contract
+    from guildhall.tools.model import Tool
 
 
 READING = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
@@ -99,17 +95,6 @@ def _schema_problems(schema: Mapping[str, Any], value: Any) -> list[str]:
 
 
 SUBMIT = "submit_result"
-
-
-async def call_with_answers(tools: object, tool: Tool, call: ToolCall, questions: QuestionChannel) -> ToolResult:
-    """Call the method of the tool's name, and append the user's new answers to its result."""
-    result = await call_method(tools, tool, call)
-    answers = await questions.new_answers(call.key)
-    return replace(result, content=(*result.content, *map(_answer_block, answers)))
-
-
-def _answer_block(asked: Asked) -> Text:
-    return Text(f"A person has answered your question {asked.question!r}: {asked.answer}")
 
 
 def with_output_schema(submit: Tool, schema: Mapping[str, Any] | None) -> Tool:

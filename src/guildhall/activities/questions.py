@@ -11,7 +11,7 @@ Invariant: a call asks its question once, and a repeated call receives the answe
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guildhall.activities.contract import Asked
@@ -20,6 +20,8 @@ from guildhall.runs.model import RELAYED, WORDS, Ask, Question, Run
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, QuestionAsked
 from guildhall.runs.record.journal import entries_with
+from guildhall.tools.definition import call_method
+from guildhall.tools.model import Text, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -73,7 +75,11 @@ class QuestionChannel:
                 if ask.status == "answered":
                     await ledger.apply(ask, key)
                     received.add(ask.id)
-        return [_asked(ask) for ask in others if ask.id in received]
+        return [
+            Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask))
+            for ask in others
+            if ask.id in received
+        ]
 
 
 def _is_awaited(ledger: LiveLedger, ask: Ask) -> bool:
@@ -82,8 +88,14 @@ def _is_awaited(ledger: LiveLedger, ask: Ask) -> bool:
     return asked is not None and asked.data.wait
 
 
-def _asked(ask: Ask) -> Asked:
-    return Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask))
+async def call_with_answers(tools: object, tool: Tool, call: ToolCall, questions: QuestionChannel) -> ToolResult:
+    """Call the method of the tool's name, and append the user's new answers to its result."""
+    result = await call_method(tools, tool, call)
+    answers = [
+        Text(f"A person has answered your question {asked.question!r}: {asked.answer}")
+        for asked in await questions.new_answers(call.key)
+    ]
+    return replace(result, content=(*result.content, *answers))
 
 
 class ResumeTimers:

@@ -21,7 +21,7 @@ _ZONE = Path("/etc/localtime")
 
 
 class Clock(Protocol):
-    """The system's clock, or a test's."""
+    """The system clock, or a clock of a test."""
 
     def now(self) -> datetime: ...
 
@@ -31,7 +31,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The time of the machine."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -40,23 +40,23 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        import asyncio  # here: commands that only look need none of it
+        import asyncio  # read-only commands do not need it
 
         await asyncio.sleep(seconds)
 
 
 def stamp(moment: datetime) -> str:
-    """A moment as it is stored and shown: UTC, milliseconds, sortable as text."""
+    """Return a time as stored and shown: UTC with milliseconds, sortable as text."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moment(text: str) -> datetime:
-    """The moment behind a stamp."""
+    """Parse a time that `stamp` formatted."""
     return datetime.fromisoformat(text)
 
 
 def local_zone(environ: Mapping[str, str]) -> tzinfo:
-    """The time zone of the user, with its summer and winter."""
+    """Return the time zone of the user, with its daylight saving rules."""
     from zoneinfo import ZoneInfo
 
     name = environ.get("TZ", "").removeprefix(":")

@@ -28,30 +28,30 @@ DEFAULT_BUDGET = 5.0
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)\s*")
-_LONGEST = 10 * 365 * 86400.0
+_MAX_DURATION_S = 10 * 365 * 86400.0
 _SIZE = re.compile(r"\s*(\d{1,6})\s*([mMgG][bB])\s*")
 _BYTES = {"MB": 1024**2, "GB": 1024**3}
-_LEAST, _MOST = 64 * 1024**2, 1000 * 1024**3
+_MIN_SIZE_BYTES, _MAX_SIZE_BYTES = 64 * 1024**2, 1000 * 1024**3
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def size(value: object) -> int:
-    """Bytes of a size as people write it: `512MB`, `2GB`; not less than a run needs at all."""
+    """Parse a size such as `512MB` or `2GB` into bytes."""
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     count = int(found[1]) * _BYTES[found[2].upper()] if found else 0
-    if not _LEAST <= count <= _MOST:
+    if not _MIN_SIZE_BYTES <= count <= _MAX_SIZE_BYTES:
         raise ValueError("write a size from 64MB to 1000GB, such as 512MB or 2GB")
     return count
 
 
 def duration(value: object) -> float:
-    """Seconds of a duration as people write it: `30s`, `5m`, `1.5h`, `2d`, or a plain number of seconds."""
+    """Parse a duration such as `30s`, `5m`, `1.5h`, `2d` or a number of seconds into seconds."""
     seconds: float | None = None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value) if abs(value) <= _LONGEST else math.inf
+        seconds = float(value) if abs(value) <= _MAX_DURATION_S else math.inf
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value)):
         seconds = float(match[1]) * _UNITS[match[2]]
-    if seconds is None or not 0 < seconds <= _LONGEST:
+    if seconds is None or not 0 < seconds <= _MAX_DURATION_S:
         hint = "Write a number with s, m, h or d, such as 30s, 5m, 1.5h or 2d; at most ten years."
         raise UsageError(f"{yaml.shown(value)} is not a duration", hint=hint)
     return seconds
@@ -64,7 +64,7 @@ def _seconds(value: object) -> float:
         raise ValueError(f"{error.message}. {error.hint}") from None
 
 
-# In a model: a duration in a file, seconds in the program.
+# A field that is a duration in the file and seconds in the program.
 Duration = Annotated[
     float,
     BeforeValidator(_seconds, json_schema_input_type=Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smhd]?$")] | float),
@@ -84,11 +84,11 @@ def _dollars(value: object) -> object:
     if value == "none":
         return math.inf
     if isinstance(value, bool | str) or (isinstance(value, int | float) and not 0 < value < math.inf):
-        raise ValueError(f"expected dollars, such as 5.0, or `none` (it is {yaml.shown(value)})")
+        raise ValueError(f"expected dollars, such as 5.0, or `none` (got {yaml.shown(value)})")
     return value
 
 
-Dollars = Annotated[float, BeforeValidator(_dollars)]  # in a model: dollars, or `none`, which is infinite
+Dollars = Annotated[float, BeforeValidator(_dollars)]  # a field with dollars, or `none`, which is infinite
 
 
 class _Part(BaseModel):
@@ -96,7 +96,7 @@ class _Part(BaseModel):
 
 
 class WebSearch(_Part):
-    """Who answers WebSearch: a SearXNG server of the user's, or a provider."""
+    """`web_search:` of the settings: a SearXNG server of the user, or a provider."""
 
     searxng: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$")] | None = None
     provider: Literal["native", "tavily", "brave"] | None = None
@@ -109,13 +109,13 @@ class WebSearch(_Part):
 
 
 class Approvals(_Part):
-    """How long an approval may take; None: as long as it takes."""
+    """`approvals:` of the settings. Without a timeout an approval waits forever."""
 
     timeout: Duration | None = None
 
 
 class Memory(_Part):
-    """`memory:` in the settings: the size of the memory block of a prompt."""
+    """`memory:` of the settings: the size of the memory block of a prompt."""
 
     limit_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 8000
 
@@ -124,26 +124,26 @@ Size = Annotated[int, BeforeValidator(size, json_schema_input_type=str)]
 
 
 class HallSettings(_Part):
-    """How long the process of a hall stays when nothing lives in it, and what the process of a run may use."""
+    """`hall:` of the settings: the idle timeout of the hall, and the memory of the process of a run."""
 
     idle: Duration = 60.0
-    run_memory: Size = 1024**3  # bytes, beside what such a process is born with
+    run_memory: Size = 1024**3  # bytes above the size at the start
 
 
 class Commissions(_Part):
-    """How many commissions may be under way at a time, in all projects together."""
+    """`commissions:` of the settings: how many may run at the same time, in all projects."""
 
     max: Annotated[StrictInt, Field(gt=0, le=1000)] = 10
 
 
 class Manager(_Part):
-    """What the manager asks about first, each time; everything else it does, and the user reviews it after."""
+    """`manager:` of the settings: the actions that need approval."""
 
     asks_before: tuple[Literal["commission", "pull_request", "meeting"], ...] = ()
 
 
 class WorkerCreation(_Part):
-    """The rights that a worker may give to one that it writes."""
+    """`worker_creation:` of the settings: the rights of workers that workers create."""
 
     model: StrictStr | None = None
     sandboxes: dict[str, Any] = Field(default_factory=dict)
@@ -152,7 +152,7 @@ class WorkerCreation(_Part):
 
 
 class _File(_Part):
-    """A settings file as it is written. A field that is not there, or empty, says nothing."""
+    """A settings file. None is a missing or empty field."""
 
     model: Annotated[StrictStr, Field(min_length=1)] | None = None
     budget: Dollars | None = None
@@ -167,16 +167,16 @@ class _File(_Part):
     projects: dict[str, Any] | None = None
 
 
-_USERS_ALONE = ("web_search", "worker_creation", "hall", "commissions", "projects")
+_USER_ONLY = ("web_search", "worker_creation", "hall", "commissions", "projects")
 
 
 class Settings(_Part):
-    """What holds for a request: the user's settings, tightened by the project's."""
+    """The settings of a request: the user's settings, tightened by the project's."""
 
     model: str | None = None
-    budget: float | None = DEFAULT_BUDGET  # dollars for a top-level command; None: `none` was written
+    budget: float | None = DEFAULT_BUDGET  # dollars per command; None: `none` was written
     env: tuple[str, ...] = ()  # names of variables that may travel with a request
-    env_refused: tuple[str, ...] = ()  # names that the project asks for and the user's settings do not allow
+    env_refused: tuple[str, ...] = ()  # names that the project requests and the user's settings do not allow
     web_search: WebSearch | None = None
     approvals: Approvals = Approvals()
     memory: Memory = Memory()
@@ -188,9 +188,9 @@ class Settings(_Part):
 
 
 def load_settings(home: Home, root: Path) -> Settings:
-    """The settings of a home, as tightened by the project at `root`."""
-    user = _read(home.settings, foreign_possible=True)
-    project = _read(root / PROJECT_SETTINGS, users_alone=_USERS_ALONE)
+    """Load the settings of a home, tightened by the project at `root`."""
+    user = _read(home.settings, check_foreign=True)
+    project = _read(root / PROJECT_SETTINGS, user_only=_USER_ONLY)
     allowed = user.env or ()
     wanted = project.env if project.env is not None else allowed
     budgets = (DEFAULT_BUDGET if user.budget is None else user.budget, project.budget)
@@ -203,31 +203,31 @@ def load_settings(home: Home, root: Path) -> Settings:
         env_refused=tuple(name for name in wanted if name not in allowed),
         web_search=user.web_search,
         approvals=Approvals(timeout=min((one for one in timeouts if one is not None), default=None)),
-        memory=_tighter_memory(user.memory, project.memory),
+        memory=_stricter_memory(user.memory, project.memory),
         worker_creation=user.worker_creation,
         hall=user.hall or HallSettings(),
         commissions=user.commissions or Commissions(),
-        manager=_asking_more(user.manager, project.manager),
+        manager=_merge_manager(user.manager, project.manager),
         projects=user.projects or {},
     )
 
 
-def _read(path: Path, *, foreign_possible: bool = False, users_alone: tuple[str, ...] = ()) -> _File:
+def _read(path: Path, *, check_foreign: bool = False, user_only: tuple[str, ...] = ()) -> _File:
     if not path.exists():
         return _File()
     source = yaml.read(path)
     data = cast("object", source.data)
     if data is None:
         return _File()
-    if foreign_possible and isinstance(data, dict) and _foreign(cast("dict[str, Any]", data)):
+    if check_foreign and isinstance(data, dict) and _is_foreign(cast("dict[str, Any]", data)):
         raise HallUnavailable(
             "this settings file belongs to another program",
             where=str(path),
             hint=f"Set {HOME_VARIABLE} to a folder of Guildhall's own, such as ~/.guildhall."
-            + (" `projects:` of Guildhall's is no list: names, each with its `path:`." if "projects" in data else ""),
+            + (" In Guildhall `projects:` is a mapping of names, each with its `path:`." if "projects" in data else ""),
         )
     read = yaml.validate(_File, source)
-    for name in users_alone:
+    for name in user_only:
         if getattr(read, name) is not None:
             raise source.error("a project cannot set this", (name,), "Set it in config.yaml of your own home.")
     if read.model:
@@ -235,8 +235,8 @@ def _read(path: Path, *, foreign_possible: bool = False, users_alone: tuple[str,
     return read
 
 
-def _foreign(data: dict[str, Any]) -> bool:
-    """Whether another product wrote the file: nothing in it is ours. A list of projects is that product's, too."""
+def _is_foreign(data: dict[str, Any]) -> bool:
+    """Return True if another program wrote the file: it has none of our fields, or `projects` as a list."""
     ours = set(_File.model_fields)
     if isinstance(data.get("projects"), list):
         ours.discard("projects")
@@ -244,16 +244,16 @@ def _foreign(data: dict[str, Any]) -> bool:
 
 
 def anchored(model: str, folder: Path) -> str:
-    """The model, its script (where it is one) made absolute: a relative one lies in `folder`."""
+    """Return the name of a model. The path of a script is made absolute, relative to `folder`."""
     kind, _, rest = model.partition(":")
     return f"script:{folder / rest}" if kind == "script" and rest else model
 
 
-def _asking_more(user: Manager | None, project: Manager | None) -> Manager:
+def _merge_manager(user: Manager | None, project: Manager | None) -> Manager:
     both = ((user or Manager()).asks_before, (project or Manager()).asks_before)
     return Manager(asks_before=tuple(dict.fromkeys(name for one in both for name in one)))
 
 
-def _tighter_memory(user: Memory | None, project: Memory | None) -> Memory:
+def _stricter_memory(user: Memory | None, project: Memory | None) -> Memory:
     users = user or Memory()
     return min(users, project or users, key=lambda memory: memory.limit_tokens)

@@ -28,7 +28,7 @@ class ErrorInfo(TypedDict):
     where: NotRequired[str]
     limit: NotRequired[str]  # of LimitReached: the name of the limit
     run: NotRequired[str]  # of LimitReached: the run whose limit it is
-    others: NotRequired[Sequence[str]]  # of InvalidFile: what else is wrong
+    others: NotRequired[Sequence[str]]  # of InvalidFile: further mistakes
     job: NotRequired[str]  # of NotFinished
     status: NotRequired[str]  # of NotFinished
     files: NotRequired[Sequence[str]]  # of MergeConflict
@@ -41,7 +41,7 @@ class GuildError(Exception):
     code = "error"
     exit_code = 1  # of a command that ends with this error
     http_status = 500
-    more: tuple[str, ...] = ()  # what is told of it beside code, message, hint and where
+    more: tuple[str, ...] = ()  # further attributes in `as_dict`
 
     def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class GuildError(Exception):
         return f"{head}\n{self.hint}" if self.hint else head
 
     def as_dict(self) -> ErrorInfo:
-        """The error as JSON shows it: code and message always, the rest when there is something to say."""
+        """Return the error as JSON: code and message, and other attributes that are set."""
         names = ("code", "message", "hint", "where", *self.more)
         return cast("ErrorInfo", {name: value for name in names if (value := getattr(self, name))})
 
@@ -68,7 +68,7 @@ class UsageError(GuildError):
 
 
 class InvalidFile(GuildError):
-    """A file of the user's does not say what it should. `others` say what else is wrong there."""
+    """A file of the user is invalid. `others` has further mistakes in it."""
 
     code = "invalid_file"
     exit_code = 2
@@ -81,7 +81,7 @@ class InvalidFile(GuildError):
 
 
 class NotFound(GuildError):
-    """There is no such worker, run, ask or file."""
+    """The worker, run, ask or file does not exist."""
 
     code = "not_found"
     exit_code = 3
@@ -89,7 +89,7 @@ class NotFound(GuildError):
 
 
 class UnknownJob(NotFound):
-    """There is no such job."""
+    """The job does not exist."""
 
     code = "unknown_job"
 
@@ -209,10 +209,10 @@ class HallGone(HallUnavailable):
 
 
 class ModelFailed(GuildError):
-    """The model could not answer. `transient` says whether asking again may help, `retry_after` (seconds) from when on.
+    """The model did not answer.
 
-    `status` is the HTTP status behind it, where there was one. `charged`: an answer had begun, so it may have to be
-    paid for although nobody has it.
+    `transient`: a retry can help, after `retry_after` seconds. `status`: the HTTP status. `charged`: an answer had
+    started, so the provider may bill it.
     """
 
     code = "model_failed"
@@ -314,13 +314,13 @@ class ServerGone(ToolUnavailable):
 
 
 class MemberFailed(GuildError):
-    """A guild member did not carry out a request."""
+    """A member did not execute a request."""
 
     code = "member_failed"
 
 
 class MemberTimedOut(MemberFailed):
-    """A member did not answer in time. It may have carried out the request."""
+    """A member did not answer in time. It may have executed the request."""
 
     code = "member_timed_out"
     exit_code = 6
@@ -365,13 +365,13 @@ class GitFailed(GuildError):
 
 
 class RuntimeFailed(GuildError):
-    """The runtime broke between the doors."""
+    """The runtime failed."""
 
     code = "runtime_failed"
 
 
 class RuntimeCrashed(RuntimeFailed):
-    """The process of a run ended before the run did. The run can be resumed from its record."""
+    """The process of a run ended before the run did. The run can be resumed."""
 
     code = "runtime_crashed"
 
@@ -395,13 +395,13 @@ class RuntimeUnusable(RuntimeFailed):
 
 
 class RuntimeToolless(RuntimeFailed):
-    """The program of a runtime did not reach the run's tools and was ended."""
+    """The program of a runtime did not reach the run's tools and was killed."""
 
     code = "runtime_toolless"
 
 
 class ReplayDiffers(GuildError):
-    """A replay differs from the record."""
+    """A replay differs from the journal."""
 
     code = "replay_differs"
 

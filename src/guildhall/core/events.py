@@ -1,7 +1,7 @@
 """Events: define the types of live notifications about a run, and a bus that delivers them to listeners.
 
-Events are for display: the terminal, a web page, a stream of JSON lines. A listener hears all runs of a tree. A
-listener with a limit loses pieces of text first and is disconnected if it falls further behind.
+Events are for display: the terminal, a web page, a stream of JSON lines. A listener receives the events of a root run
+and its child runs. A listener with a limit loses text deltas first and is disconnected if it falls further behind.
 
 Does not store events (see `runs.record.journal`).
 
@@ -62,7 +62,7 @@ class RunStartedData(TypedDict):
 
 
 class TextDeltaData(TypedDict):
-    """A piece of what the model writes."""
+    """A part of the model's answer."""
 
     text: str
 
@@ -77,7 +77,7 @@ class ToolUseData(TypedDict):
 
 
 class ToolOutputData(TypedDict):
-    """A piece of what a command writes while it runs."""
+    """A part of the output of a running command."""
 
     id: str
     tool: str
@@ -105,15 +105,15 @@ class TurnEndData(TypedDict):
 class ListeningData(TypedDict):
     """A conversation waits for the user's message with this number, from 1.
 
-    The n-th message is answered when the conversation listens for a later one. For messages that exist already when a
-    turn is over it does not say that it waits for them.
+    Message n is answered when the conversation listens for a later one. The event is not published for messages that
+    exist when the turn ends.
     """
 
     number: int
 
 
 class WorkflowData(TypedDict):
-    """The workflow that the run is has entered a phase."""
+    """A workflow entered a phase."""
 
     phase: str
     reason: str | None
@@ -160,7 +160,7 @@ class DocumentData(TypedDict):
 
 
 class StatusData(TypedDict):
-    """An agent has said what it works on."""
+    """An agent has set its status."""
 
     actor: str
     task: NotRequired[str | None]
@@ -168,21 +168,21 @@ class StatusData(TypedDict):
 
 
 class NoActionData(TypedDict):
-    """An agent has nothing to do."""
+    """An agent reported that no action is needed."""
 
     actor: str
     reason: str | None
 
 
 class TroubleData(TypedDict):
-    """The room could not do something."""
+    """An operation of the room failed."""
 
     actor: NotRequired[str]
     message: str
 
 
 class AskOpenedData(TypedDict):
-    """A person is asked."""
+    """An ask was created."""
 
     ask: dict[str, Any]  # as `guild show` prints it
 
@@ -254,11 +254,11 @@ DataT = TypeVar("DataT")
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One thing that happened in one run."""
+    """A notification about a run."""
 
     type: EventType
     run: str
-    root: str  # the run at the top of its tree
+    root: str  # the root run
     at: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -276,54 +276,54 @@ class Event:
 
 
 class EventBus:
-    """Hands each event to whoever listens to the tree that its run belongs to."""
+    """Delivers each event to the listeners of its root run."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Callable[[Event], None]]] = {}
 
     def publish(self, event: Event) -> None:
-        for listener in tuple(self._listeners.get(event.root, ())):  # one that leaves meanwhile must not hide the next
+        for listener in tuple(self._listeners.get(event.root, ())):  # a listener may be removed meanwhile
             listener(event)
 
     @contextmanager
-    def listening(self, root: str, most: int | None = None) -> Generator[AsyncIterator[Event]]:
-        """The events of a tree of runs from now on; they are kept until they are read.
+    def listening(self, root: str, limit: int | None = None) -> Generator[AsyncIterator[Event]]:
+        """Yield an iterator over new events of a root run and its child runs.
 
-        At `most` so many: beyond that, pieces of text are left out, and a reader that falls behind further is cut off.
+        If more than `limit` events are unread, text deltas are dropped. Beyond twice the limit the iterator raises.
         """
-        kept = _Kept(most)
+        queue = _Queue(limit)
         listeners = self._listeners.setdefault(root, [])
-        listeners.append(kept.put)
+        listeners.append(queue.put)
         try:
-            yield kept.drain()
+            yield queue.drain()
         finally:
-            listeners.remove(kept.put)
+            listeners.remove(queue.put)
             if not listeners:
                 del self._listeners[root]
 
 
-class _Kept:
-    """The events that a listener has yet to read."""
+class _Queue:
+    """The unread events of a listener."""
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, limit: int | None) -> None:
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._most = most
+        self._limit = limit
         self._behind = False
 
     def put(self, event: Event) -> None:
         if self._behind:
             return
         waiting = self._queue.qsize()
-        if self._most is not None and waiting >= self._most:
+        if self._limit is not None and waiting >= self._limit:
             if event.type == "text_delta":
                 return
-            self._behind = waiting >= 2 * self._most
+            self._behind = waiting >= 2 * self._limit
         self._queue.put_nowait(None if self._behind else event)
 
     async def drain(self) -> AsyncIterator[Event]:
         while (event := await self._queue.get()) is not None:
             yield event
         raise Conflict(
-            "the events were read too slowly, and no more of them are kept",
-            hint="The run goes on. `guild log ID -f` shows what it did and what it does.",
+            "the client read its events too slowly and was disconnected",
+            hint="The run continues. Follow it with: guild log ID -f",
         )

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 MODEL_VARIABLE = "GUILDHALL_MODEL"
 
-# What a child may see without being named in the settings: where programs are and how text is shown, nothing else.
+# Variables that child processes may see without being named in the settings.
 _HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR"})
-# What only the person's own commands see: where their things are. No worker does.
+# Variables for commands of the user, such as git. Workers never see them.
 _OWN = frozenset(
     {"HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
 )
@@ -29,21 +29,19 @@ _OWN = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What a request brings with it."""
+    """The origin of a request."""
 
     cwd: Path
     root: Path
-    # A checkout of the project at `root` that is the request's own: what it sees and changes of the project lies there.
+    # The checkout of the project at `root` that this request reads and changes.
     worktree: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    interactive: bool = False  # a person is there to be asked
+    interactive: bool = False  # the user can be asked
     model: str | None = None  # --model or GUILDHALL_MODEL
     caller: str = "cli"
-    # What a provider needs to know the caller. For the model door and for search, never on record, never for children.
+    # Keys of providers, for the model door and web search. Never recorded, never passed to child processes.
     keys: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    own: Mapping[str, str] = field(
-        default_factory=dict[str, str]
-    )  # for commands of the person's own, never for workers
+    own: Mapping[str, str] = field(default_factory=dict[str, str])  # for commands of the user, never for workers
 
     @staticmethod
     def here(
@@ -56,9 +54,9 @@ class Frame:
         caller: str = "cli",
         keys: Iterable[str] = (),
     ) -> Frame:
-        """The frame of a request that starts in `cwd`; only harmless and `allowed` variables come along.
+        """Return the frame of a request in `cwd`, with the harmless and the `allowed` variables.
 
-        `keys` are the names of those that come along for providers only.
+        `keys` are the names of the variables for providers.
         """
         names = _HARMLESS | allowed
         return Frame(
@@ -74,15 +72,15 @@ class Frame:
 
     @property
     def sees(self) -> Path:
-        """Where the request sees the project: in the checkout that is its own, or else where it lies."""
+        """Return the folder in which the request sees the project."""
         return self.worktree or self.root
 
     def plain(self) -> dict[str, str]:
-        """The variables that come along without being named anywhere."""
+        """Return the harmless variables."""
         return {name: value for name, value in self.env.items() if name in _HARMLESS}
 
     def recorded(self) -> RecordedFrame:
-        """Return the frame as it is stored: values of variables may be secrets and are left out."""
+        """Return the frame as it is stored, with the names of variables only."""
         return RecordedFrame(
             cwd=self.cwd,
             root=self.root,
@@ -96,7 +94,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedFrame:
-    """The frame of a run as it is stored: of variables only the names."""
+    """The frame of a run as it is stored, with the names of variables only."""
 
     cwd: Path
     root: Path

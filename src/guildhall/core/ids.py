@@ -22,35 +22,35 @@ JOB = "j"
 ROOM = "m"
 WORKFLOW = "w"
 COMMISSION = "c"
-MEETING = "t"  # a talk; m- is a room
-PROPOSAL = "p"  # p-1, p-2 ...: counted in their room
+MEETING = "t"  # "m" is a room
+PROPOSAL = "p"  # p-1, p-2 ...: numbered per room
 
 
 def new_id(kind: str) -> str:
-    """A new id such as `r-7k2m9x4qpw`; `kind` is the letter that says what it names."""
+    """Return a new id such as `r-7k2m9x4qpw`. `kind` is its first letter."""
     return f"{kind}-{''.join(secrets.choice(_ALPHABET) for _ in range(10))}"
 
 
 def is_id(text: str, kind: str) -> bool:
-    """Whether the text has the form of an id of this kind."""
+    """Return True if the text has the form of an id of this kind."""
     return _ID.fullmatch(text) is not None and text.startswith(f"{kind}-")
 
 
 def is_name(text: str) -> bool:
-    """Whether the text may name a worker, a sandbox or a toolbox: safe as a file name on every system."""
+    """Return True if the text is a valid name of a worker, sandbox or toolbox, and safe as a file name."""
     return _NAME.fullmatch(text) is not None and ".." not in text
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, no spaces."""
+    """Return a value as JSON with sorted keys and without spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def fingerprint(value: Any) -> str:
-    """A short hash of a JSON value; equal values have equal fingerprints."""
-    return digest(canonical(value).encode("utf-8", "surrogatepass"))  # half a pair, from a model, is text too
+    """Return a short hash of a JSON value."""
+    return digest(canonical(value).encode("utf-8", "surrogatepass"))  # models can send lone surrogates
 
 
 def digest(data: bytes) -> str:
-    """A short hash of bytes."""
+    """Return a short hash of bytes."""
     return hashlib.sha256(data).hexdigest()[:32]

@@ -12,7 +12,7 @@ from pathlib import Path
 HOME_VARIABLE = "GUILDHALL_HOME"
 PROJECT_SETTINGS = "guildhall.yaml"
 MEMBERS = "guild-members"  # of a project, and of the home
-MEMBER_STATE = ".guild"  # in the folder of a member that takes work: its home
+MEMBER_STATE = ".guild"  # the home of a member with workers, in its folder
 _MANIFEST = "guild-member.json"
 
 
@@ -21,7 +21,7 @@ class Home:
     """The folder of one hall, `~/.guild-hall` unless GUILDHALL_HOME says otherwise."""
 
     path: Path
-    keeps: Path | None = None  # where jobs and memory lie: of a member, the folder that is its own; None: in here
+    keeps: Path | None = None  # folder of `jobs` and `memory`, if not this one
 
     @property
     def jobs(self) -> Path:
@@ -41,12 +41,12 @@ class Home:
 
     @property
     def address(self) -> Path:
-        """Where the process of the hall can be reached, while there is one."""
+        """Return the file with the address and the token of the running hall."""
         return self.path / "hall.json"
 
     @property
     def start_lock(self) -> Path:
-        """Held by the command that starts the process of the hall."""
+        """Return the lock of the command that starts the hall."""
         return self.path / "hall.start"
 
     @property
@@ -55,7 +55,7 @@ class Home:
 
     @property
     def programs(self) -> Path:
-        """What programs of others have said of their versions; without it they are asked again."""
+        """Return the cache of the versions of programs."""
         return self.path / "programs.json"
 
     @property
@@ -76,36 +76,36 @@ class Home:
 
     @property
     def worktrees(self) -> Path:
-        """The hall's own checkouts of projects: a folder for each project, in it one for each activity."""
+        """Return the folder of checkouts: PROJECT/ACTIVITY."""
         return self.path / "worktrees"
 
     @property
     def aside(self) -> Path:
-        """What workers have made and git cannot hold: a folder for each checkout that it was in."""
+        """Return the folder for files that git cannot store, one folder per checkout."""
         return self.path / "aside"
 
     @property
     def desks(self) -> Path:
-        """Where git works for the hall: a folder for each project."""
+        """Return the folder of the git directories that the hall works in, one per project."""
         return self.path / "desks"
 
     @staticmethod
     def locate(env: dict[str, str]) -> Home:
-        """The home that the environment names."""
+        """Return the home that the environment names, or the default."""
         named = env.get(HOME_VARIABLE)
         return Home.at(Path(named).expanduser().absolute() if named else Path.home() / ".guild-hall")
 
     @staticmethod
     def at(path: Path) -> Home:
-        """The home at a path. That of a member lies in the member's folder, and its jobs and memory beside it."""
+        """Return the home at a path. The jobs and memory of a member are beside its home."""
         of_member = path.name == MEMBER_STATE and (path.parent / _MANIFEST).is_file()
         return Home(path, keeps=path.parent if of_member else None)
 
 
 def project_root(start: Path) -> Path:
-    """The nearest folder upwards that holds settings, workers or members; `start` itself where there is none.
+    """Return the nearest parent folder with settings, workers or members, or `start` if there is no such folder.
 
-    The search stops at the top of a git checkout and at the user's home folder: what lies beyond is somebody else's.
+    The search stops at the root of a git checkout and at the user's home folder.
     """
     for folder in (start, *start.parents):
         settings, others = folder / PROJECT_SETTINGS, (folder / "workers", folder / MEMBERS)
@@ -119,7 +119,7 @@ def project_root(start: Path) -> Path:
 
 
 def stands_in(path: Path) -> bool:
-    """Whether it is there only so that a confined program cannot make it: empty, and marked by the sticky bit."""
+    """Return True if the path is a placeholder: empty, with the sticky bit."""
     try:
         status = path.lstat()
         if not status.st_mode & stat.S_ISVTX:

@@ -60,7 +60,7 @@ class Redactor(_Replacer):
 
 
 class Secrets:
-    """A redactor that learns: the secrets of a process, and those that requests bring."""
+    """A redactor for the secrets of a process and of its requests."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._known: dict[str, str] = {}

@@ -68,7 +68,7 @@ def check_line(name: str, text: object, max_chars: int, *, empty: str | None = N
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be, if one is close."""
+    """Return the known name that is most similar to `name`, or None."""
     import difflib
 
     candidates = sorted(known)
@@ -80,13 +80,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest_or(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The hint where there may be too many names to list them: the nearest one, or how to see them."""
+    """Return a hint with the nearest name, or `otherwise`."""
     guess = nearest(name, known)
     return f"Did you mean {guess!r}?" if guess else otherwise
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """The hint that goes with an unknown name: the nearest one, or what there is."""
+    """Return a hint for an unknown name: the nearest name, or the known names."""
     names = sorted(known)
     if guess := nearest(name, names):
         return f"Did you mean {guess!r}?"

@@ -29,14 +29,14 @@ MAX_BYTES = 1_000_000
 _MAX_NODES = 50_000
 _MAX_DEPTH = 60
 _MAX_SHOWN = 80
-_MAX_TOLD = 20  # problems of one file
+_MAX_PROBLEMS = 20
 
 Location = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file's plain data, and the line on which each part of it stands."""
+    """The plain data of a file, with the line of every part."""
 
     path: Path
     text: str
@@ -44,21 +44,21 @@ class Source:
     lines: dict[Location, int]
 
     def line(self, location: Location) -> int | None:
-        """The line of a part, or of the nearest part around it that has one."""
+        """Return the line of a part, or of the nearest enclosing part."""
         for end in range(len(location), -1, -1):
             if (found := self.lines.get(location[:end])) is not None:
                 return found
         return None
 
     def at(self, location: Location) -> Any:
-        """The part of the data that stands at a location."""
+        """Return the part of the data at a location."""
         node = self.data
         for part in location:
             node = node[part]
         return node
 
     def error(self, message: str, location: Location = (), hint: str | None = None) -> InvalidFile:
-        """The error that names this file, the line and the field."""
+        """Return an error with this file, the line and the field."""
         line = self.line(location)
         where = f"{self.path}:{line}" if line else str(self.path)
         name = field_name(location)
@@ -66,7 +66,7 @@ class Source:
 
 
 def field_name(location: Location) -> str:
-    """A location as people write it: `sandboxes.input.mode`, `tools[2]`."""
+    """Return a location as text: `sandboxes.input.mode`, `tools[2]`."""
     name = ""
     for part in location:
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
@@ -74,10 +74,10 @@ def field_name(location: Location) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A user's text file: regular, not too large, UTF-8."""
+    """Read a text file of the user. Raise InvalidFile if it is not a regular UTF-8 file or is too large."""
     try:
         if not path.exists():
-            raise InvalidFile("there is no such file", where=str(path), hint="Make it, or correct the path.")
+            raise InvalidFile("there is no such file", where=str(path), hint="Create it, or correct the path.")
         if not path.is_file():
             raise InvalidFile("this is not a regular file", where=str(path))
         with path.open("rb") as file:
@@ -94,19 +94,19 @@ def read_text(path: Path) -> str:
 
 
 def read(path: Path) -> Source:
-    """The file as plain data; YAML, or JSON where the suffix says so."""
+    """Read a YAML file, or a JSON file if the suffix is `.json`."""
     return parse(path, read_text(path))
 
 
 @lru_cache(maxsize=256)
 def parse(path: Path, text: str) -> Source:
-    """The text as plain data; `path` says which language it is and stands in errors."""
+    """Parse a text. The suffix of `path` selects the format; errors name `path`."""
     return _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
 
 
 def _parse_json(path: Path, text: str) -> Source:
     try:
-        data = json.loads(text, parse_constant=_no_constant)
+        data = json.loads(text, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
         raise InvalidFile(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
     except RecursionError:
@@ -117,12 +117,12 @@ def _parse_json(path: Path, text: str) -> Source:
     return Source(path, text, reader.plain(data, ()), reader.lines)
 
 
-def _no_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number")
 
 
 class _JsonLines:
-    """The line of every part of a JSON text that is known to be valid. A key that stands twice is refused."""
+    """Finds the line of every part of a valid JSON text, and rejects duplicate keys."""
 
     _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -143,11 +143,11 @@ class _JsonLines:
         self._line += self._text.count("\n", self._counted, at)
         self._counted = at
         if location in self.lines and location:
-            raise InvalidFile(f"{field_name(location)}: stands twice", where=f"{self._path}:{self._line}")
+            raise InvalidFile(f"{field_name(location)}: duplicate key", where=f"{self._path}:{self._line}")
         self.lines[location] = self._line
 
     def _value(self, at: int, location: Location) -> int:
-        """Walks over the value at a place and returns where it ends."""
+        """Walk over the value at an offset and return the offset of its end."""
         if len(location) > _MAX_DEPTH:
             raise InvalidFile("nested too deeply", where=str(self._path))
         at = self._skip(at)
@@ -172,7 +172,7 @@ class _JsonLines:
 
 def _parse_yaml(path: Path, text: str) -> Source:
     if text.startswith("{"):
-        with suppress(InvalidFile):  # JSON is YAML too, and programs write it; what is wrong there is said of YAML
+        with suppress(InvalidFile):  # JSON is YAML; errors are those of the YAML parser
             return _parse_json(path, text)
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
@@ -183,7 +183,7 @@ def _parse_yaml(path: Path, text: str) -> Source:
     try:
         tree = loader.load(text)
     except MarkedYAMLError as error:
-        raise _marked(path, error) from None
+        raise _syntax_error(path, error) from None
     except Exception as error:  # noqa: BLE001 - on broken text ruamel lets errors of every kind out
         problem = next(iter(str(error).splitlines()), "")[:_MAX_SHOWN] or "it cannot be read"
         raise InvalidFile(f"not YAML: {problem}", where=str(path)) from None
@@ -194,7 +194,7 @@ def _parse_yaml(path: Path, text: str) -> Source:
 
 @lru_cache(maxsize=1)
 def _shallow_scanner() -> Any:
-    """ruamel's scanner, which gives up where a text is nested too deeply: it would take minutes to find its end."""
+    """Return ruamel's scanner with a limit on nesting. Without it deeply nested text takes minutes."""
     from ruamel.yaml.scanner import RoundTripScanner, ScannerError
 
     class Shallow(cast("type[Any]", RoundTripScanner)):
@@ -213,15 +213,15 @@ def _shallow_scanner() -> Any:
     return Shallow
 
 
-def _marked(path: Path, error: Any) -> InvalidFile:
-    """ruamel's error in our words; it says what and where, and the rest is for people who know ruamel."""
+def _syntax_error(path: Path, error: Any) -> InvalidFile:
+    """Return an error with the problem and the line of ruamel's error."""
     mark = error.problem_mark or error.context_mark
     problem = str(error.problem or error.context or "cannot be read").split("\n")[0]
     return InvalidFile(f"not YAML: {problem}", where=f"{path}:{mark.line + 1}" if mark else str(path))
 
 
 class _Reader:
-    """Turns ruamel's tree into plain data and notes the lines. Refuses trees that grow out of small files."""
+    """Converts ruamel's tree to plain data with lines. Rejects small files that expand to too much data."""
 
     def __init__(self, path: Path, lines: dict[Location, int]) -> None:
         self.lines = lines
@@ -231,7 +231,7 @@ class _Reader:
     def plain(self, node: Any, location: Location) -> Any:
         self._nodes += 1
         if self._nodes > _MAX_NODES or len(location) > _MAX_DEPTH:
-            raise InvalidFile("the file unfolds into too much data", where=str(self._path))
+            raise InvalidFile("the file expands to too much data", where=str(self._path))
         if isinstance(node, dict):
             return self._mapping(cast("dict[Any, Any]", node), location)
         if isinstance(node, list):
@@ -247,7 +247,7 @@ class _Reader:
             if places is not None and key in (places.data or {}):
                 self.lines[here] = places.data[key][0] + 1
             if name in plain:
-                raise self._error(f"{field_name(here)}: stands twice", here)
+                raise self._error(f"{field_name(here)}: duplicate key", here)
             plain[name] = self.plain(value, here)
         return plain
 
@@ -262,9 +262,9 @@ class _Reader:
         return plain
 
     def _text(self, value: Any, location: Location) -> Any:
-        """Half a character pair can be escaped into a file but not printed, sent or stored."""
+        """Reject lone surrogates: they can be escaped in a file, but not printed, sent or stored."""
         if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-            raise self._error("there is half a character (a lone surrogate) in the text", location)
+            raise self._error("invalid text (it contains a lone surrogate)", location)
         return value
 
     def _error(self, message: str, location: Location) -> InvalidFile:
@@ -273,47 +273,49 @@ class _Reader:
 
 
 def _scalar(node: Any) -> Any:
-    """ruamel's decorated scalars as the plain values that they stand for."""
+    """Return the plain value of ruamel's scalar."""
     for kind in (bool, int, float, str):
         if isinstance(node, kind):
             return kind(node)
     if node is None:
         return None
-    return str(getattr(node, "value", node))  # a scalar with a tag of its own
+    return str(getattr(node, "value", node))  # a tagged scalar
 
 
 def validate(model: type[Model], source: Source, location: Location = ()) -> Model:
-    """The data of a source (or of a part of it) as a model; the first thing wrong is an error with its line."""
+    """Validate a source, or a part of it. Raise InvalidFile with the line of the first mistake."""
     from pydantic import ValidationError
 
     data = source.at(location)
     if not isinstance(data, dict):
-        raise source.error("expected fields with values, like `name: value`", location)
+        raise source.error("expected a mapping, like `name: value`", location)
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _explained(model, source, location, error) from None
+        raise _validation_error(model, source, location, error) from None
 
 
-def _explained(model: type[BaseModel], source: Source, location: Location, error: ValidationError) -> InvalidFile:
-    # A name that does not exist says more than the required one that it was probably meant to be.
+def _validation_error(
+    model: type[BaseModel], source: Source, location: Location, error: ValidationError
+) -> InvalidFile:
+    # An unknown field explains more than the missing field that it was probably meant to be.
     every = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] == "missing")
-    first, *others = [_told(model, source, location, problem) for problem in every[:_MAX_TOLD]]
+    first, *others = [_field_error(model, source, location, problem) for problem in every[:_MAX_PROBLEMS]]
     first.others = tuple(dict.fromkeys(map(str, others)))
     return first
 
 
-def _told(model: type[BaseModel], source: Source, location: Location, first: ErrorDetails) -> InvalidFile:
-    here = (*location, *_written(first["loc"], source, location))
+def _field_error(model: type[BaseModel], source: Source, location: Location, first: ErrorDetails) -> InvalidFile:
+    here = (*location, *_file_location(first["loc"], source, location))
     if first["type"] == "extra_forbidden":
-        return source.error("there is no such field", here, did_you_mean(str(here[-1]), _siblings(model, first)))
+        return source.error("unknown field", here, did_you_mean(str(here[-1]), _siblings(model, first)))
     if first["type"] == "literal_error":
-        return source.error(*_choice(first, here))
-    return source.error("this field is required" if first["type"] == "missing" else _sentence(first), here)
+        return source.error(*_choice_error(first, here))
+    return source.error("this field is required" if first["type"] == "missing" else _describe(first), here)
 
 
-def _written(loc: tuple[int | str, ...], source: Source, location: Location) -> Location:
-    """The part of pydantic's location that stands in the file: tags of unions and validators are dropped."""
+def _file_location(loc: tuple[int | str, ...], source: Source, location: Location) -> Location:
+    """Return the part of pydantic's location that exists in the file, without tags of unions and validators."""
     node = source.at(location)
     kept: list[str | int] = []
     for index, part in enumerate(loc):
@@ -327,7 +329,7 @@ def _written(loc: tuple[int | str, ...], source: Source, location: Location) -> 
 
 
 def _siblings(model: type[BaseModel], error: ErrorDetails) -> list[str]:
-    """The field names that would have been right where an unknown one stood."""
+    """Return the names of the fields that are valid in place of an unknown one."""
     current: Any = model
     for part in error["loc"][:-1]:
         fields = getattr(current, "model_fields", None)
@@ -338,7 +340,7 @@ def _siblings(model: type[BaseModel], error: ErrorDetails) -> list[str]:
 
 
 def _inner_model(annotation: Any) -> Any:
-    """The model inside `X | None`, `dict[str, X]`, `list[X]`, Annotated and the like."""
+    """Return the model inside `X | None`, `dict[str, X]`, `list[X]`, Annotated and similar types."""
     if hasattr(annotation, "model_fields"):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
@@ -354,31 +356,31 @@ _EXPECTED = {
     "float_type": "expected a number",
     "tuple_type": "expected a list",
     "list_type": "expected a list",
-    "dict_type": "expected fields with values",
-    "model_type": "expected fields with values",
-    "model_attributes_type": "expected fields with values",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "model_attributes_type": "expected a mapping",
 }
 
 
-def _choice(error: ErrorDetails, here: Location) -> tuple[str, Location, str | None]:
-    """What is said about a word that is not one of the permitted ones."""
+def _choice_error(error: ErrorDetails, here: Location) -> tuple[str, Location, str | None]:
+    """Return message, location and hint for a value that is not one of the permitted values."""
     expected = str(error.get("ctx", {}).get("expected", ""))
     guess = nearest(str(error["input"])[:_MAX_SHOWN], re.findall(r"'([^']*)'", expected))
     hint = f"Did you mean {guess!r}?" if guess else None
-    return f"expected {expected} (it is {shown(error['input'])})", here, hint
+    return f"expected {expected} (got {shown(error['input'])})", here, hint
 
 
-def _sentence(error: ErrorDetails) -> str:
+def _describe(error: ErrorDetails) -> str:
     if error["type"] in {"value_error", "assertion_error"}:
         return error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = _EXPECTED.get(error["type"], error["msg"].replace("Input should", "it should"))
-    return f"{message} (it is {shown(error['input'])})"
+    return f"{message} (got {shown(error['input'])})"
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: as it would be written, and short."""
+    """Return a value as short text for an error message."""
     if isinstance(value, dict):
-        return "fields with values"
+        return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
     if value is None or isinstance(value, bool):

@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _WIDTH = 110
-_LONGEST_NAME = 100  # longer ones are written in YAML's explicit form
-# Text that is itself: a word or some, in which no character can mean anything else.
+_MAX_NAME_CHARS = 100  # characters; longer names use the explicit form `? name`
+# Text that needs no quotes: words without characters that have a meaning in YAML.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./$-]+)*(?:[.!?])?")
 _MEANT_OTHERWISE = re.compile(r"(?i)(true|false|null|yes|no|on|off|y|n|nan|inf)")
 _SINGLE_SPACE = re.compile(r"(?<=[^ ]) (?=[^ ])")
 
 
 def dump(data: Mapping[str, Any]) -> str:
-    """The data as YAML."""
+    """Format data as YAML."""
     return "".join(f"{line}\n" for line in _mapping(data, 0))
 
 
 def field_lines(name: str, value: Any, indent: int) -> Iterator[str]:
-    """One field of a mapping in lines; `indent` is how far to the right they will stand."""
-    head = name if _is_plain(name) else _quoted(name)
-    if len(head) > _LONGEST_NAME:
+    """Yield the lines of one field. `indent` is the column at which the caller prints them."""
+    head = name if _is_plain(name) else _quote(name)
+    if len(head) > _MAX_NAME_CHARS:
         yield f"? {head}"
-        yield from _placed(":", value, indent)
+        yield from _with_head(":", value, indent)
     else:
-        yield from _placed(f"{head}:", value, indent)
+        yield from _with_head(f"{head}:", value, indent)
 
 
 def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
@@ -45,20 +45,20 @@ def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
 
 def _sequence(data: Sequence[Any], indent: int) -> Iterator[str]:
     for value in data:
-        nested = list(_nested(value, indent + 2))
+        nested = list(_block(value, indent + 2))
         if nested:
             yield f"- {nested[0]}"
             yield from (f"  {line}" if line else "" for line in nested[1:])
         else:
-            yield from _placed("-", value, indent)
+            yield from _with_head("-", value, indent)
 
 
-def _placed(head: str, value: Any, indent: int) -> Iterator[str]:
-    """A value behind its name or dash: on the same line where it fits, else in lines of its own below."""
+def _with_head(head: str, value: Any, indent: int) -> Iterator[str]:
+    """Yield a value after its name or dash, on one line if it fits."""
     if isinstance(value, str):
         yield from _text(head, value, indent)
         return
-    nested = list(_nested(value, indent + 2))
+    nested = list(_block(value, indent + 2))
     if not nested:
         yield f"{head} {_flow(value)}"
         return
@@ -66,8 +66,8 @@ def _placed(head: str, value: Any, indent: int) -> Iterator[str]:
     yield from (f"  {line}" if line else "" for line in nested)
 
 
-def _nested(value: Any, indent: int) -> Iterator[str]:
-    """The lines of a mapping or list that stands in lines of its own; none where it is short or no such thing."""
+def _block(value: Any, indent: int) -> Iterator[str]:
+    """Yield the lines of a mapping or list in block style. Yield nothing for short or other values."""
     if isinstance(value, dict):
         data = cast("dict[str, Any]", value)
         if not _is_short(data.values(), data, indent):
@@ -79,7 +79,7 @@ def _nested(value: Any, indent: int) -> Iterator[str]:
 
 
 def _is_short(values: Any, whole: Any, indent: int) -> bool:
-    """Whether it reads well in braces or brackets: nothing nested, no lines, not too long."""
+    """Return True if a mapping or list fits on one line and contains no nested values or line breaks."""
     for value in values:
         nested: bool = isinstance(value, dict | list) and bool(cast("Any", value))
         if nested or (isinstance(value, str) and "\n" in value):
@@ -94,7 +94,7 @@ def _flow(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, cast("list[Any]", value))) + "]"
     if isinstance(value, str):
-        return value if _is_plain(value) else _quoted(value)
+        return value if _is_plain(value) else _quote(value)
     if isinstance(value, float):
         return _number(value)
     return json.dumps(value)  # a whole number, true, false, null
@@ -112,9 +112,9 @@ def _number(value: float) -> str:
 def _text(head: str, text: str, indent: int) -> Iterator[str]:
     if _is_block(text):
         yield from _literal(head, text)
-    elif len(head) + len(text) + indent >= _WIDTH and _folds(text):
+    elif len(head) + len(text) + indent >= _WIDTH and _can_fold(text):
         yield f"{head} >-"
-        yield from (f"  {line}" for line in _wrapped(text, _WIDTH - indent))
+        yield from (f"  {line}" for line in _fold(text, _WIDTH - indent))
     else:
         yield f"{head} {_flow(text)}"
 
@@ -124,7 +124,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _is_block(text: str) -> bool:
-    """Whether the text can stand as it is, line below line."""
+    """Return True if the text can be a literal block."""
     return "\n" in text and _is_visible(text) and text.lstrip(" \n")[:1] not in ("", "\t")
 
 
@@ -142,13 +142,13 @@ def _literal(head: str, text: str) -> Iterator[str]:
     yield from [""] * (ends - 1)
 
 
-def _folds(text: str) -> bool:
-    """Whether a long line can be broken at its spaces and read back as one."""
+def _can_fold(text: str) -> bool:
+    """Return True if a long line can be folded at its spaces."""
     return "\n" not in text and text.isprintable() and not text.startswith(" ") and not text.endswith(" ")
 
 
-def _wrapped(text: str, width: int) -> Iterator[str]:
-    """The line in several, broken where a single space stands between two words."""
+def _fold(text: str, width: int) -> Iterator[str]:
+    """Yield the lines of a text, folded at single spaces."""
     start, place = 0, -1
     for space in _SINGLE_SPACE.finditer(text):
         if space.start() - start > width and place > start:
@@ -161,12 +161,12 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _quoted(text: str) -> str:
-    """The text in double quotes; what cannot be seen is spelled out."""
-    return '"' + "".join(map(_spelled, text)) + '"'
+def _quote(text: str) -> str:
+    """Return the text in double quotes, with invisible characters escaped."""
+    return '"' + "".join(map(_escape, text)) + '"'
 
 
-def _spelled(character: str) -> str:
+def _escape(character: str) -> str:
     if character in '"\\':
         return f"\\{character}"
     if character == "\n":

@@ -20,8 +20,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import Asked, call_with_answers, is_result_accepted, output_text, rejection_reason
-from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text
+from guildhall.activities.contract import Asked, is_result_accepted, output_text, rejection_reason
+from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text, call_with_answers
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletable, NotFulfilled
 from guildhall.core.ids import JOB, new_id

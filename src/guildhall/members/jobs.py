@@ -174,7 +174,7 @@ class Answer:
 
     def wrong(self, name: str, expected: str) -> MemberRefused:
         got = shortened(repr(self.data.get(name)))[:80]
-        return MemberRefused(f"{self.said}: {name} is not {expected} (it is {got})")
+        return MemberRefused(f"{self.said}: {name} is not {expected} (got {got})")
 
     def _get(self, name: str, kind: type | UnionType, expected: str) -> Any:
         value = self.data.get(name)

@@ -38,7 +38,6 @@ class Shelf(Protocol):
     """Where artifacts lie. Paths are those of the project, `.lore/` at their head."""
 
     def read(self, path: str) -> bytes | None: ...
-    def list(self, under: str) -> Sequence[str]: ...
     def files(self, under: str) -> Mapping[str, bytes]: ...
     def write(self, path: str, data: bytes) -> None: ...
 
@@ -56,17 +55,12 @@ class InWorktree:
         except NotFound:
             return None
 
-    def list(self, under: str) -> list[str]:
-        try:
-            return [f"{under}/{name}" for name, _ in self._rooted.files(self._rooted.spot(under))]
-        except NotFound:
-            return []
-
     def files(self, under: str) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
-        for path in self.list(under):
-            with suppress(GuildError):  # a link that leads out, or a file that went away meanwhile
-                found[path] = self.read(path) or b""
+        with suppress(NotFound):
+            for name, _ in self._rooted.files(self._rooted.spot(under)):
+                with suppress(GuildError):  # a link that leads out, or a file that went away meanwhile
+                    found[f"{under}/{name}"] = self.read(f"{under}/{name}") or b""
         return found
 
     def write(self, path: str, data: bytes) -> None:
@@ -83,9 +77,6 @@ class OnBranch:
     def read(self, path: str) -> bytes | None:
         return self._branches.read(path, at=self._now())
 
-    def list(self, under: str) -> list[str]:
-        return self._branches.list(under, at=self._now())
-
     def files(self, under: str) -> dict[str, bytes]:
         return self._branches.files(under, at=self._now())
 
@@ -101,17 +92,17 @@ class OnBranch:
 
 
 class Artifacts:
-    """What can be done with the artifacts of a shelf."""
+    """Reads, writes and lists the artifacts of a checkout or of the integration branch."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
 
     def read(self, path: str) -> str:
-        """The text of an artifact, whole."""
+        """Return the whole text of an artifact."""
         place = placed(path)
         data = self._shelf.read(place)
         if data is None:
-            hint = nearest_or(place, self._shelf.list(LORE), "artifact_list shows which there are.")
+            hint = nearest_or(place, self._shelf.files(LORE), "artifact_list shows which there are.")
             raise NotFound(f"there is no artifact {place}", hint=hint)
         if len(data) > LARGEST:
             raise Refused(f"{place} is larger than {LARGEST:,} bytes")
@@ -173,7 +164,7 @@ class Artifacts:
 
 
 def placed(path: str, *, folder: bool = False) -> str:
-    """The path of an artifact as the project has it. It may be given with `.lore/` at its head, or from there."""
+    """Return the path of an artifact in the project. `path` may start with `.lore/` or below it."""
     told = path.removesuffix("/") if folder else path
     if folder and told in ("", ".", LORE):
         return LORE

@@ -17,7 +17,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import GuildError
@@ -43,7 +43,7 @@ class _Known:
 
 
 class Identities:
-    """Knows the repositories of a home by more than their names."""
+    """Binds project names to repositories."""
 
     def __init__(self, home: Home, store: Store) -> None:
         self._home = home
@@ -51,7 +51,7 @@ class Identities:
         self._one_at_a_time = threading.Lock()
 
     def claim(self, project: Project) -> None:
-        """The name stands for this repository from now on, with what is on record of it and of no other."""
+        """Bind the name to this repository, with the records of this repository and of no other."""
         with self._one_at_a_time:
             common = program.common_directory(project.path)
             known = self._known(project.name)
@@ -66,7 +66,7 @@ class Identities:
             self._remember(project, own)
 
     def release(self, name: str, project: Project | None) -> None:
-        """The name is free for another repository than its project's; None: nobody can tell what that is."""
+        """Unbind a name, and archive its records. `project` is None if its entry is invalid."""
         with suppress(GuildError, OSError):  # its folder may be gone
             if project is not None:
                 self.claim(project)
@@ -75,7 +75,7 @@ class Identities:
             self._put_aside(name, known.id if known else secrets.token_hex(8))
 
     def is_at(self, name: str, path: Path) -> bool:
-        """Whether the repository in a folder is the one that a name stands for."""
+        """Return True if the repository in a folder is bound to a name."""
         known = self._known(name)
         return known is not None and known.id == _own(program.common_directory(path))
 
@@ -90,7 +90,7 @@ class Identities:
         return own
 
     def _is_copy(self, own: str, path: Path, common: Path) -> bool:
-        """Whether the repository that has this id is known, and is there still, in another place than this one."""
+        """Return True if the original with this id still exists in another folder."""
         every = (self._known(place.parent.name) for place in self._records.glob("*/repository.json"))
         known = [Path(one.path) for one in every if one is not None and one.id == own]
         if path in known:
@@ -121,8 +121,7 @@ class Identities:
 
     def _known(self, name: str) -> _Known | None:
         try:
-            told: Any = json.loads((self._records / name / "repository.json").read_text())
-            fields = cast("dict[str, Any]", told)
+            fields: dict[str, Any] = json.loads((self._records / name / "repository.json").read_text())
             known = _Known(**{key: str(fields[key]) for key in ("id", "path", "commit")})
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -137,14 +136,14 @@ class Identities:
 
 
 def _own(common: Path) -> str:
-    """The id in a git directory; empty: there is none."""
+    """Return the id in a git directory, or an empty text."""
     place = common / _FILE
     told = place.read_text(errors="replace").strip() if place.is_file() else ""
     return told if _ID.fullmatch(told) else ""
 
 
 def _is_same(project: Project, known: _Known) -> bool:
-    """Cloned anew to the same place: it has what the one before had."""
+    """Return True if the repository is a new clone, in the same place, of the one before."""
     if not known.commit or known.path != str(project.path):
         return False
     return program.ask(project.path, "cat-file", "-e", f"{known.commit}^{{commit}}", ok=(0, 1, 128)).code == 0

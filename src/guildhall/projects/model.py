@@ -14,7 +14,7 @@ from guildhall.core.errors import InvalidFile
 from guildhall.core.yaml_writer import dump
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 INTEGRATION = "claude/main"  # the branch that all work is gathered on
 OURS = "claude/"  # below it are the branches of the hall; everything else is the user's
@@ -24,8 +24,14 @@ OF_THE_HALL = ("commissions", "meetings", "reviews")  # what it writes there its
 
 
 def is_of_the_hall(path: str) -> bool:
-    """Whether it is the hall that writes there, and nobody else."""
+    """Return True if only the hall writes there."""
     return any(path == place or path.startswith(f"{place}/") for place in (f"{LORE}/{name}" for name in OF_THE_HALL))
+
+
+def join_names(names: Sequence[str], most: int = 10) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 Scope = Literal["sparse", "full"]  # what a worktree has: the artifacts only, or everything
@@ -56,7 +62,7 @@ class Project:
         return f"refs/heads/{self.branch}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The project as `--json` prints it."""
+        """Return the project as `--json` prints it."""
         settings = {**asdict(self.settings), "checks": list(self.settings.checks)}
         return {"name": self.name, "path": str(self.path), "branch": self.branch, "settings": settings}
 
@@ -99,19 +105,6 @@ class Moment:
         return asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Author:
-    """Who a commit is by: the worker. The committer is always the hall."""
-
-    name: str
-
-    def line(self) -> tuple[str, str]:
-        """Name and address as git takes them: it cannot have brackets, lines or nothing at all."""
-        plain = "".join(one for one in self.name if one.isprintable() and one not in "<>").strip(" .,:;\"'\\")[:100]
-        local = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in plain)
-        return plain or "worker", f"{local or 'worker'}@guildhall.invalid"
-
-
 _FENCE = "---"
 _MOST_HEAD = 100_000  # characters of front matter
 _WORDS = ("title", "date", "status")
@@ -130,7 +123,7 @@ class Artifact:
 
     @staticmethod
     def parse(text: str, where: str = "the artifact") -> Artifact:
-        """The artifact that a text is. Without front matter all of it is the body."""
+        """Parse an artifact. A text without front matter is only a body."""
         head, body = _split(text)
         if head is None:
             return Artifact(body=text)
@@ -148,25 +141,25 @@ class Artifact:
 
     @staticmethod
     def of(data: bytes, where: str) -> Artifact:
-        """The same for a file as it lies there, whatever is in it."""
+        """Parse the content of a file, which may not be valid UTF-8."""
         return Artifact.parse(data.decode("utf-8", "replace"), where)
 
     @property
     def revision(self) -> int:
-        """How many transitions the record of a commission or a meeting knows of.
+        """Return the number of transitions that the artifact of a commission or meeting contains.
 
-        One that knows fewer than there were is merely older; another one that says something else, a hand has changed.
+        An artifact with fewer transitions than the row is older. Another difference is an edit by hand.
         """
         found = self.extra.get("revision")
         return found if isinstance(found, int) else 0
 
     def redacted(self, redact: Callable[[str], str]) -> Artifact:
-        """The same one without the secrets that are known, in its front matter too."""
+        """Return the artifact without known secrets, also in its front matter."""
         words = {name: redact(getattr(self, name)) for name in (*_WORDS, "body")}
         return Artifact(**words, tags=tuple(map(redact, self.tags)), extra=_each(self.extra, redact))
 
     def render(self) -> str:
-        """The text of it; parsed, it is the same artifact."""
+        """Return the text of the artifact. `parse` returns an equal artifact."""
         words = {name: value for name in _WORDS if (value := getattr(self, name))}
         tags = {"tags": list(self.tags)} if self.tags else {}
         head = {**words, **tags, **self.extra}
@@ -176,7 +169,7 @@ class Artifact:
 
 
 def _split(text: str) -> tuple[str | None, str]:
-    """Front matter and body; None: there is no front matter."""
+    """Return front matter, or None if there is none, and body."""
     lines = text.splitlines(keepends=True)
     if not lines or lines[0].rstrip("\r\n") != _FENCE:
         return None, text
@@ -187,7 +180,7 @@ def _split(text: str) -> tuple[str | None, str]:
 
 
 def without_secrets(data: bytes, redact: Callable[[str], str]) -> bytes:
-    """A file that the hall writes, as it may lie in a repository; unchanged where there is nothing to hide."""
+    """Return the content of a file without secrets. It is unchanged if it contains none."""
     try:
         artifact = Artifact.parse(data.decode())
     except (InvalidFile, UnicodeDecodeError):
@@ -197,7 +190,7 @@ def without_secrets(data: bytes, redact: Callable[[str], str]) -> bytes:
 
 
 def _each(value: Any, redact: Callable[[str], str]) -> Any:
-    """All text in what YAML knows."""
+    """Redact all texts in a YAML value."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):

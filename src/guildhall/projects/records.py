@@ -29,7 +29,7 @@ _ENDED = ("completed", "abandoned", "closed", "declined")
 
 
 def living(connection: Connection, project: str) -> tuple[str, ...]:
-    """The commissions and meetings of a project that have not ended: also those that may be dispatched again."""
+    """Return the commissions and meetings of a project that have not ended or can be dispatched again."""
     parts = [
         select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(_ENDED))
         for table in (commissions, meetings)
@@ -39,24 +39,24 @@ def living(connection: Connection, project: str) -> tuple[str, ...]:
 
 
 def known(connection: Connection) -> set[str]:
-    """The ids of all commissions and meetings that there are, or were until somebody took them off the record."""
+    """Return the ids of all commissions and meetings, including deleted ones."""
     every = union(select(commissions.c.id), select(meetings.c.id), select(timeline.c.activity))
     return set(connection.execute(every).scalars())
 
 
 def aside(name: str, id: str) -> str:
-    """The name under which is kept what was of a repository that has the name no more. No project can be called so."""
+    """Return the archive key of a repository whose name was reassigned. It is not a valid project name."""
     return f"{name}~{id}"
 
 
 def put_aside(connection: Connection, name: str, id: str) -> None:
-    """What is on record of a project is that of the repository with this id, and no more of the name."""
+    """Archive the records of a project name under the id of its repository."""
     for table in (commissions, meetings):
         connection.execute(update(table).where(table.c.project == name).values(project=aside(name, id)))
 
 
 def take_back(connection: Connection, name: str, id: str) -> None:
-    """The repository with this id is registered again."""
+    """Restore the archived records of a repository under its new name."""
     for table in (commissions, meetings):
         kept = table.c.project.endswith(aside("", id), autoescape=True)
         connection.execute(update(table).where(kept).values(project=name))
@@ -66,19 +66,19 @@ def take_back(connection: Connection, name: str, id: str) -> None:
 
 
 def add_moment(connection: Connection, activity: str, moment: Moment) -> None:
-    """A line more, in the transaction of what it tells."""
+    """Append a timeline entry, in the transaction of the change that it reports."""
     connection.execute(insert(timeline).values(activity=activity, **{**vars(moment), "data": dict(moment.data)}))
 
 
 def moments(connection: Connection, activity: str) -> list[Moment]:
-    """The timeline, from the beginning."""
+    """Return the timeline, oldest entry first."""
     query = select(timeline).where(timeline.c.activity == activity).order_by(timeline.c.id)
     names = ("at", "reason", "kind", "before", "after", "data")
     return [Moment(**{name: row[name] for name in names}) for row in connection.execute(query).mappings()]
 
 
 def transitions(connection: Connection, activity: str) -> int:
-    """How many there have been: an artifact that says fewer is older than the row."""
+    """Return the number of transitions. An artifact with fewer is older than the row."""
     query = select(func.count()).where(timeline.c.activity == activity, timeline.c.after.is_not(None))
     return connection.execute(query).scalar_one()
 
@@ -90,7 +90,7 @@ def forget(connection: Connection, activity: str, now: str) -> None:
 
 
 def decided(entries: Sequence[Entry[Payload]]) -> list[Decided]:
-    """Those of one run, in their order."""
+    """Return the decisions that a run has recorded, in order."""
     names = ("question", "decision", "reasoning")
     calls = calls_made(entries, record_decision.name)
     return [Decided(**{name: str(call.get(name, "")) for name in names}) for call in calls]

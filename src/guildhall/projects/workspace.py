@@ -1,7 +1,7 @@
 """What commissions and meetings share: the context, the checkout with its branch, and the check of a worker's model.
 
 Does not call git (`git`) or a model, and does not decide when to merge (`commissions/completion.py`,
-`meetings/close.py`).
+`meetings/service.py`).
 
 Invariant: each step detects that it was done before, so all steps can be repeated after a crash.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What there is of it: where the branch is (None: there is none yet), and what cannot be committed, and why."""
+    """The tip of the branch, if it exists, and the paths that cannot be committed, each with the reason."""
 
     tip: str | None = None
     left: Sequence[tuple[str, str]] = ()
@@ -52,7 +52,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Workplace:
-    """Of one meeting, or of one attempt at a commission."""
+    """The checkout and branch of a meeting, or of one attempt at a commission."""
 
     project: Project
     branches: Branches
@@ -63,35 +63,35 @@ class Workplace:
 
     @property
     def path(self) -> Path:
-        """Where the checkout is, or would be."""
+        """Return the path of the checkout, whether or not it exists."""
         return self.worktrees.path(self.project, self.activity)
 
     def tip(self) -> str | None:
-        """Where its branch is; None: nobody has worked here yet, or it is put away."""
+        """Return the tip of the branch, or None before the first and after the last session or attempt."""
         return self.branches.git.resolve(self.branch)
 
     def check_out(self, scope: Scope) -> Path:
-        """The checkout: made, or made again where it is gone."""
+        """Return the checkout. Create it if it does not exist."""
         return self.worktrees.make(self.project, self.activity, self.branch, scope)
 
     def keep(self, message: str, wanted: Sequence[str] = ()) -> Work:
-        """All that is in the checkout is on the branch, `wanted` paths whether git ignores them or not."""
+        """Commit the checkout on its branch, with `wanted` paths even if git ignores them."""
         left: Sequence[tuple[str, str]] = ()
         with suppress(NotFound):  # there is no checkout: what is on the branch is all there is
             left = self.worktrees.keep(self.project, self.activity, message, self.worker, wanted).left
         return Work(tip=self.tip(), left=left)
 
     def ignored(self) -> list[str]:
-        """What git ignores in the checkout; a folder of which it has nothing ends in a slash."""
+        """Return the ignored paths in the checkout. A folder without tracked files ends in a slash."""
         return self.worktrees.ignored(self.project, self.activity)
 
     def land(self, message: str, also: Mapping[str, bytes | None]) -> None:
-        """One commit on the integration branch: all that was done, and what is on record of it."""
+        """Squash the work and further files into the integration branch, as one commit."""
         self.branches.keep_up()  # so that what does not fit the user's branch of today is not taken in
         self.branches.squash(self.branch, message, self.worker, also)
 
     def put_away(self, *, landed: bool) -> Aside | None:
-        """The checkout goes: all that was in it is on the branch. One that has `landed` goes where it is kept."""
+        """Remove the checkout after committing its content. Archive a branch that has `landed`."""
         aside = self.worktrees.remove(self.project, self.activity)
         if landed and self.tip() is not None:
             self.branches.keep(self.branch)
@@ -102,7 +102,7 @@ FILES = (*READING, *WRITING)  # that it has without declaring them
 
 
 def in_checkout(worker: Worker, how_to: str) -> Worker:
-    """The worker as it is there. No schema is its own: where a result has a form, the seat tells it."""
+    """Return the worker with file tools and further instructions. Its own schema does not apply."""
     definition = worker.definition
     declared = [name for name in definition.tools if name not in FILES]
     changed = {"tools": (*FILES, *declared), "output_schema_ref": None}
@@ -112,14 +112,14 @@ def in_checkout(worker: Worker, how_to: str) -> Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class UsableModels:
-    """What a hall knows of the models that workers may be given."""
+    """The models that workers can use."""
 
     settings: Callable[[Frame], Settings]
     source: Callable[[str, Frame, bool], Source]
     priced: Callable[[str, Frame], bool | None]  # None: that cannot be known
 
     def later(self, worker: Worker, frame: Frame, *, override: str | None = None, in_dollars: bool = False) -> None:
-        """Raises where the worker has none, or one that nobody can have. It need not answer now: no key is needed.
+        """Raise if the worker has no model or an unknown one. The model need not be callable yet.
 
         `in_dollars`: a limit in dollars must be kept.
         """
@@ -130,14 +130,14 @@ class UsableModels:
             raise unpriced(choice.model)
 
     def now(self, worker: Worker, frame: Frame) -> None:
-        """Raises where nobody would answer at once."""
+        """Raise if the worker has no model that can be called now."""
         choice = self.chosen(worker, frame)
         self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
 
     def chosen(
         self, worker: Worker, frame: Frame, override: str | None = None, *, model_option: str = MODEL_OPTION
     ) -> ModelChoice:
-        """The model. Raises where there is none; `model_option` is how a person could have named one."""
+        """Return the worker's model, or raise if it has none. `model_option`: how a person could have named one."""
         choice = choose_model(worker, frame, self.settings(frame), override=override, model_option=model_option)
         return fitting(worker, choice)
 

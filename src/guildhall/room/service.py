@@ -228,8 +228,7 @@ class Room:
     async def _bring_up(self, turn: Turn) -> None:
         if any(event.type == "proposal" and event.data.get("result") for event in turn.events):
             await self._archive()
-        if turn.events and turn.room.projection is not None:
-            await self.project()
+        await self.project()
 
     async def _archive(self) -> None:
         try:

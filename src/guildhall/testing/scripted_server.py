@@ -29,7 +29,7 @@ from guildhall.models.dialects.canonical import renamed
 from guildhall.models.model import Query, Source
 from guildhall.models.passthrough.session import Passing
 from guildhall.models.scripted.source import ScriptSource, load_script
-from guildhall.projects.commissions.review import SERVER as REVIEW
+from guildhall.projects.commissions.contract import REVIEW_SERVER
 from guildhall.projects.commissions.tools import SERVER as COMMISSION
 from guildhall.projects.meetings.tools import SERVER as MEETING
 from guildhall.rpc.http import Headers
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _PATIENCE = 5.0  # seconds for the server to begin and to end
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")
 # Programs of others put the name of a tool's server before its own.
-_SERVERS = "|".join((TOOLS, Seat.server, JOB, COMMISSION, REVIEW, MEETING))
+_SERVERS = "|".join((TOOLS, Seat.server, JOB, COMMISSION, REVIEW_SERVER, MEETING))
 _LONGER = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 
 

@@ -65,7 +65,7 @@ def _sentence(tool: Tool, detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
         known = cast("Mapping[str, Any]", tool.input_schema.get("properties", {}))
         return f"{name}: there is no such argument. {did_you_mean(name, known) or 'It takes none.'}"
-    return f"{name}: {detail['msg']} (it is {_cut(repr(detail['input']), _SHOWN_VALUE)})"
+    return f"{name}: {detail['msg']} (got {_cut(repr(detail['input']), _SHOWN_VALUE)})"
 
 
 def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -349,7 +349,7 @@ def clean(text: str) -> str:
 def result_of(value: Any) -> ToolResult:
     """What a handler returned, as a result: text, blocks, nothing, or anything that JSON can say."""
     if isinstance(value, ToolResult):
-        return ToolResult(content=tuple(map(_clean_block, value.content)), is_error=value.is_error)
+        return replace(value, content=tuple(map(_clean_block, value.content)))
     if isinstance(value, str):
         return ToolResult.of(clean(value))
     if isinstance(value, Text | Blob):

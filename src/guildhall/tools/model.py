@@ -52,16 +52,22 @@ def block_from(data: Mapping[str, Any]) -> Block:
     return Text(data["text"])
 
 
+# What a call of a file tool proves about its file before the call: it did not exist, or the text is its whole content.
+# Only the journal has this fact. The model does not see it.
+FileBefore = Literal["absent", "shown"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolResult:
     """What a call gives back to the model. An error is content too: the model reads it and goes on."""
 
     content: tuple[Block, ...]
     is_error: bool = False
+    file_before: FileBefore | None = None
 
     @staticmethod
-    def of(text: str) -> ToolResult:
-        return ToolResult(content=(Text(text),))
+    def of(text: str, *, file_before: FileBefore | None = None) -> ToolResult:
+        return ToolResult(content=(Text(text),), file_before=file_before)
 
     @staticmethod
     def error(text: str) -> ToolResult:
@@ -73,12 +79,14 @@ class ToolResult:
         return "\n".join(block.text if isinstance(block, Text) else block.label for block in self.content)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"content": [block.as_dict() for block in self.content], "is_error": self.is_error}
+        data = {"content": [block.as_dict() for block in self.content], "is_error": self.is_error}
+        return data if self.file_before is None else {**data, "file_before": self.file_before}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> ToolResult:
         blocks = cast("list[dict[str, Any]]", data["content"])
-        return ToolResult(content=tuple(block_from(block) for block in blocks), is_error=data["is_error"])
+        content = tuple(block_from(block) for block in blocks)
+        return ToolResult(content=content, is_error=data["is_error"], file_before=data.get("file_before"))
 
 
 Handler = Callable[..., Any]  # typed arguments in; str, ToolResult, a block or JSON out; may be async

@@ -179,7 +179,7 @@ def _check_types(package: Package) -> None:
     """Raise InvalidFile for fields that only the other type has: they would do nothing."""
     table = package.table
     if len(set(table.type)) != len(table.type):
-        raise package.error(f"{table.type[0]} stands twice", "type")
+        raise package.error(f"duplicate type {table.type[0]}", "type")
     written = cast("dict[str, Any]", package.source.at(TABLE))
     more = [field for field in written if field not in _NOT_OF_WORKERS]
     if "worker" not in table.type and more:

@@ -118,6 +118,7 @@ class Team:
         if self.granted is not None:
             at = stamp(self.clock.now())
             await self.store.write(lambda connection: try_again(connection, self.instance, at))
+            await self.room.project()
         await self._phase("live")
         for agent in self.workflow.agents:
             self._begin(agent)
@@ -266,6 +267,7 @@ class Team:
         finally:
             for one in told:
                 await self.room.follow(one)
+            await self.room.project()  # the end of a run changes the state of its mail
 
     def _seat(self, agent: Agent, turn: AgentTurn, number: int) -> Seat:
         return Seat(

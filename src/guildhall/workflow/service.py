@@ -388,6 +388,7 @@ class Workflows:
             perform_in(connection, instance.room, "delivered_again", Actor.person(), at, agent=name)
 
         await self.store.write(write)
+        await self.rooms.room(instance.room).project()
         if (team := self.team(instance.room)) is not None:
             team.sit(team.workflow, name)
             team.wake(frozenset({name}))

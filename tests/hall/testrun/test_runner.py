@@ -138,7 +138,7 @@ def test_files_by_name_folder_word_and_what_is_no_test(guild: Guild, project: Pa
     assert (told["passed"], told["failed"]) == (3, 0)
     assert {test["file"] for test in told["tests"]} == {"tests/one.yaml", "tests/two.yml", "tests/deep/three.yaml"}
     named = guild("test", "tests/fixture.yaml")
-    failed(named, "data: there is no such field")
+    failed(named, "data: unknown field")
 
 
 @pytest.mark.parametrize("words", [[], ["-k", "nothing"], ["nowhere.yaml"], ["nowhere"]])
@@ -169,9 +169,9 @@ def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("test: 3\nworkers: {}\n", "one.yaml:1: test: expected fields with values"),
+        ("test: 3\nworkers: {}\n", "one.yaml:1: test: expected a mapping"),
         ("workers: {}\ntest:\n  worker: scribe\n", "one.yaml:2: test: `input` is missing"),
-        ("workers: {}\ntest:\n  worker: scribe\n  inptu: go\n", "one.yaml:4: test.inptu: there is no such field"),
+        ("workers: {}\ntest:\n  worker: scribe\n  inptu: go\n", "one.yaml:4: test.inptu: unknown field"),
         ("workers: {}\ntest: {worker: scribe, input: go, status: fine}\n", "expected 'completed' or 'failed'"),
         (
             "workers: {}\ntest: {worker: scribe, input: go, files: {../x: a}}\n",

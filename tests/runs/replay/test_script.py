@@ -109,6 +109,23 @@ def test_a_run_becomes_a_test_that_passes_although_its_work_is_done(guild: Guild
     assert (project / "notes" / "b.md").read_text() == "two"
 
 
+def test_a_file_that_the_run_saw_only_in_part_is_not_part_of_the_test(guild: Guild, project: Path) -> None:
+    (project / "wide.txt").write_text("x" * 5000 + "\n")
+    (project / "whole.txt").write_text("one\n\ttwo\n")
+    reads = [{"call": "Read", "with": {"file_path": name}} for name in ("wide.txt", "whole.txt")]
+    edits = [
+        {"call": "Edit", "with": {"file_path": "wide.txt", "old_string": "x\n", "new_string": "y\n"}},
+        {"call": "Edit", "with": {"file_path": "whole.txt", "old_string": "two", "new_string": "three"}},
+    ]
+    box = {"all": {"path": ".", "mode": "rw"}}
+    done = ran(guild, project, {"calls": reads}, {"calls": edits}, DONE, tools=["Read", "Edit"], sandboxes=box)
+    written = guild("script", done.json["run"])
+    assert "how wide.txt was before" in written.err + written.out
+    test = yaml.validate(Script, yaml.parse(Path("x.yaml"), written.out)).test
+    assert test is not None
+    assert test.files == {"whole.txt": "one\n\ttwo\n"}
+
+
 @pytest.mark.req("X-17")
 def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
     put_worker(project)

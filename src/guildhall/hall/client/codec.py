@@ -250,7 +250,7 @@ def _record(kind: type, data: Any, place: str) -> Any:
     known, before = fields_of(kind), f"{place}." if place else ""
     for name in data:
         if name not in known:
-            raise UsageError(f"{before}{name}: there is no such field", hint=did_you_mean(name, known))
+            raise UsageError(f"{before}{name}: unknown field", hint=did_you_mean(name, known))
     for name, (_, needed) in known.items():
         if needed and name not in data:
             raise UsageError(f"{before}{name}: this field is required")

@@ -1,8 +1,7 @@
 """The artifact of a commission: renders, writes and parses `.lore/commissions/ID.md` on the integration branch.
 
-The artifact is written after the row and has the number of transitions. An artifact with fewer transitions than the row
-is outdated and is written again. Another difference is an edit by hand, which `guild show` reports. A lost row is
-rebuilt from its artifact.
+An artifact with fewer transitions than the row is outdated and is written again. Another difference is an edit by
+hand, which `guild show` reports.
 Does not apply edits of an artifact to the row.
 
 Invariant: the row is the truth. The artifact is a copy for people and workers.
@@ -109,7 +108,9 @@ def render(
     }
     sections: list[str] = []
     if commission.result is not None:
-        sections.append(f"## Result\n\n{_cut(redact(output_text(commission.result)))}")
+        text = redact(output_text(commission.result))
+        cut = f"\n[... {len(text) - _MAX_RESULT:,} characters omitted]" if len(text) > _MAX_RESULT else ""
+        sections.append(f"## Result\n\n{text[:_MAX_RESULT]}{cut}")
     if decisions:
         lines = [
             f"- {line(one.question)}\n  - decided: {line(one.decision)}\n  - because: {line(one.reasoning)}"
@@ -129,12 +130,6 @@ def render(
         body="\n" + "\n\n".join(sections) + "\n",
     )
     return artifact.redacted(redact).render().encode()
-
-
-def _cut(text: str) -> str:
-    if len(text) <= _MAX_RESULT:
-        return text
-    return f"{text[:_MAX_RESULT]}\n[... {len(text) - _MAX_RESULT:,} characters omitted]"
 
 
 # writing

@@ -2,7 +2,7 @@
 
 A dependency exists when its path is on the integration branch. A dependency on the artifact of another commission
 exists when that commission is completed.
-Does not start unblocked commissions (`attempts.py`, `queue.py`).
+Does not start unblocked commissions (`attempts.py`).
 
 Invariant: the graph is derived from the paths in the drafts and never stored.
 """

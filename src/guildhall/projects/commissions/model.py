@@ -6,7 +6,7 @@ Does not have I/O: `records.py` stores commissions. Does not have the state mach
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from guildhall.core.errors import UsageError
@@ -255,9 +255,6 @@ class Neighbours:
     after: Sequence[str] = ()  # commissions that make its dependencies
     before: Sequence[str] = ()  # commissions that depend on its artifacts
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"missing": list(self.missing), "after": list(self.after), "before": list(self.before)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CommissionDetails:
@@ -280,7 +277,7 @@ class CommissionDetails:
             "asked": [question.as_dict() for question in self.asked],
             "decisions": [decision.as_wire() for decision in self.decisions],
             "waiting": list(self.waiting),
-            **self.neighbours.as_dict(),
+            **asdict(self.neighbours),
             "cost_usd": self.cost_usd,
             "worktree": self.worktree,
             "warnings": list(self.warnings),

@@ -1,7 +1,7 @@
 """The commission service of a hall: offers the operations on commissions, owns their runs, and recovers commissions.
 
 There is no recovery log: when a hall starts, it reads every row with its run, and does the step that is left.
-Does not implement the operations: `drafts.py`, `attempts.py`, `completion.py` and `conflict.py` do.
+Does not implement the operations: `drafts.py`, `attempts.py` and `completion.py` do.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.questions import QuestionChannel, ResumeTimers
+from guildhall.activities.questions import QuestionChannel, ResumeTimers, call_with_answers
 from guildhall.core.errors import Conflict, GuildError, RuntimeFailed
-from guildhall.projects.commissions import attempts, completion, drafts, records, review
+from guildhall.projects.commissions import attempts, completion, drafts, records
 from guildhall.projects.commissions.artifact import (
     artifact_warnings,
     current_artifact,
@@ -24,8 +24,15 @@ from guildhall.projects.commissions.artifact import (
     rebuild_rows,
     refresh_artifact,
 )
-from guildhall.projects.commissions.conflict import Answers
-from guildhall.projects.commissions.contract import record_lost_checkout
+from guildhall.projects.commissions.attempts import Queue, cost
+from guildhall.projects.commissions.completion import Answers
+from guildhall.projects.commissions.contract import (
+    REVIEW_SERVER,
+    REVIEW_TOOLS,
+    WITHHELD,
+    record_lost_checkout,
+    review_profile,
+)
 from guildhall.projects.commissions.dependencies import (
     BranchWatcher,
     dependency_graph,
@@ -35,7 +42,6 @@ from guildhall.projects.commissions.dependencies import (
     update_blocked,
 )
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
-from guildhall.projects.commissions.queue import Queue, cost
 from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.projects.records import known
@@ -246,7 +252,8 @@ class Commissions:
             ledger=lambda: context.runs().ledger(run),
             keep=remember,
         )
-        return await CommissionTools(context, commission.id, contract, asking, call.key).call(tool, call)
+        tools = CommissionTools(context, commission.id, contract, asking, call.key)
+        return await call_with_answers(tools, tool, call, asking)
 
     async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
         """Continue after the end of a run segment was recorded."""
@@ -367,7 +374,7 @@ def recorded_hooks(run: Run) -> Seat | None:
         return None
     contract = purpose.contract
     if contract is None:
-        return seat_on_record(review.TOOLS, review.review_profile, server=review.SERVER, withheld=review.WITHHELD)
+        return seat_on_record(REVIEW_TOOLS, review_profile, server=REVIEW_SERVER, withheld=WITHHELD)
     return seat_on_record(commission_tools(contract.schema), commission_profile, server=SERVER)
 
 

@@ -6,7 +6,7 @@
     block     pending                            blocked      a dependency is missing                    dependencies
     unblock   blocked                            pending      every dependency exists                    dependencies
     dispatch  pending                            dispatched   worker and model usable, branch not in use attempts
-    start     dispatched                         in_progress  free slot, enough budget                   queue
+    start     dispatched                         in_progress  free slot, enough budget                   attempts
     complete  in_progress                        completed    contract met, approved, merged             completion
     fail      dispatched, in_progress            failed       cannot start, or ended without a result    completion
     cancel    pending, blocked, dispatched,      cancelled    no submitted result that can be merged     attempts

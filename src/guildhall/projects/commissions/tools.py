@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import SUBMIT, call_with_answers, with_output_schema
+from guildhall.activities.contract import SUBMIT, with_output_schema
 from guildhall.core.errors import NotFulfilled, UsageError
 from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from guildhall.activities.questions import QuestionChannel
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.runs.purpose import Contract
-    from guildhall.tools.model import Tool, ToolCall, ToolResult
+    from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
 SERVER = "commission"
@@ -77,10 +77,6 @@ class CommissionTools:
         self._contract = contract
         self._questions = questions
         self._key = key
-
-    async def call(self, tool: Tool, call: ToolCall) -> ToolResult:
-        """Return the result of the call, with the answers that people have given meanwhile."""
-        return await call_with_answers(self, tool, call, self._questions)
 
     async def report_progress(self, summary: str) -> str:
         """Report your progress: what is done, what you are doing now, what comes next. It replaces your last report.

@@ -21,8 +21,8 @@ from guildhall.projects.model import (
     LORE,
     OF_THE_HALL,
     OURS,
-    Author,
     Project,
+    join_names,
     without_secrets,
 )
 
@@ -35,7 +35,7 @@ _TRIED = (5, 20)  # commits of ours and of the user's that are merged to see whe
 
 
 def with_users(git: Git, now: str, user: str) -> Merged:
-    """The integration branch merged with the user's."""
+    """Merge the integration branch with the user's branch, which may have squashed earlier work of the hall."""
     merged = repository.merge(git, now, user)
     if not merged.conflicts:
         return merged
@@ -52,7 +52,7 @@ def with_users(git: Git, now: str, user: str) -> Merged:
 
 
 def _taken_over(git: Git, now: str, user: str) -> tuple[str, str, str] | None:
-    """A commit of ours, the one of the user's that has taken it over, and the tree of that."""
+    """Return a commit of the hall, the user's commit that squashed or copied it, and the tree of the latter."""
     ours, theirs = _side(git, now, user), _side(git, user, now)
     by_tree = {tree: commit for commit, tree in reversed(ours)}
     for commit, tree in theirs:
@@ -68,7 +68,7 @@ def _taken_over(git: Git, now: str, user: str) -> tuple[str, str, str] | None:
 
 
 def _side(git: Git, tip: str, other: str) -> list[tuple[str, str]]:
-    """The commits, with their trees, that one side has and the other has not; newest first."""
+    """Return the commits, with their trees, that only one side has, newest first."""
     found = git.run("log", "--first-parent", f"--max-count={_LOOKED_AT}", "--format=%H %T", tip, f"^{other}").line
     return [(commit, tree) for commit, tree in map(str.split, found.splitlines())]
 
@@ -128,7 +128,7 @@ class Branches:
         return repository.entries(self.git, self.tip(at), repository.path_in(under), deep=True)
 
     def diff(self, branch: str) -> str:
-        """What a branch has changed since it left the integration branch, as a summary and a patch."""
+        """Return the changes of a branch since it left the integration branch, as a summary and a patch."""
         tip = self.tip(branch)
         base = self._base(self.tip(), tip)
         how = ("--no-ext-diff", "--no-textconv", "--no-color", "--stat", "--patch", "--find-renames")
@@ -137,7 +137,7 @@ class Branches:
         return shown if len(text) <= _MOST_DIFF else f"{shown}\n... {len(text) - _MOST_DIFF:,} more bytes\n"
 
     def in_place_of_records(self, tip: str) -> tuple[list[str], list[str]]:
-        """What a branch has new, and what else it has changed, where only the hall writes: none of it is merged."""
+        """Return the new and the changed files of a branch in the folders of the hall. They are not merged."""
         base = self._base(self.tip(), tip) or _empty(self.git)
         places = [f"{LORE}/{name}" for name in OF_THE_HALL]
         how = ("-r", "-z", "--name-status", "--no-renames", "--no-ext-diff")
@@ -148,11 +148,11 @@ class Branches:
     # moving
 
     def demand_movable(self) -> None:
-        """Raises where the integration branch cannot be moved, because somebody has it checked out."""
+        """Raise Conflict if the integration branch is checked out and so cannot be moved."""
         self._demand_free(_REF)
 
     def demand_followable(self) -> None:
-        """Raises where the integration branch cannot take in what the user has done."""
+        """Raise if the user's branch cannot be merged into the integration branch."""
         user, now = self._user_tip(), self.git.resolve(_REF)
         if now is not None and not self._contains(now, user) and not self._contains(user, now):
             self._tree_with_users(now, user)
@@ -194,7 +194,7 @@ class Branches:
             if not needed:
                 return now
             tree = repository.with_entries(self.git, now, needed)
-            return repository.commit(self.git, tree, [now], message, Author(name=author))
+            return repository.commit(self.git, tree, [now], message, author)
 
         return self._moved(made, message)
 
@@ -215,7 +215,7 @@ class Branches:
         def made(now: str | None) -> str:
             now = now or self.ensure()
             tree = self._merged_tree(now, tip, changes)
-            return repository.commit(self.git, tree, [now], text, Author(name=author))
+            return repository.commit(self.git, tree, [now], text, author)
 
         return self._moved(made, f"squash {branch}")
 
@@ -262,7 +262,7 @@ class Branches:
         if merged.conflicts:
             files = _shown(merged.conflicts)
             raise MergeConflict(
-                f"{self.project.branch} and {INTEGRATION} have both changed the same places: {_named(files)}",
+                f"{self.project.branch} and {INTEGRATION} have both changed the same places: {join_names(files)}",
                 files=files,
                 where=str(self.project.path),
                 hint=f"Merge {INTEGRATION} into {self.project.branch} yourself (`git switch {self.project.branch}`, "
@@ -277,7 +277,7 @@ class Branches:
         if outside:
             files = _shown(outside)
             raise MergeConflict(
-                f"the work and {INTEGRATION} have both changed the same places: {_named(files)}",
+                f"the work and {INTEGRATION} have both changed the same places: {join_names(files)}",
                 files=files,
                 where=str(self.project.path),
                 hint="Its branch is kept as it is.",
@@ -291,7 +291,7 @@ class Branches:
         return repository.with_entries(self.git, merged.tree, changes.values()) if changes else merged.tree
 
     def _records(self, now: str, tree: str) -> list[Entry]:
-        """What puts the hall's own records back as they are on the integration branch, whatever became of them."""
+        """Return the entries that restore the hall's own records to the version of the integration branch."""
         ours, theirs = (set(repository.entries(self.git, one, *_RECORDS, deep=True)) for one in (now, tree))
         gone = {one.path for one in theirs} - {one.path for one in ours}
         return [*(ours - theirs), *(Entry(path=path) for path in gone)]
@@ -314,7 +314,7 @@ class Branches:
         raise Conflict(f"{INTEGRATION} is moved by somebody else all the time", where=str(self.project.path))
 
     def _demand_free(self, ref: str) -> None:
-        """Raises where the user has the branch checked out: moved below a checkout, all of it would look changed."""
+        """Raise Conflict if the branch is checked out: if it moved, every file there would look changed."""
         for head, where in checkouts(self.git.common):
             if head == ref:
                 branch = ref.removeprefix("refs/heads/")
@@ -348,7 +348,3 @@ def _empty(git: Git) -> str:
 
 def _shown(conflicts: Mapping[bytes, object]) -> tuple[str, ...]:
     return tuple(sorted(path.decode("utf-8", "replace") for path in conflicts))
-
-
-def _named(files: tuple[str, ...]) -> str:
-    return ", ".join(files[:10]) + (f" and {len(files) - 10} more" if len(files) > 10 else "")

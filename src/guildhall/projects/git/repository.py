@@ -26,9 +26,6 @@ from guildhall.core.errors import GitFailed, NotFound, TimedOut, ToolUnavailable
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-    from guildhall.projects.model import Author
-
-
 LEAST_VERSION = (2, 38)  # merge-tree --write-tree
 _PATIENCE = 300.0  # seconds for one call
 _HALL = ("Guildhall", "hall@guildhall.invalid")
@@ -66,7 +63,7 @@ _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !merge !
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """What a call of git came to."""
+    """The outcome of a call of git."""
 
     code: int
     out: bytes
@@ -91,12 +88,12 @@ class Git:
 
     @property
     def common(self) -> Path:
-        """The git directory that all checkouts of the repository share."""
+        """Return the git directory that all checkouts of the repository share."""
         return self._found[0]
 
     @property
     def nothing(self) -> str:
-        """The id that no object has: zeros, as many as the repository's ids are long."""
+        """Return the null id: as many zeros as the repository's ids have digits."""
         return "0" * (64 if self._found[1] == "sha256" else 40)
 
     def run(
@@ -106,7 +103,7 @@ class Git:
         index: Path | None = None,
         input: bytes | int | None = None,
         ok: tuple[int, ...] = (0,),
-        author: Author | None = None,
+        author: str | None = None,
     ) -> Completed:
         """Git on objects, an index or a checkout, at the desk. Refs of the user's are not seen: give commits by id.
 
@@ -128,7 +125,7 @@ class Git:
         return _call(args, cwd=self.desk / "empty", env=env, input=input, ok=ok)
 
     def resolve(self, ref: str) -> str | None:
-        """The commit that a full ref, or a commit's id, names."""
+        """Return the commit of a branch, a full ref or a commit id, or None."""
         if not is_object(ref):
             ref = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
             if (found := self._in_its_file(ref)) is not None:
@@ -137,7 +134,7 @@ class Git:
         return found.line if found.code == 0 else None
 
     def _in_its_file(self, ref: str) -> str | None:
-        """What a branch's own file says, where it has one: the same that git would read there, without a process."""
+        """Return the commit in the file of a branch, as git would read it, but without a process."""
         if not ref.startswith(_COMMITS) or ".." in ref:
             return None
         try:
@@ -147,8 +144,7 @@ class Git:
         return told[:-1] if told.endswith("\n") and is_object(told[:-1]) else None
 
     def move(self, why: str, *lines: str) -> None:
-        """Moves refs of the hall's, all of them or none: `update REF NEW OLD`, `delete REF OLD`. OLD is what it has to
-        be now; zeros: it is not to be there."""
+        """Move refs of the hall, all or none: `update REF NEW OLD`, `delete REF OLD`. OLD is zeros for a new ref."""
         told = "".join(f"{line}\n" for line in ("start", *lines, "prepare", "commit")).encode()
         reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
         words = ("update-ref", "--create-reflog", "-m", f"guildhall: {reason}", "--stdin")
@@ -176,13 +172,13 @@ class Git:
 
     @contextmanager
     def scratch(self) -> Generator[Path]:
-        """A folder for an index of a moment."""
+        """Yield a folder for a temporary index."""
         with TemporaryDirectory(dir=self.desk / "scratch", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     @cached_property
     def desk(self) -> Path:
-        """The hall's own git directory for this repository, made if it is not there or not whole."""
+        """Return the hall's own git directory for this repository. Create or complete it if necessary."""
         made = self._desk / "made"  # for which repository: another one may have got the name since
         if not made.exists() or made.read_text() != str(self.common):
             self._make_desk()
@@ -203,12 +199,12 @@ class Git:
 
 
 def common_directory(repo: Path) -> Path:
-    """The git directory of a folder; raises where it is no checkout."""
+    """Return the git directory of a folder. Raise NotFound if it is not a checkout."""
     return _find(repo)[0]
 
 
 def _find(repo: Path) -> tuple[Path, str]:
-    """The git directory of a folder, and how its objects are named."""
+    """Return the git directory of a folder, and its object format."""
     told = _call(("rev-parse", "--show-object-format", "--git-common-dir"), cwd=repo, env={}, input=None, ok=(0, 128))
     if told.code:
         if "not a git repository" in told.said:
@@ -219,17 +215,17 @@ def _find(repo: Path) -> tuple[Path, str]:
 
 
 def ask(repo: Path, *args: str, ok: tuple[int, ...] = (0,)) -> Completed:
-    """Asks git about a folder of the user's, where it is not known yet what it is."""
+    """Run git in a folder of the user that may not be a repository."""
     return _call(args, cwd=repo, env={}, input=None, ok=ok)
 
 
 def is_object(name: str) -> bool:
-    """Whether a name is an id, and no ref's."""
+    """Return True if a name is an object id."""
     return _OBJECT.fullmatch(name) is not None
 
 
 def demand_version() -> None:
-    """Raises where there is no git, or one that is too old."""
+    """Raise ToolUnavailable if git is not installed or too old."""
     told = _call(("version",), cwd=Path("/"), env={}, input=None, ok=(0,)).line
     found = _VERSION.match(told)
     if found is None or (int(found[1]), int(found[2])) < LEAST_VERSION:
@@ -238,7 +234,7 @@ def demand_version() -> None:
 
 
 def checkouts(common: Path) -> list[tuple[str, Path]]:
-    """What is checked out where: the ref that each checkout is on. Those that the hall made have no place here."""
+    """Return the ref and the folder of every checkout, except those of the hall."""
     found: list[tuple[str, Path]] = [(_head(common / "HEAD"), common.parent)]
     try:
         others = sorted((common / "worktrees").iterdir())
@@ -261,8 +257,12 @@ def _head(path: Path) -> str:
         return ""
 
 
-def _people(author: Author | None) -> dict[str, str]:
-    name, email = author.line() if author else _HALL
+def _people(author: str | None) -> dict[str, str]:
+    """Return the author, a worker, and the committer, the hall. Git accepts no brackets, lines or empty names."""
+    plain = "".join(one for one in author or "" if one.isprintable() and one not in "<>").strip(" .,:;\"'\\")[:100]
+    local = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in plain)
+    own = (plain or "worker", f"{local or 'worker'}@guildhall.invalid")
+    name, email = _HALL if author is None else own
     return {
         "GIT_AUTHOR_NAME": name,
         "GIT_AUTHOR_EMAIL": email,
@@ -320,7 +320,7 @@ class Entry:
 
     @property
     def is_file(self) -> bool:
-        """A regular one; not a link, a folder or a submodule."""
+        """Return True for a regular file, not a link, a folder or a submodule."""
         return self.mode in _REGULAR and self.object is not None
 
 
@@ -333,7 +333,7 @@ class Merged:
 
 
 def path_in(path: str) -> bytes:
-    """A path of a tree as git has it; raises for one that leads out or that git would not take."""
+    """Return a path as git stores it. Raise UsageError if git would not accept it."""
     parts = path.split("/")
     if not path or "\0" in path or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
         raise UsageError(f"{path[:200]!r} is no path in a project", hint="Give it relative to the project's folder.")
@@ -344,7 +344,7 @@ def path_in(path: str) -> bytes:
 
 
 def entries(git: Git, commit: str, *under: bytes, deep: bool = False) -> list[Entry]:
-    """What a commit, or a tree, has at some paths, or everything below them."""
+    """Return the entries of a commit or tree at some paths, or all entries below them."""
     where = (path.decode("utf-8", "surrogateescape") for path in under)
     told = git.run("ls-tree", "-z", *(("-r",) if deep else ()), "--full-tree", commit, "--", *where).out
     found: list[Entry] = []
@@ -357,7 +357,7 @@ def entries(git: Git, commit: str, *under: bytes, deep: bool = False) -> list[En
 
 
 def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
-    """The content of every regular file among these, by its path; one call of git."""
+    """Return the content of every regular file by its path, with one call of git."""
     wanted = [entry for entry in files if entry.is_file]
     told = git.run("cat-file", "--batch", input="".join(f"{entry.object}\n" for entry in wanted).encode()).out
     found: dict[bytes, bytes] = {}
@@ -371,7 +371,7 @@ def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
 
 
 def with_entries(git: Git, tree: str, changes: Iterable[Entry]) -> str:
-    """The tree, or that of a commit, with files put in and taken out."""
+    """Return a tree, or the tree of a commit, with some files added and removed."""
     with git.scratch() as folder:
         index = folder / "index"
         git.run("read-tree", tree, index=index)
@@ -389,7 +389,7 @@ def put_in_index(git: Git, index: Path, changes: Iterable[Entry]) -> None:
 
 
 def merge(git: Git, ours: str, theirs: str) -> Merged:
-    """Merges two commits into a tree. Nothing is moved."""
+    """Merge two commits into a tree, without moving a ref."""
     told = git.run("merge-tree", "--write-tree", "-z", "--no-messages", ours, theirs, ok=(0, 1))
     tree, *lines = told.out.split(b"\0")
     conflicts: dict[bytes, dict[int, Entry]] = {}
@@ -401,8 +401,8 @@ def merge(git: Git, ours: str, theirs: str) -> Merged:
     return Merged(tree=tree.decode(), conflicts=conflicts)
 
 
-def commit(git: Git, tree: str, parents: Iterable[str], message: str, author: Author | None = None) -> str:
-    """A commit, written and not yet on any branch."""
+def commit(git: Git, tree: str, parents: Iterable[str], message: str, author: str | None = None) -> str:
+    """Create a commit that is not on a branch yet."""
     named = [word for parent in parents for word in ("-p", parent)]
     text = message.replace("\0", "").encode("utf-8", "replace")
     return git.run("commit-tree", tree, *named, "-F", "-", input=text, author=author).line

@@ -13,13 +13,13 @@ import os
 import stat
 import unicodedata
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import ELOOP
 from typing import TYPE_CHECKING
 
 from guildhall.projects.git import repository as trees
 from guildhall.projects.git.repository import Completed, Entry, Git
-from guildhall.projects.model import KEPT, LORE, OURS
+from guildhall.projects.model import KEPT, LORE, OURS, join_names
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -35,20 +35,12 @@ _LARGE = 32 * 1024**2  # bytes
 _LINK, _SUBMODULE = "120000", "160000"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Taken:
-    """The changes of a checkout, stored; `left` are the paths that cannot be kept, each with the reason."""
-
-    changes: tuple[Entry, ...]
-    left: tuple[tuple[str, str], ...] = ()
-
-
-class _Found:
-    """What is to be kept. Contents are stored many at a time, and a large one by itself."""
+class Snapshot:
+    """The changes of a checkout. Contents are stored many at a time, and a large one by itself."""
 
     def __init__(self, git: Git) -> None:
         self.changes: list[Entry] = []
-        self.left: list[tuple[str, str]] = []
+        self.left: list[tuple[str, str]] = []  # paths that cannot be stored, each with the reason
         self._git = git
         self._waiting: list[tuple[bytes, str, bytes]] = []
         self._bytes = 0
@@ -73,29 +65,30 @@ class _Found:
         self._waiting, self._bytes = [], 0
 
 
-def take(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Taken:
-    """Stores all that is new or changed in a checkout since its index was written. The index is not touched.
+def take(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Snapshot:
+    """Store everything that is new or changed in a checkout since its index was written. Keep the index as it is.
 
-    What git ignores is left out, except artifacts and what is `wanted`.
+    Ignored files are left out, except artifacts and the `wanted` paths.
     """
     links = _submodules(git, tree, index)
     changed = _changed(git, tree, index, (LORE, *wanted))
     taken = take_these(git, tree, [path for path in changed if path.rstrip(b"/") not in links])
-    return replace(taken, left=(*taken.left, *_in_submodules(tree, links)))
+    taken.left += _in_submodules(tree, links)
+    return taken
 
 
-def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Taken:
-    """Stores what a checkout has at some paths."""
-    found = _Found(git)
+def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Snapshot:
+    """Store the files of a checkout at some paths."""
+    found = Snapshot(git)
     with _opened(tree) as root:
         for path in paths:
             _look(root, path, found)
     found.store()
-    return Taken(changes=tuple(found.changes), left=tuple(found.left))
+    return found
 
 
 def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
-    """What git ignores in a checkout; a folder of which it has nothing is named as one, with a slash."""
+    """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
     which = ("--others", "--ignored", "--exclude-standard", "--directory")
     told = git.run(*_SPARSE, "ls-files", "-z", *which, tree=tree, index=index).out
     lore = f"{LORE}/".encode()
@@ -103,7 +96,7 @@ def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
 
 
 def _changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> Iterable[bytes]:
-    """Paths that are new, changed or gone; one that ends in a slash is a repository inside."""
+    """Return the new, changed and deleted paths. A nested repository ends in a slash."""
 
     def told() -> list[Completed]:
         ways = (("--modified", "--deleted", "--exclude-standard"), ("--", *wanted))  # these whether ignored or not
@@ -131,8 +124,8 @@ def _in_submodules(tree: Path, links: set[bytes]) -> list[tuple[str, str]]:
     return left
 
 
-def _look(root: int, path: bytes, found: _Found) -> None:
-    """Reads what is at a path: a file, a link, or all files of a repository inside."""
+def _look(root: int, path: bytes, found: Snapshot) -> None:
+    """Read a file, a link, or all files of a nested repository."""
     *above, name = path.rstrip(b"/").split(b"/")
     if any(map(_unfit, (*above, name))):
         found.left.append((os.fsdecode(path), _UNFIT))
@@ -154,7 +147,7 @@ def _look(root: int, path: bytes, found: _Found) -> None:
             os.close(descriptor)
 
 
-def _look_at(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -> None:
+def _look_at(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int) -> None:
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         if name.lower() == b".gitmodules":
@@ -168,7 +161,7 @@ def _look_at(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -
     # Pipes, sockets and devices have no content.
 
 
-def _look_below(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -> None:
+def _look_below(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int) -> None:
     if depth > _DEEPEST:
         found.left.append((os.fsdecode(path), "it is nested too deeply"))
         return
@@ -185,7 +178,7 @@ def _look_below(parent: int, name: bytes, path: bytes, found: _Found, depth: int
         os.close(folder)
 
 
-def _read(parent: int, name: bytes, path: bytes, found: _Found) -> None:
+def _read(parent: int, name: bytes, path: bytes, found: Snapshot) -> None:
     try:
         descriptor = os.open(name, _FILE, dir_fd=parent)
     except PermissionError:
@@ -203,13 +196,13 @@ def _read(parent: int, name: bytes, path: bytes, found: _Found) -> None:
 
 
 def _unfit(name: bytes) -> bool:
-    """Whether git refuses a name, because on some system it would be the one of its own folder."""
+    """Return True if git refuses a name, because on some system it would mean the folder `.git`."""
     text = "".join(one for one in os.fsdecode(name) if unicodedata.category(one) != "Cf").casefold()
     return text.partition(":")[0].rstrip(" .") in (".git", "git~1")
 
 
 def _open_up(parent: int, name: bytes) -> None:
-    """Lets the owner, which is this process, read a file; never what a link leads to."""
+    """Make a file readable for its owner, which is this process. Do not follow links."""
     held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         status = os.fstat(held)
@@ -244,7 +237,7 @@ def _opened(folder: Path) -> Generator[int]:
 
 
 def _store(git: Git, contents: Iterable[bytes]) -> list[str]:
-    """The contents as objects, by one call of git."""
+    """Store contents as objects, with one call of git, and return their ids."""
     parts: list[bytes] = []
     for number, data in enumerate(contents, start=1):
         parts += [b"blob\nmark :%d\ndata %d\n" % (number, len(data)), data, b"\nget-mark :%d\n" % number]
@@ -257,7 +250,7 @@ def _store(git: Git, contents: Iterable[bytes]) -> list[str]:
 
 _MOST_FILES, _MOST_BYTES = 200, 10 * 1024**2  # of a file or folder that is kept
 _ALL_FILES, _ALL_BYTES = 1_000, 32 * 1024**2  # of all that is kept of one checkout
-_NAMED = 20
+_MAX_NAMES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,15 +266,17 @@ class Aside:
     def told(self) -> str:
         """For the timeline."""
         parts = ["git ignores some of what was made"] if self.kept or self.lost else []
-        parts += [f"kept at {self.ref}: {_named(self.kept)}"] if self.kept else []
-        parts += [f"not kept: {_named(self.lost)}"] if self.lost else []
+        parts += [f"kept at {self.ref}: {join_names(self.kept, _MAX_NAMES)}"] if self.kept else []
+        parts += [f"not kept: {join_names(self.lost, _MAX_NAMES)}"] if self.lost else []
         if self.moved:
-            parts.append(f"git cannot hold some of what was made; it is in {self.folder}: {_named(self.moved)}")
+            parts.append(
+                f"git cannot hold some of what was made; it is in {self.folder}: {join_names(self.moved, _MAX_NAMES)}"
+            )
         return "; ".join(parts)
 
 
 def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside | None:
-    """Keeps what git ignores in a checkout; None where there is nothing. Done again, it is found again."""
+    """Store the ignored files of a checkout, and return None if there are none. A repeated call finds them again."""
     wanted: list[bytes] = []
     lost: list[str] = []
     files = size = 0
@@ -311,7 +306,7 @@ def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside
 
 
 def move_out(tree: Path, names: Sequence[str], place: Path) -> Path:
-    """Moves what git cannot hold out of a checkout that is to go; the folder in which it is then."""
+    """Move files that git cannot store out of a checkout, and return their new folder."""
     place.parent.mkdir(parents=True, exist_ok=True)
     folder = next(one for n in range(1, 1000) if not (one := place.with_name(f"{place.name}-{n}")).exists())
     for name in names:
@@ -334,7 +329,7 @@ def _kept(git: Git, tree: str, branch: str, tip: str) -> str:
 
 
 def _measured(path: Path) -> tuple[int, int]:
-    """How many files there are at a path, and their bytes; no further than too many."""
+    """Return the number of files at a path and their bytes. Stop counting above the maximum."""
     if path.is_symlink() or not path.is_dir():
         return 1, path.lstat().st_size
 
@@ -353,7 +348,3 @@ def _measured(path: Path) -> tuple[int, int]:
 
 def _shown(path: bytes) -> str:
     return path.decode("utf-8", "replace")
-
-
-def _named(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")

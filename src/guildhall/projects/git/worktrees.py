@@ -24,8 +24,8 @@ from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, Usa
 from guildhall.core.ids import is_name
 from guildhall.projects.git import repository as trees
 from guildhall.projects.git.integration import Branches
-from guildhall.projects.git.snapshot import Aside, Taken, ignored, move_out, put_aside, take
-from guildhall.projects.model import INTEGRATION, OURS, Author, Project, Scope
+from guildhall.projects.git.snapshot import Aside, Snapshot, ignored, move_out, put_aside, take
+from guildhall.projects.model import INTEGRATION, OURS, Project, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -65,19 +65,19 @@ class Worktrees:
         self._git = git
 
     def path(self, project: Project, activity: str) -> Path:
-        """Where the checkout of an activity is, or would be."""
+        """Return the path of an activity's checkout, whether or not it exists."""
         if not is_name(activity):
             raise UsageError(f"{activity[:60]!r} cannot name an activity")
         return self._home.worktrees / project.name / activity
 
     def activities(self, project: str) -> list[str]:
-        """Who has a checkout of a project."""
+        """Return the activities that have a checkout of a project."""
         folder = self._home.worktrees / project
         there = folder.iterdir() if folder.is_dir() else ()
         return sorted(one.name for one in there if is_name(one.name) and one.is_dir())
 
     def make(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
-        """The checkout of an activity, made if it is not there or not whole. A new branch begins at claude/main."""
+        """Return the checkout of an activity, created or completed if necessary. A new branch starts at claude/main."""
         if not branch.startswith(OURS) or branch == INTEGRATION:
             raise UsageError(f"{branch!r} is no branch of an activity")
         path = self.path(project, activity)
@@ -115,7 +115,7 @@ class Worktrees:
         return is_missing
 
     def commit(self, project: Project, activity: str, message: str, author: str) -> str | None:
-        """Commits all that is in a checkout on its branch; None where there is nothing new."""
+        """Commit a checkout on its branch, and return the commit, or None if nothing has changed."""
         return self.keep(project, activity, message, author).commit
 
     def keep(self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()) -> Kept:
@@ -127,18 +127,17 @@ class Worktrees:
                 raise NotFound("there is no such worktree", where=str(path))
             self._check_out(project, path, record)
             new, taken = self._commit(project, path, record, message, author, wanted)
-            return Kept(commit=new, left=taken.left)
+            return Kept(commit=new, left=tuple(taken.left))
 
     def ignored(self, project: Project, activity: str) -> list[str]:
-        """What git ignores in a checkout; a folder of which it has nothing ends in a slash."""
+        """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
         path = self.path(project, activity)
         with self._alone(path):
             found = ignored(self._git(project), path, self._index(project, path))
         return [one.decode("utf-8", "replace") for one in found]
 
     def remove(self, project: Project, activity: str) -> Aside | None:
-        """Takes a checkout away. What is not committed is committed first; the branch stays. What git ignores or cannot
-        hold is put aside, and returned."""
+        """Remove a checkout after committing its content. Return the ignored files, which are stored, if any."""
         path = self.path(project, activity)
         with self._alone(path):
             record = self._record(path)
@@ -149,7 +148,7 @@ class Worktrees:
             return aside
 
     def glance(self, project: Project, activity: str, commit: str) -> Path:
-        """All files of a commit in a folder of a moment. Whoever has asked for it ends it."""
+        """Return a temporary folder with all files of a commit. The caller ends it with `end_glance`."""
         folder = _beside(self.path(project, activity), f"{_GLANCE}{secrets.token_hex(6)}")
         git = self._git(project)
         folder.mkdir(parents=True)
@@ -158,7 +157,6 @@ class Worktrees:
         return folder
 
     def end_glance(self, folder: Path) -> None:
-        """What was done there goes with it."""
         _vanish(folder)
 
     # how
@@ -183,7 +181,7 @@ class Worktrees:
         return aside
 
     def _ensure_branch(self, project: Project, branch: str, tip: str | None) -> str:
-        """The commit of the branch, which is made if it is not there: where it was, or at the integration branch."""
+        """Return the tip of a branch. Create it at its last known tip or at the integration branch if it is missing."""
         git = self._git(project)
         ref = f"refs/heads/{branch}"
         if (now := git.resolve(ref)) is not None:
@@ -215,7 +213,7 @@ class Worktrees:
             self._index_again(git, path, index, wanted)
 
     def _describe(self, path: Path, folder: Path, wanted: Worktree) -> None:
-        """What git keeps about a linked worktree. `locked` comes first: nothing is to clear it away meanwhile."""
+        """Write git's metadata of a linked worktree. `locked` comes first, so that git does not prune it meanwhile."""
         try:
             folder.parent.mkdir(exist_ok=True)
             folder.mkdir(exist_ok=True)
@@ -232,7 +230,7 @@ class Worktrees:
         _put(folder / "HEAD", f"ref: refs/heads/{wanted.branch}\n")
 
     def _mark(self, path: Path, folder: Path) -> None:
-        """The file by which a checkout knows its repository. What else stands in its place is moved aside, and kept."""
+        """Write the `.git` file of a checkout. Rename anything else that has taken its place."""
         marker = path / ".git"
         if marker.is_symlink() or (marker.exists() and not marker.is_file()):
             number = next(n for n in range(1, 1000) if not os.path.lexists(path / f"git-found-{n}"))
@@ -240,7 +238,7 @@ class Worktrees:
         _put(marker, f"gitdir: {folder}\n")
 
     def _index_again(self, git: Git, path: Path, index: Path, wanted: Worktree) -> None:
-        """An index as of the branch's tip, for a checkout that has lost its own; the files are not touched."""
+        """Create the index of a checkout that has lost it, from the branch's tip, without touching files."""
         fresh = _fresh(index)
         tip = git.resolve(wanted.branch) or str(wanted.tip)
         git.run("read-tree", tip, index=fresh)
@@ -253,7 +251,7 @@ class Worktrees:
 
     def _commit(
         self, project: Project, path: Path, tree: Worktree, message: str, author: str, wanted: Sequence[str] = ()
-    ) -> tuple[str | None, Taken]:
+    ) -> tuple[str | None, Snapshot]:
         git = self._git(project)
         index = self._index(project, path)
         fresh = _fresh(index)
@@ -267,7 +265,7 @@ class Worktrees:
         new = None
         if made != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
             now = self._ensure_branch(project, tree.branch, tree.tip)
-            new = trees.commit(git, made, [now], message, Author(name=author))
+            new = trees.commit(git, made, [now], message, author)
             git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
             self._write_record(path, replace(tree, tip=new))
         fresh.replace(index)
@@ -299,7 +297,7 @@ class Worktrees:
 
     @contextmanager
     def _alone(self, path: Path) -> Generator[None]:
-        """One at a time for each checkout, whichever thread or process it is."""
+        """Lock a checkout for this thread, against other threads and processes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -310,7 +308,7 @@ class Worktrees:
 
 
 def _fresh(index: Path) -> Path:
-    """Where the next index is written. What an earlier one has left is cleared away; a git of it may still run."""
+    """Return the path of a new index, and delete those of interrupted calls. A git of theirs may still run."""
     for left in index.parent.glob("fresh-*"):
         left.unlink(missing_ok=True)
     return index.with_name(f"fresh-{secrets.token_hex(6)}")

@@ -112,7 +112,7 @@ class Review:
     why: str | None = None  # it is no pull request
 
     def text(self) -> str:
-        """What whoever asked for it is told."""
+        """Return the result of the tool."""
         files = f"{self.files} {'file' if self.files == 1 else 'files'} beside the hall's own records"
         if self.url is not None:
             was = "was open already and is renewed" if self.renewed else "is open"
@@ -150,7 +150,7 @@ class PullRequests:
     # A pull request
 
     def _no_pull_request(self) -> str | None:
-        """Why there can be none; None: there can be one."""
+        """Return why a pull request is impossible, or None if it is possible."""
         remote = self._project.settings.remote
         known = self._git.theirs("remote").out.decode(errors="replace").split()
         if remote not in known:
@@ -219,7 +219,7 @@ class PullRequests:
         return Review(project=self._project.name, files=len(found.files), branch=branch, summary=summary, why=why)
 
     def _same(self, tip: str) -> str | None:
-        """The last review, if nothing has changed since: it was asked for before, or cut off."""
+        """Return the last review if nothing has changed since: the call is repeated."""
         records = self._records(tip)
         if not records:
             return None
@@ -269,7 +269,7 @@ class PullRequests:
 
 
 def _first(said: Said) -> str:
-    """The first line of what a program complained about."""
+    """Return the first line of a program's error output."""
     lines = [line.strip() for line in (said.err or said.out).splitlines() if line.strip()]
     return lines[0] if lines else f"it ended with {said.code}"
 
@@ -305,7 +305,7 @@ class Said:
 
 
 class Outward:
-    """Starts them for one project. No question of theirs is answered, and each has its time."""
+    """Starts `git push` and `gh` for one project, with the user's credentials, without prompts, for at most 120 s."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         """`environ`: the person's."""
@@ -315,11 +315,11 @@ class Outward:
         self._redacted = Redactor(theirs)
 
     def has(self, program: str) -> bool:
-        """Whether the person has the program."""
+        """Return True if the user has the program."""
         return shutil.which(program, path=self._environ.get("PATH", "")) is not None
 
     def push(self, remote: str, branch: str) -> Said:
-        """Pushes one branch under its own name; never by force, and no hook is run."""
+        """Push one branch under its own name, without force and without hooks."""
         ref = f"refs/heads/{branch}"
         off = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "push.gpgSign=false")
         flags = ("--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")

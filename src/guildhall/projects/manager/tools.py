@@ -43,7 +43,7 @@ _RESULT = 20_000  # of a result, where one is told of
 
 
 def worker_lines(workers: Sequence[Worker]) -> str:
-    """Who there is, and what each can do."""
+    """Return a line for each worker: its purpose and what it uses."""
     lines: list[str] = []
     for worker in workers:
         own = worker.definition
@@ -54,7 +54,7 @@ def worker_lines(workers: Sequence[Worker]) -> str:
 
 
 def project_lines(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
-    """The projects, with how their commissions stand."""
+    """Return a line for each project, with the number of commissions in each status."""
     lines: list[str] = []
     for project in projects:
         counts = Counter(one.status for one in commissions if one.project == project.name)
@@ -65,7 +65,7 @@ def project_lines(projects: Sequence[Project], commissions: Sequence[Commission]
 
 
 def commission_line(shown: CommissionDetails) -> str:
-    """One of a listing."""
+    """Return the line of a commission in a listing."""
     one = shown.commission
     maker = "manager" if one.by == NAME else "user"
     parts = [f"{one.id} {one.status}: {_line(one.title)} ({one.worker}, made by the {maker})"]
@@ -93,7 +93,7 @@ def outcome(shown: CommissionDetails) -> str:
 
 
 def _line(text: str) -> str:
-    """What somebody has written, on one line and not too long."""
+    """Return a text on one line, cut to the maximum length."""
     shown = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return shown if len(shown) <= _LINE else f"{shown[:_LINE]}..."
 
@@ -119,7 +119,7 @@ _MOST = 50  # that are waited for at once
 
 
 def is_manager(worker: Worker) -> bool:
-    """Whether it is the one that comes with Guildhall. One of the same name elsewhere is a worker like others."""
+    """Return True for the manager that ships with Guildhall. Another worker of that name is not special."""
     return worker.scope == "shipped" and worker.path == SHIPPED / f"{NAME}.yaml"
 
 
@@ -137,7 +137,7 @@ class ManagerContext:
     began: Callable[[str], str | None]  # when the call of a key began, the first time
 
     def project(self, name: str | None) -> Project:
-        """The one of this name; without a name, the one that the run is in."""
+        """Return the project of this name, or without a name the project that the run is in."""
         if name is not None:
             return self.projects.get(name)
         if (found := self.projects.at(self.frame.root)) is not None:
@@ -146,7 +146,7 @@ class ManagerContext:
         raise UsageError("project: this folder is in no registered project", hint=f"Name one of: {known}.")
 
     def within(self, project: Project) -> Frame:
-        """The frame of what is done in a project: it is the project's own folder that workers are looked for in."""
+        """Return the frame for work in a project: its workers are those of its own folder."""
         return replace(self.frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
 
 
@@ -266,7 +266,7 @@ class ManagerTools:
         return f"{id} is {found.status}."
 
     async def _happened(self, id: str, after: str) -> bool:
-        """Whether it has become so since this call began: it was cut off, and is made again."""
+        """Return True if the commission has reached a status since this call began: an interrupted call is repeated."""
         began = self._context.began(self._key)
         timeline = (await self._context.commissions().details(id)).timeline
         return began is not None and any(one.after == after and one.at >= began for one in timeline)
@@ -320,7 +320,7 @@ class ManagerTools:
         return f"The meeting {made.id} is {made.status}: the user finds the request among what needs them."
 
     def _asked_before(self, project: Project, topic: str) -> Meeting | None:
-        """The meeting that this very call has asked for, whatever the user has said to that since."""
+        """Return the meeting that this call has requested before it was interrupted, or None."""
         context, began, about = self._context, self._context.began(self._key), topic_line(topic)
         for one in context.meetings().all(project.name) if began is not None else ():
             if (one.made_by, one.topic) == (context.run, about) and one.created_at >= str(began):

@@ -1,8 +1,8 @@
 """The artifact of a meeting: renders and writes `.lore/meetings/ID.md`, and rebuilds lost rows from it.
 
-The notes are added when the meeting is closed. A status that a user has edited in the artifact is reported, not
-applied. A missing or outdated artifact is written again when a hall starts.
-Does not close a meeting (`close.py`) and does not write the transcript (`transcript.py`).
+A status that a user has edited in the artifact is reported, not applied. A missing or outdated artifact is written
+again when a hall starts.
+Does not close a meeting (`service.py`) and does not write the transcript (`sessions.py`).
 
 Invariant: the row is the truth. The artifact is a copy for readers.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.context import MeetingContext, details
+from guildhall.projects.meetings.context import MeetingContext, Summary, details
 from guildhall.projects.meetings.model import (
     FOLDER,
     FollowUp,
@@ -26,7 +26,6 @@ from guildhall.projects.meetings.model import (
     topic_line,
 )
 from guildhall.projects.meetings.states import STATUSES
-from guildhall.projects.meetings.transcript import Summary
 from guildhall.projects.model import INTEGRATION, Artifact, Project
 from guildhall.projects.records import known
 
@@ -116,7 +115,7 @@ def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
         artifact = _read(context, meeting)
     except GuildError as error:
         return [f"{path}: {error.message}"]
-    if artifact is None or artifact.status == meeting.status or _is_outdated(context, meeting, artifact):
+    if artifact is None or artifact.status == meeting.status or artifact.revision < context.revision(meeting.id):
         return []
     return [f"{path} says {artifact.status[:40]!r}, written by hand: the meeting is still {meeting.status}"]
 
@@ -136,14 +135,11 @@ def synchronise(context: MeetingContext) -> None:
     for meeting in context.all():
         try:
             artifact = _read(context, meeting)
-            if artifact is None or (artifact.status != meeting.status and _is_outdated(context, meeting, artifact)):
+            outdated = artifact is not None and artifact.revision < context.revision(meeting.id)
+            if artifact is None or (outdated and artifact.status != meeting.status):
                 write_artifact(context, meeting)
         except GuildError as error:
             _log.warning("%s: %s", meeting.id, error)
-
-
-def _is_outdated(context: MeetingContext, meeting: Meeting, artifact: Artifact) -> bool:
-    return artifact.revision < context.revision(meeting.id)
 
 
 def _read(context: MeetingContext, meeting: Meeting) -> Artifact | None:

@@ -1,8 +1,7 @@
 """The sessions of a meeting: starts, resumes or renews its run, and passes the user's messages to the run.
 
 A message is recorded first. Then the listening run is woken, or the stopped run is resumed. Both are checked again
-whenever a segment of the run ends, because a message may arrive at that instant. A renewed session begins with a
-summary and the last exchanges.
+whenever a segment of the run ends, because a message may arrive at that instant.
 Does not store messages (`records.py`) and does not define the worker's tools (`tools.py`).
 
 Invariant: a recorded message is not lost if its run stops at the moment of its arrival.
@@ -25,10 +24,13 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.artifact import render_notes
 from guildhall.projects.meetings.context import (
     MeetingContext,
+    Summary,
     checkout_scope,
     details,
     exchanges,
+    render_transcript,
     run_position,
+    summarise,
     unanswered,
     worktree,
 )
@@ -43,7 +45,6 @@ from guildhall.projects.meetings.tools import (
     meeting_tools,
     renewed_message,
 )
-from guildhall.projects.meetings.transcript import Summary, render_transcript, summarise
 from guildhall.runs.execution.segment import cut_short
 from guildhall.runs.hooks import Seat
 from guildhall.runs.limits import Spent, in_force

@@ -6,7 +6,7 @@
     accept   requested  open       fewer than max_meetings                            requests
     decline  requested  declined   -                                                  requests
     defer    requested  requested  the date is in the future                          requests
-    close    open       closed     work and notes are merged                          close
+    close    open       closed     work and notes are merged                          service
 
 Effects inside the transaction: `request` opens an ask in the inbox, and `accept`, `decline` and `defer` change it.
 `open` records the first message of the user. `close` ends the runs of all sessions.

@@ -16,8 +16,8 @@ from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
 from guildhall.core.text import check_text, is_text
 from guildhall.projects.meetings import records
+from guildhall.projects.meetings.context import quote
 from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
-from guildhall.projects.meetings.transcript import quote
 from guildhall.projects.model import LORE
 from guildhall.projects.records import moments
 from guildhall.projects.workspace import in_checkout

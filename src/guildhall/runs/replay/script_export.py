@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,33 +56,30 @@ if TYPE_CHECKING:
     Tree = Sequence[tuple[Run, Journal]]
 
 
-_NUMBERED = re.compile(r" *\d+\t(.*)")
-_CUT = re.compile(r"\n\[cut: [\d,]+ of [\d,]+ characters\]$")
-_CHANGING = frozenset({"sandbox_write_text", "Write", "Edit"})
-_MOST = 50_000  # characters of one file
+_WRITE_TOOLS = frozenset({"sandbox_write_text", "Write", "Edit"})
+_MAX_FILE_CHARS = 50_000
 
 
 def files_before(tree: Sequence[tuple[Run, Journal]]) -> tuple[dict[str, str | None], list[str]]:
-    """Path in the project -> what it held, None: it was not there. And the paths of which that is not known."""
-    held: dict[str, str | None] = {}
+    """Return the content of each changed file before the run (None: absent), and the paths of unknown content."""
+    contents: dict[str, str | None] = {}
     changed: dict[str, None] = {}
     for run, journal in tree:
-        for tool, path, result in _calls(run, journal):
-            if tool not in _CHANGING:
-                if path not in changed and (text := _whole(tool, result)) is not None:
-                    held.setdefault(path, text)
-                continue
-            if path not in changed and result.startswith("Made "):
-                held[path] = None
-            changed[path] = None
-        for path in _made(run, journal):
-            held[path] = changed[path] = None
-    known = {path: held[path] for path in changed if path in held}
+        for tool, path, result in _file_calls(run, journal):
+            if path not in changed and result.file_before == "absent":
+                contents[path] = None
+            elif path not in changed and result.file_before == "shown" and len(result.text) <= _MAX_FILE_CHARS:
+                contents.setdefault(path, _without_numbers(result.text) if tool == "Read" else result.text)
+            if tool in _WRITE_TOOLS:
+                changed[path] = None
+        for path in _created_files(run, journal):
+            contents[path] = changed[path] = None
+    known = {path: contents[path] for path in changed if path in contents}
     return known, [path for path in changed if path not in known]
 
 
-def _calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, str]]:
-    """The successful calls that read or changed a file of the project: the tool, the path, what it said."""
+def _file_calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, ToolResult]]:
+    """Yield tool, path and result of each successful call that read or wrote a file of the project."""
     root, cwd = run.frame.root, run.frame.cwd
     for end in journal.all(ToolEnded):
         began = journal.last(end.key or "", ToolStarted)
@@ -92,10 +88,10 @@ def _calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, str]]:
             continue
         place = _place(began.data.tool, began.data.arguments or {}, journal.assembly, root, cwd)
         if place is not None and (path := _inside(place, root)) is not None:
-            yield began.data.tool, path, result.text
+            yield began.data.tool, path, result
 
 
-def _made(run: Run, journal: Journal) -> Iterator[str]:
+def _created_files(run: Run, journal: Journal) -> Iterator[str]:
     for entry in journal.all(WorkerCreated):
         for file in entry.data.files:
             if (path := _inside(Path(file), run.frame.root)) is not None:
@@ -103,7 +99,7 @@ def _made(run: Run, journal: Journal) -> Iterator[str]:
 
 
 def _place(tool: str, arguments: Mapping[str, Any], frozen: Assembly, root: Path, cwd: Path) -> Path | None:
-    if tool in {"Read", "Write", "Edit"} and arguments.get("offset") is None and arguments.get("limit") is None:
+    if tool in {"Read", "Write", "Edit"}:
         return cwd / str(arguments.get("file_path"))
     sandbox = frozen.worker["definition"]["sandboxes"].get(arguments.get("sandbox"))
     if tool in {"sandbox_read_text", "sandbox_write_text"} and sandbox is not None:
@@ -120,16 +116,8 @@ def _inside(path: Path, root: Path) -> str | None:
     return None
 
 
-def _whole(tool: str, text: str) -> str | None:
-    """What a file held, if the result of reading it tells all of it."""
-    if len(text) > _MOST:
-        return None
-    if tool == "sandbox_read_text":
-        return None if _CUT.search(text) else text
-    if tool != "Read":
-        return None
-    lines = [_NUMBERED.fullmatch(line) for line in text.split("\n")]
-    return "".join(f"{line[1]}\n" for line in lines if line) if all(lines) else None
+def _without_numbers(text: str) -> str:
+    return "".join(line.partition("\t")[2] + "\n" for line in text.split("\n"))
 
 
 _RETRIED = 3  # failures in a row after which the model door still asks again

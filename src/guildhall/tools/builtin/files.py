@@ -11,7 +11,7 @@ from guildhall.core.errors import NotFound, Refused, UsageError
 from guildhall.sandbox.files import Contents, Rooted, must_suit, suits
 from guildhall.sandbox.glob import PathPattern
 from guildhall.tools.definition import tool
-from guildhall.tools.model import Blob, Handler, Text, Tool, ToolResult
+from guildhall.tools.model import Blob, Handler, Tool, ToolResult
 
 if TYPE_CHECKING:
     from guildhall.sandbox.view import View
@@ -68,9 +68,9 @@ class _Files:
             raise Refused(f"{file_path} is a binary file", hint="Only text, images and PDFs can be read.")
         must_suit(contents.folder, contents.name, file_path, text=True)
         text = contents.data.decode("utf-8", "replace").removeprefix("\ufeff")
-        return ToolResult(content=(Text(_numbered(text, offset or 1, min(limit or _MAX_LINES, _MAX_LINES))),))
+        return _number_lines(text, offset or 1, min(limit or _MAX_LINES, _MAX_LINES))
 
-    def write(self, file_path: str, content: str) -> str:
+    def write(self, file_path: str, content: str) -> ToolResult:
         """Writes a file: makes it, with the folders it needs, or replaces all that was in it.
 
         Args:
@@ -78,8 +78,9 @@ class _Files:
             content: All of the new text.
         """
         data = encoded(content)
-        new = self._rooted.write(self._rooted.spot(file_path), data)
-        return f"{'Made' if new else 'Replaced'} {file_path} ({len(data):,} bytes)."
+        is_new = self._rooted.write(self._rooted.spot(file_path), data)
+        text = f"{'Made' if is_new else 'Replaced'} {file_path} ({len(data):,} bytes)."
+        return ToolResult.of(text, file_before="absent" if is_new else None)
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
         """Replaces a piece of text in a file. The piece must occur exactly once, unless replace_all is set.
@@ -141,19 +142,20 @@ def _blob(contents: Contents, kind: str, shown: str) -> Blob:
     return Blob(contents.data, kind)
 
 
-def _numbered(text: str, first: int, count: int) -> str:
-    """The lines as `cat -n` shows them, and how to go on where something is left out."""
+def _number_lines(text: str, first: int, count: int) -> ToolResult:
+    """Return lines in the format of `cat -n`, and a note with the next offset if lines are left out."""
     lines = text.removesuffix("\n").split("\n") if text else []
     if not lines:
-        return "[the file is empty]"
+        return ToolResult.of("[the file is empty]")
     if first > len(lines):
-        return f"[the file has {len(lines):,} lines; line {first:,} is beyond its end]"
+        return ToolResult.of(f"[the file has {len(lines):,} lines; line {first:,} is beyond its end]")
     shown: list[str] = []
-    size = 0
+    size, is_whole = 0, first == 1 and not {"\r", "\ufffd"} & set(text)  # neither is shown as it is
     for number, line in enumerate(lines[first - 1 : first - 1 + count], start=first):
         plain = line.removesuffix("\r")
         if len(plain) > _MAX_LINE:
             plain = f"{plain[:_MAX_LINE]} [line cut: it has {len(plain):,} characters]"
+            is_whole = False
         size += len(plain)
         if shown and size > _MAX_SHOWN:
             break
@@ -161,7 +163,8 @@ def _numbered(text: str, first: int, count: int) -> str:
     last = first + len(shown) - 1
     if last < len(lines):
         shown.append(f"[lines {first:,} to {last:,} of {len(lines):,}; go on with offset={last + 1}]")
-    return "\n".join(shown)
+        is_whole = False
+    return ToolResult.of("\n".join(shown), file_before="shown" if is_whole else None)
 
 
 def _with_line_ends_of(text: str, old: str, new: str) -> tuple[str, str]:
@@ -227,7 +230,7 @@ class _Sandboxes:
         note = [f"[the first {min(len(found), _MAX_LISTED):,}; give a narrower pattern]"] if cut else []
         return "\n".join([*found[:_MAX_LISTED], *note])
 
-    def read_text(self, sandbox: str, path: str, max_chars: int = _MAX_CHARS) -> str:
+    def read_text(self, sandbox: str, path: str, max_chars: int = _MAX_CHARS) -> ToolResult:
         """Reads a text file in a sandbox.
 
         Args:
@@ -246,10 +249,10 @@ class _Sandboxes:
         if is_binary(data):
             raise Refused(f"{path} is a binary file, not text")
         if len(text) <= max_chars:
-            return text
-        return f"{text[:max_chars]}\n[cut: {max_chars:,} of {len(text):,} characters]"
+            return ToolResult.of(text, file_before="shown")
+        return ToolResult.of(f"{text[:max_chars]}\n[cut: {max_chars:,} of {len(text):,} characters]")
 
-    def write_text(self, sandbox: str, path: str, content: str) -> str:
+    def write_text(self, sandbox: str, path: str, content: str) -> ToolResult:
         """Writes a text file in a sandbox: makes it, with the folders it needs, or replaces all that was in it.
 
         Args:
@@ -259,5 +262,6 @@ class _Sandboxes:
         """
         folder = self._rooted.sandbox(sandbox)
         data = encoded(content)
-        new = self._rooted.write(self._rooted.within(folder, path), data)
-        return f"{'Made' if new else 'Replaced'} {path} in the sandbox {sandbox} ({len(data):,} bytes)."
+        is_new = self._rooted.write(self._rooted.within(folder, path), data)
+        text = f"{'Made' if is_new else 'Replaced'} {path} in the sandbox {sandbox} ({len(data):,} bytes)."
+        return ToolResult.of(text, file_before="absent" if is_new else None)

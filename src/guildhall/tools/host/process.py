@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
 from guildhall.core.ids import is_name
@@ -24,7 +24,7 @@ from guildhall.sandbox.jail import Confined, Confinement, Kind, describe_exit, s
 from guildhall.sandbox.mounts import import_paths
 from guildhall.sandbox.view import View
 from guildhall.tools.host.protocol import LENGTH, MAX_FRAME, HostSpec, framed, pin_of, read_source
-from guildhall.tools.model import ToolResult
+from guildhall.tools.model import FileBefore, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -306,7 +306,7 @@ def _is_description(tool: Any) -> bool:
 def _result(data: Any) -> ToolResult:
     """A result as a host sent it, which may be anything: ValueError unless it is of the right form."""
     match data:
-        case {"content": list(), "is_error": bool()}:
+        case {"content": list(), "is_error": bool()} if data.get("file_before") in (None, *get_args(FileBefore)):
             for block in cast("list[Any]", data["content"]):
                 match block:
                     case {"type": "text", "text": str()} | {"type": "blob", "data": str(), "media_type": str()}:

@@ -106,7 +106,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     [
         ("output_schema_ref: none.json", "scribe.yaml: output_schema_ref: there is no file "),
         ("output_schema_ref: answers.yaml.json", "answers.yaml.json: not JSON"),
-        ("model: script:guildhall.yaml", "guildhall.yaml:1: model: there is no such field"),
+        ("model: script:guildhall.yaml", "guildhall.yaml:1: model: unknown field"),
     ],
 )
 def test_files_that_a_worker_names_are_checked_too(guild: Guild, scribe: Path, field: str, said: str) -> None:
