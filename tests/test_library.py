@@ -497,7 +497,7 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
     ("allowed", "name", "code", "said"),
     [
         (["hand"], "hnad", "runtime_failed", "you may not call 'hnad'"),
-        (["gone"], "gone", "runtime_failed", "there is no worker 'gone'"),
+        (["gone"], "gone", "runtime_failed", "unknown worker 'gone'"),
         ([], "hand", "refused", "the worker may call no other one"),
     ],
 )

@@ -100,15 +100,15 @@ def test_without_a_toolbox_that_it_names_nothing_runs(guild: Guild, project: Pat
     put_package(home, "writer", WRITER)
     ran = run(guild, WEIGHS)
     assert (ran.code, ran.json["run"]) == (1, None)
-    assert "toolboxes: there is no toolbox 'mail'" in ran.err
+    assert "toolboxes: unknown toolbox 'mail'" in ran.err
     put_package(home, "mails", MAIL.replace('"mail"', '"mails"'), {"post/tools.py": TOOLS})
     assert "Did you mean 'mails'?" in run(guild, WEIGHS).err
     put_package(home, "mail", MAIL)
-    assert "mail/pyproject.toml: tool.guildhall.export: there is no module post.tools" in run(guild, WEIGHS).err
+    assert "mail/pyproject.toml: tool.guildhall.export: unknown module post.tools" in run(guild, WEIGHS).err
     put_mail(home)
     (home.toolboxes).mkdir()
     (home.toolboxes / "mail.py").write_text(TOOLS)
-    assert "there are two toolboxes 'mail'" in run(guild, WEIGHS).err
+    assert "'mail' is ambiguous" in run(guild, WEIGHS).err
     assert guild("ls", "--all", "--json").json["done"] == []
 
 

@@ -190,7 +190,7 @@ def test_the_run_of_a_job_that_was_deleted_does_not_go_on(shop: Shop) -> None:
     async def work(shop: Shop) -> None:
         job = await shop.done()
         await shop.jobs.delete(job.id, force=True)
-        with pytest.raises(GuildError, match="there no more"):
+        with pytest.raises(GuildError, match="was deleted"):
             await shop.hall.main.prepare_again(job.run, shop.frame)
 
     shop.inside(work)

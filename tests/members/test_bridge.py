@@ -116,7 +116,7 @@ def test_a_member_of_the_project_is_trusted_first(guild: Guild, project: Path) -
     put_script(project, call("dispatch", description="d", task="quick"), DONE)
     ran = guild("run", "host", "go")
     assert ran.code == 4
-    assert "members: ant is code that is not trusted as it is: guild-members/ant/guild-member.json" in ran.err
+    assert "members: ant is untrusted code: guild-members/ant/guild-member.json" in ran.err
     assert not (folder / "marks").exists()
     looked = guild("trust", "--json").json
     assert [(code["kind"], code["name"]) for code in looked["code"]] == [("member", "ant")]
@@ -145,7 +145,7 @@ def test_the_tools_of_a_member_are_a_toolbox_named_after_it(guild: Guild, projec
     assert "home/ant: uses its tools; runs ${PYTHON} server.py" in plan
     shutil.rmtree(folder)
     assert guild("replay", ran.json["run"]).code == 0
-    assert "there is no toolbox 'ant'" in guild("run", "host", "go").err
+    assert "unknown toolbox 'ant'" in guild("run", "host", "go").err
 
 
 def test_a_member_and_a_server_of_one_name_are_told_apart_by_nobody(guild: Guild, project: Path, home: Home) -> None:

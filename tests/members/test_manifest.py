@@ -55,7 +55,7 @@ def test_a_manifest_without_capabilities_has_an_empty_list(tmp_path: Path):
     [
         ({"capabilites": []}, "Did you mean 'capabilities'?", 11),
         ({"display_name": "x"}, "Did you mean 'displayName'?", 11),
-        ({"name": "../etc"}, "cannot be a name", 2),
+        ({"name": "../etc"}, "is not a valid name", 2),
         ({"name": 5}, "name: expected text", 2),
         ({"transport": "stdio"}, "transport: expected 'http'", 11),
         ({"capabilities": "worker"}, "capabilities: expected a list", 11),

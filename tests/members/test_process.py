@@ -198,7 +198,7 @@ from guildhall.members.process import MemberProcess, Timings
 from guildhall.members.folders import MemberRegistry
 
 async def main():
-    home, clock, timings = Home(Path(sys.argv[1])), SystemClock(), Timings(leave=0.3)
+    home, clock, timings = Home(Path(sys.argv[1])), SystemClock(), Timings(grace_s=0.3)
     frame = Frame.here(home.path, os.environ)
     members = MemberRegistry(home.path / "nowhere", home).members()
     processes = [MemberProcess(member, frame, home, clock, timings, "") for member in members]

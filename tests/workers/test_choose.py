@@ -36,12 +36,12 @@ def test_worker_then_caller_then_frame_then_settings_and_override_beats_all(fram
 
 @pytest.mark.req("DO-3")
 def test_no_model_is_a_clear_error(frame: Frame):
-    with pytest.raises(ModelUnusable, match=r"the worker 'w' names no model.*\nGive one with --model") as caught:
+    with pytest.raises(ModelUnusable, match=r"no model set for worker 'w'\n.*or use --model") as caught:
         choose_model(worker_from_fields({"name": "w", "instructions": "x"}), frame, Settings())
     hint = caught.value.hint or ""
     assert "GUILDHALL_MODEL" in hint
     assert "dispatch" not in hint, "what was typed is named, and nothing else"
-    with pytest.raises(ModelUnusable, match=r"Give one with --config '\{\"model\": \"provider:model\"\}'"):
+    with pytest.raises(ModelUnusable, match=r"or use --config '\{\"model\": \"provider:model\"\}'"):
         choose_model(
             worker_from_fields({"name": "w", "instructions": "x"}), frame, Settings(), model_option=MODEL_CONFIG
         )

@@ -62,7 +62,7 @@ def test_a_toolbox_of_the_project_or_of_the_home(project: Path, home: Home) -> N
 def test_two_of_one_name_are_an_error(project: Path, home: Home) -> None:
     put(project / "toolboxes" / "mail.py")
     put(home.toolboxes / "mail.py")
-    with pytest.raises(ToolUnavailable, match="there are two toolboxes 'mail'"):
+    with pytest.raises(ToolUnavailable, match="'mail' is ambiguous"):
         toolbox_code(worker(project, toolboxes="[mail]"), "mail", frame(project), home)
 
 
@@ -78,7 +78,7 @@ def test_a_link_out_of_the_project_is_refused(project: Path, home: Home, tmp_pat
     (project / "toolboxes").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ToolUnavailable, match="a link out of the project"):
         toolbox_code(clerk, "mail", frame(project), home)
-    assert [str(error.message)[:29] for error in project_toolboxes(project)[1]] == ["this is a link out of the pro"]
+    assert [str(error.message)[:25] for error in project_toolboxes(project)[1]] == ["a link out of the project"]
 
 
 def test_a_link_inside_is_what_it_leads_to(project: Path, home: Home) -> None:
@@ -135,7 +135,7 @@ def test_a_folder_without_init_is_a_package_too(project: Path, home: Home) -> No
     put(project / "pkg" / "model.py")
     assert len(module(project, home, "pkg.model:Report").files) == 1
     put(project / "pkg.py")  # as Python has it: a file goes before a folder without __init__
-    with pytest.raises(InvalidFile, match=r"no module pkg\.model"):
+    with pytest.raises(InvalidFile, match=r"unknown module pkg\.model"):
         module(project, home, "pkg.model:Report")
 
 
@@ -213,7 +213,7 @@ def test_a_change_a_new_file_and_one_that_is_gone_ask_again(project: Path, home:
         now = module_code(clerk, frame(project), home)
         with pytest.raises(NotTrusted) as caught:
             trust.check(now, clerk, frame(project))
-        assert caught.value.hint == "Look at it, then: guild trust"
+        assert caught.value.hint == "Review and trust it: guild trust"
         return {seen.display_path: seen.state for seen in trust.files(now) if seen.state != "trusted"}
 
     put(project / "pkg" / "model.py", "x = 2\n")
@@ -237,4 +237,4 @@ def test_trust_is_for_a_path(project: Path, home: Home, tmp_path: Path) -> None:
     assert not trust.is_trusted(code)
     with pytest.raises(NotTrusted) as caught:
         trust.check(code, clerk, frame(project))
-    assert caught.value.hint == f"Look at it, then: guild trust {copy}/workers/clerk.yaml"
+    assert caught.value.hint == f"Review and trust it: guild trust {copy}/workers/clerk.yaml"

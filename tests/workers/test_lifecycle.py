@@ -68,13 +68,13 @@ def test_only_the_drawn_transitions_are_permitted(write: Write, status: Status, 
 @pytest.mark.parametrize("how", USES)
 def test_how_each_status_may_be_used(write: Write, how: lifecycle.Use):
     lifecycle.check_usable(worker(write, "active"), how)
-    with pytest.raises(WorkerRetired, match="takes no new work"):
+    with pytest.raises(WorkerRetired, match="is retired"):
         lifecycle.check_usable(worker(write, "retired"), how)
     draft = worker(write, "draft")
     if how == "name":
         lifecycle.check_usable(draft, how)
     else:
-        with pytest.raises(Refused, match=r"is a draft and is not reached .*\n.*guild worker promote w"):
+        with pytest.raises(Refused, match=r"is a draft and cannot be used .*\n.*guild worker promote w"):
             lifecycle.check_usable(draft, how)
 
 
@@ -96,7 +96,7 @@ def test_a_locked_worker_runs_and_is_not_changed(write: Write, project: Path, ho
     locked = Registry(project, home, locks=locks).find("w", project)
     lifecycle.check_usable(locked, "name")
     for change in (lifecycle.promote, lifecycle.retire):
-        with pytest.raises(WorkerLocked, match=r"is locked and is not changed\n.*guild worker unlock w"):
+        with pytest.raises(WorkerLocked, match=r"cannot change the worker 'w': it is locked\n.*guild worker unlock w"):
             change(locked)
     with pytest.raises(WorkerLocked):
         lifecycle.new_worker(project / "workers", "w", locks=locks)
@@ -190,13 +190,13 @@ def test_a_new_worker_loads_and_stays(project: Path):
     whole = path.read_text().replace("\n# ", "\n").replace("\n#   ", "\n  ")
     path.write_text(whole)
     assert load(path).definition.limits.timeout == 1800
-    with pytest.raises(Conflict, match="there is already a worker 'clerk'"):
+    with pytest.raises(Conflict, match="the worker 'clerk' already exists"):
         lifecycle.new_worker(project / "workers", "clerk")
     assert path.read_text() == whole
     lifecycle.new_worker(project / "workers", "clerk", force=True)
     assert path.read_text() != whole
     for name in ("../x", "", "a/b", "a b"):
-        with pytest.raises(UsageError, match="cannot name a worker"):
+        with pytest.raises(UsageError, match="invalid worker name"):
             lifecycle.new_worker(project / "workers", name)
 
 

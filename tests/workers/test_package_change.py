@@ -54,7 +54,7 @@ def test_a_new_package_is_right_as_it_is(home: Home, kind: PackageKind) -> None:
     (package,) = Packages(home).listings()
     assert package.error is None
     assert package.types == {"worker": ("worker",), "toolbox": ("toolbox",), "both": ("worker", "toolbox")}[kind]
-    with pytest.raises(Conflict, match="there is already a package 'my-own'"):
+    with pytest.raises(Conflict, match="the package 'my-own' already exists"):
         new_package(home, "my-own", kind)
 
 
@@ -68,7 +68,7 @@ def test_copies_of_those_that_come_with_guildhall(home: Home) -> None:
         assert package.source.text == text.replace(f'"{template}"', f'"my-{template}"')
     with pytest.raises(NotFound, match="Did you mean 'writer'"):
         new_package(home, "x", template="writr")
-    with pytest.raises(UsageError, match="cannot name a package"):
+    with pytest.raises(UsageError, match="invalid package name"):
         new_package(home, "../x")
 
 
@@ -82,7 +82,7 @@ def test_a_folder_is_copied_whole(home: Home, tmp_path: Path) -> None:
     assert names(added.path) == ["post", "pyproject.toml"]
     assert Packages(home).find("mail").types == ("toolbox",)
     (source / "post" / "prices.py").write_text("def price(words): return 1\n")
-    with pytest.raises(Conflict, match="there is already a package 'mail'") as caught:
+    with pytest.raises(Conflict, match="the package 'mail' already exists") as caught:
         add(home, source)
     assert "--force" in (caught.value.hint or "")
     kept = [add(home, source, force=True).backup for _ in range(2)]
@@ -95,7 +95,7 @@ def test_what_was_looked_at_is_what_is_added(home: Home, tmp_path: Path) -> None
     source = outside(home, tmp_path)
     _, seen = describe_files(source, [])
     (source / "post" / "prices.py").write_text("import os")
-    with pytest.raises(Conflict, match="the folder has changed since it was looked at"):
+    with pytest.raises(Conflict, match="the folder was changed during the review"):
         add(home, source, seen=seen)
     assert names(home.packages) == []
 
@@ -103,20 +103,20 @@ def test_what_was_looked_at_is_what_is_added(home: Home, tmp_path: Path) -> None
 def test_what_is_wrong_is_not_added(home: Home, tmp_path: Path) -> None:
     source = outside(home, tmp_path)
     (source / "link").symlink_to("/etc/passwd")
-    with pytest.raises(InvalidFile, match="this is a link") as caught:
+    with pytest.raises(InvalidFile, match="a symbolic link") as caught:
         add(home, source)
     assert caught.value.where == str(source / "link")
     (source / "link").unlink()
     os.mkfifo(source / "pipe")
-    with pytest.raises(InvalidFile, match="this is no plain file"):
+    with pytest.raises(InvalidFile, match="not a regular file"):
         add(home, source)
     (source / "pipe").unlink()
     (source / "away").symlink_to("/etc")
-    with pytest.raises(InvalidFile, match="this is a link"):
+    with pytest.raises(InvalidFile, match="a symbolic link"):
         add(home, source)
     (source / "away").unlink()
     (source / "pyproject.toml").write_text(MAIL.replace("post.tools", "nowhere"))
-    with pytest.raises(InvalidFile, match="there is no module nowhere") as caught:
+    with pytest.raises(InvalidFile, match="unknown module nowhere") as caught:
         add(home, source)
     assert caught.value.where == str(source / "pyproject.toml")
     with (source / "large.bin").open("wb") as file:
@@ -146,7 +146,7 @@ def test_what_is_removed_is_kept(home: Home) -> None:
     assert (remove_package(home, "broken", NOW) / "pyproject.toml").read_text() == "["
     assert Packages(home).listings() == []
     for name in ("mail", ".aside", "../packages", ""):
-        with pytest.raises(NotFound, match="there is no package"):
+        with pytest.raises(NotFound, match="unknown package"):
             remove_package(home, name, NOW)
 
 

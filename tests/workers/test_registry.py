@@ -62,12 +62,12 @@ def test_a_path_is_found_from_where_one_is(registry: Registry, write: Write, hom
     ("name", "hint"),
     [
         ("evaluater", "Did you mean 'evaluator'?"),
-        ("home/evaluator", "Make one: guild worker new NAME."),
+        ("home/evaluator", "Create one: guild worker new NAME"),
         ("team/evaluator", "one of project/evaluator, home/evaluator, package/evaluator, shipped/evaluator"),
         ("workers/evaluatr.yaml", "Did you mean 'evaluator.yaml'?"),
         ("nowhere/x.yaml", None),
         ("", "Known: common, evaluator."),
-        ("../evaluator", "Write the name alone"),
+        ("../evaluator", "Use the name alone"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(
@@ -87,7 +87,7 @@ def test_a_name_found_twice_must_be_qualified(registry: Registry, write: Write, 
         registry.find("w", project)
     assert str(mine) in caught.value.message
     assert str(own) in caught.value.message
-    assert caught.value.hint == "Say which one: project/w or home/w."
+    assert caught.value.hint == "Use project/w or home/w."
     assert registry.find("home/w", project).instructions == "home's"
 
 
@@ -95,7 +95,7 @@ def test_two_files_for_one_worker_in_one_place(registry: Registry, write: Write,
     write("workers/w.yaml", TEXT)
     write("workers/generated/w.yaml", TEXT)
     for name in ("w", "project/w"):
-        with pytest.raises(InvalidFile, match="there are 2 files for the worker"):
+        with pytest.raises(InvalidFile, match="2 files define the worker"):
             registry.find(name, project)
     assert registry.find("workers/w.yaml", project).name == "w"
 

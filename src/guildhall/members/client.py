@@ -33,7 +33,7 @@ class MemberClient:
     """A client of one member."""
 
     def __init__(self, endpoint: Endpoint, *, seconds: float = CALL_SECONDS) -> None:
-        self.door = endpoint
+        self.endpoint = endpoint
         self._seconds = seconds
         self._numbers = itertools.count(1)
         self._http: httpx2.AsyncClient | None = None
@@ -58,11 +58,11 @@ class MemberClient:
         import httpx2
 
         if self._closed:
-            raise MemberUnreachable(f"the member {self.door.name} is not running any more")
+            raise MemberUnreachable(f"the member {self.endpoint.name} is not running any more")
         seconds = self._seconds if seconds is None else seconds
         number = next(self._numbers)
         body = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
-        name = self.door.name
+        name = self.endpoint.name
         try:
             async with asyncio.timeout(seconds):
                 status, answer = await self._post(body)
@@ -85,16 +85,16 @@ class MemberClient:
             limits = httpx2.Timeout(None, connect=_CONNECT_SECONDS)
             self._http = httpx2.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False, verify=False)
         headers = {
-            "authorization": f"Bearer {self.door.secret}",
+            "authorization": f"Bearer {self.endpoint.secret}",
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
         }
-        async with self._http.stream("POST", self.door.url, content=body, headers=headers) as response:
+        async with self._http.stream("POST", self.endpoint.url, content=body, headers=headers) as response:
             data = bytearray()
             async for chunk in response.aiter_bytes():
                 data += chunk
                 if len(data) > MAX_MESSAGE:
-                    message = f"the member {self.door.name} sent more than {MAX_MESSAGE:,} bytes for one answer"
+                    message = f"the member {self.endpoint.name} sent more than {MAX_MESSAGE:,} bytes for one answer"
                     raise MemberRefused(message)
             whole = bytes(data)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -102,7 +102,7 @@ class MemberClient:
             return response.status_code, whole
 
     def _result(self, method: str, number: int, status: int, answer: bytes) -> Any:
-        said = f"the member {self.door.name} answered {method} with"
+        said = f"the member {self.endpoint.name} answered {method} with"
         try:
             message: Any = json.loads(answer)
         except (ValueError, RecursionError):
@@ -113,7 +113,7 @@ class MemberClient:
             raise MemberRefused(f"{said} what is no answer")
         told = cast("dict[str, Any]", message)
         if told.get("error") is not None:
-            raise _refusal(self.door.name, method, told["error"])
+            raise _refusal(self.endpoint.name, method, told["error"])
         if told.get("id") != number:
             raise MemberRefused(f"{said} the answer to something else")
         if not is_shallow(told):

@@ -149,8 +149,8 @@ class MemberProcess:
         ended = asyncio.create_task(_ended(process))
         try:
             self.pid = process.pid
-            door = Endpoint(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self._secret)
-            client = MemberClient(door)
+            endpoint = Endpoint(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self._secret)
+            client = MemberClient(endpoint)
             try:
                 await self._come_up(client, ended)
                 self.state = "ready"

@@ -170,11 +170,11 @@ class Members:
 
     async def spec(self, member: Member, frame: Frame, where: str | None = None) -> ServerSpec:
         """Start a member, and return its tools as a server."""
-        door = (await self.client(member, frame)).door
+        endpoint = (await self.client(member, frame)).endpoint
         return ServerSpec(
             name=member.name,
-            url=door.url,
-            token=door.secret,
+            url=endpoint.url,
+            token=endpoint.secret,
             capabilities=OF_MEMBERS,
             where=where,
             field="toolboxes",

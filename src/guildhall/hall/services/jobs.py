@@ -15,7 +15,7 @@ from guildhall.hall.client.interface import Jobs
 from guildhall.jobs.model import Dispatch, Job, JobDetails, JobOperations, JobResult, Page, open_question
 from guildhall.members.model import Member, parse_member_job
 from guildhall.runs.model import Answer, Ask
-from guildhall.workers.registry import FILES
+from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,7 +88,7 @@ class JobService(Jobs):
 
 def find_member(hall: Hall, name: str, frame: Frame) -> Member | None:
     """Return the member with this name, or None if it names a worker or nothing. Raise Conflict if it names both."""
-    if name.endswith(FILES):
+    if name.endswith(FILE_SUFFIXES):
         return None
     scope, _, rest = name.rpartition("/")
     members = [one for one in hall.members.registry(frame).members() if one.name == rest and scope in ("", one.scope)]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, NotTrusted
 from guildhall.core.paths import Home, project_root
 from guildhall.workers.code import Code, CodeFile, Trust
-from guildhall.workers.package_store import ASIDE
+from guildhall.workers.package_store import BACKUPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -130,7 +130,7 @@ def copy_home(home: Home, target: Home) -> None:
     folders = {home.workers: target.workers, home.toolboxes: target.toolboxes, home.packages: target.packages}
     for folder, copied in folders.items():
         if folder.is_dir():
-            copy_project(folder, copied, without=home.packages / ASIDE)
+            copy_project(folder, copied, without=home.packages / BACKUPS)
 
 
 def empty_folder(folder: Path, project: Path) -> None:

@@ -28,7 +28,7 @@ from guildhall.projects.commissions.dependencies import (
 from guildhall.projects.commissions.model import By, Commission, Draft, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, FINAL
 from guildhall.projects.model import Project, is_of_the_hall
-from guildhall.workers.registry import FILES
+from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -205,7 +205,7 @@ def _check_not_reserved_for_people(draft: Draft, changed: Collection[str] | None
             raise UsageError(f"{field}: only a person may set this", hint="Leave it out.")
     for name in filter(None, (draft.worker, draft.reviewer)):
         scope, _, bare = name.rpartition("/")
-        if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILES):
+        if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILE_SUFFIXES):
             raise UsageError(f"{name[:60]!r} is not a worker's name", hint="Only a person may name a worker's file.")
 
 

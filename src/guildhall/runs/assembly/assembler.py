@@ -157,7 +157,7 @@ class Assembler:
             then = recipe.worker
             if then.path is None or then.scope == "workflow" or not then.path.exists():
                 return revived  # a workflow keeps to its record
-            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.workflow_paths)
+            worker = replace(self.find(str(then.path), frame), workdir=then.workdir, workflow_paths=then.workflow_paths)
             worker = _in_seat(worker, seat)
             served = still_served(worker, then, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served)

@@ -213,11 +213,11 @@ def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) 
     guide = ("commission", "new", "--worker", "guide", "Help.")
     nothing = guild(*guide)
     assert (nothing.code, nothing.out) == (2, "")
-    assert "names no model" in nothing.err
-    assert "Give one with --model" in nothing.err
+    assert "no model set for worker" in nothing.err
+    assert "or use --model" in nothing.err
     assert "dispatch" not in nothing.err
     assert "no known price" in guild(*NEW, "--max-budget-usd", "2").err
-    assert "names no model" in guild(*NEW, "--reviewer", "guide").err
+    assert "no model set for worker" in guild(*NEW, "--reviewer", "guide").err
     unknown = guild(*NEW, "--depends-on", ".lore/commissions/c-2222222222.md")
     assert (unknown.code, unknown.out) == (3, "")
     assert "dependencies: no commission 'c-2222222222'" in unknown.err
@@ -229,7 +229,7 @@ def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) 
     assert "docs/nowhere.md is not" in guild("commission", "show", id).err
     assert "no price" not in guild("commission", "show", id).out, "it has cost nothing yet"
     assert "no known price" in guild("commission", "edit", id, "--max-budget-usd", "2").err
-    assert "names no model" in guild("commission", "edit", id, "--model", "").err
+    assert "no model set for worker" in guild("commission", "edit", id, "--model", "").err
     edited = guild("commission", "edit", id, "--max-turns", "", "--max-budget-usd", "", "--json").json
     assert "max_turns" not in edited
     assert "--max-turns" in guild("commission", "edit", id, "--max-turns", "none").err

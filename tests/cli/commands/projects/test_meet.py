@@ -361,7 +361,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meeting", "close", "t-7k2m9x4qpw"), 3, "no meeting"),
     (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
     (("meeting", "ls", "--project", "ship"), 3, "ship"),
-    (("meet", "guide", "hello"), 2, "Give one with --model"),
+    (("meet", "guide", "hello"), 2, "or use --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
     (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
     (("meeting", "decline", "t-7k2m9x4qpw", "--reason", ""), 2, "it is empty"),

@@ -179,7 +179,7 @@ def test_nobody_names_a_model(guild: Guild, project: Path) -> None:
     put_worker(project)
     planned = plan(guild, "scribe")
     assert planned["model"] is None
-    assert "names no model" in planned["problems"][0]
+    assert "no model set for worker" in planned["problems"][0]
     assert "model         none is named" in guild("plan", "scribe").out
 
 
@@ -196,7 +196,7 @@ def test_the_workers_that_may_be_called_and_what_they_may_do(guild: Guild, proje
     assert set(calls) == {"fetcher", "ghost", "old", "writer"}
     assert calls["writer"]["through"] == "fetcher"
     assert calls["fetcher"]["plan"]["network"] is True
-    assert "there is no worker 'ghost'" in calls["ghost"]["problem"]
+    assert "unknown worker 'ghost'" in calls["ghost"]["problem"]
     assert "retired" in calls["old"]["problem"]
     assert planned["risk"]["together"] is False
     assert planned["risk_with_calls"]["together"] is True
