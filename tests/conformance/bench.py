@@ -186,7 +186,7 @@ class Desk:
 
     async def is_replayed(self, run: str) -> bool:
         """Whether the run, gone through once more without the model and without an effect, is the same."""
-        return (await self.hall.runs.replay(run, self.frame)).same
+        return (await self.hall.runs.replay(run, self.frame)).matches
 
 
 async def heard(events: Any, until: str | None = None) -> list[Event]:

@@ -123,8 +123,10 @@ class Table:
 
     async def is_replayed(self) -> bool:
         """Whether the conversation, gone through once more on its record, is the same."""
-        played = await self.hall.main.recordings.play(self.state, self.frame, seat=seat_on_record((), converses=True))
-        return played.same
+        played = await self.hall.main.recordings.replay_one(
+            self.state, self.frame, seat=seat_on_record((), converses=True)
+        )
+        return played.matches
 
     def close(self) -> None:
         self._left.close()

@@ -116,7 +116,7 @@ def test_a_run_waits_without_a_process_and_goes_on_when_it_is_answered(
         assert (await house.resume(events[0].run))[-1].data["status"] == "completed"
         shown = await house.shown(events[0].run)
         assert (shown.run.output, [ask.status for ask in shown.asks]) == ("done", ["applied"] * 2)
-        assert (await house.face.runs.replay(shown.run.id, house.frame)).same
+        assert (await house.face.runs.replay(shown.run.id, house.frame)).matches
 
     inside(work)
     assert written(project) == ["a.md", "b.md"]
@@ -191,7 +191,7 @@ def test_a_tree_of_runs_waits_as_one_and_ends_as_one(inside: Callable[[Any], Any
         shown = await house.shown(events[0].run)
         assert [one.status for one in shown.below] == ["completed"] * 2
         assert shown.run.output == "both are written"
-        assert (await house.face.runs.replay(shown.run.id, house.frame)).same
+        assert (await house.face.runs.replay(shown.run.id, house.frame)).matches
 
     inside(work)
     assert written(project) == ["a.md", "b.md"]
@@ -207,7 +207,7 @@ def test_a_typed_result_and_a_file_that_is_attached(inside: Callable[[Any], Any]
         events = await house.run(attachments=("picture.png",))
         shown = await house.shown(events[0].run)
         assert (shown.run.status, shown.run.output) == ("completed", {"n": 5})
-        assert (await house.face.runs.replay(shown.run.id, house.frame)).same
+        assert (await house.face.runs.replay(shown.run.id, house.frame)).matches
 
     inside(work)
 
@@ -246,7 +246,7 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
         assert run.error["hint"] == f"It goes on from the last step on record: guild resume {run.id}"
         kinds = [entry.kind for entry in await house.face.runs.journal(run.id)]
         assert (kinds.count("crashed"), kinds.count("tool_started"), kinds[-1]) == (2, 1, "ended")
-        assert (await house.face.runs.replay(run.id, house.frame)).same
+        assert (await house.face.runs.replay(run.id, house.frame)).matches
         assert (await house.resume(run.id))[-1].data["status"] == "completed"
         await hall.close()
 

@@ -264,7 +264,7 @@ def test_a_result_fits_its_schema_and_what_stands_beside_it_is_done(home: Home, 
             shown = (await here.shown(run)).run
             assert (shown.status, shown.output) == ("completed", {"n": 5})
             assert (await here.kinds(run)).count("model_asked") == 3
-            assert (await here.face.runs.replay(run, here.frame)).same
+            assert (await here.face.runs.replay(run, here.frame)).matches
 
     do(work)
     assert written(shop) == ["a.md"]
@@ -382,7 +382,7 @@ def test_a_program_that_is_killed_is_started_again_and_nothing_is_done_twice(hom
             assert "Claude Code was ended by SIGKILL" in crash["message"]
             kinds = await here.kinds(seen[0].run)
             assert (kinds.count("crashed"), kinds.count("tool_started"), kinds.count("model_answered")) == (1, 2, 3)
-            assert (await here.face.runs.replay(seen[0].run, here.frame)).same
+            assert (await here.face.runs.replay(seen[0].run, here.frame)).matches
 
     do(work)
     assert written(shop) == ["a.md", "b.md"]

@@ -115,7 +115,7 @@ def test_private_files_and_its_network_come_together_only_where_the_file_accepts
     assert "Cursor Agent reaches the network by itself, and could carry out what the worker reads" in ran.err
     assert "accepts_risk: true" in ran.err
     planned = office.guild("plan", "bob", env=office.env).out
-    assert "network       reached by Cursor Agent itself" in planned
-    assert "the three together: yes" in planned
+    assert "network       used by Cursor Agent itself" in planned
+    assert "exfiltration: reads private files and untrusted text" in planned
     office.put([], model="cursor:auto", sandboxes={})
     assert office.run(task="> say Hello.").out == "Hello.\n"

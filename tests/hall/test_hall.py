@@ -107,7 +107,7 @@ def test_a_run_is_followed_asked_about_answered_and_resumed(home: Home, frame: F
         assert events[-1].data["status"] == "completed"
         shown = await hall.runs.get(run)
         assert (shown.run.output, [one.status for one in shown.asks]) == ("done", ["applied"])
-        assert (await hall.runs.replay(run, frame)).same
+        assert (await hall.runs.replay(run, frame)).matches
         assert [one.id for one in await hall.runs.list()] == [run]
         assert (await hall.runs.journal(run))[-1].kind == "ended"
         with pytest.raises(Conflict, match="completed"):

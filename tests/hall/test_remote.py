@@ -132,7 +132,7 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         assert (await both("runs.get", run)).run.output == "done"
         assert [one.id for one in await both("runs.list", everything=True, called=True)] == [run]
         assert (await both("runs.journal", run, 1))[-1].kind == "ended"
-        assert (await both("runs.replay", run, frame)).same
+        assert (await both("runs.replay", run, frame)).matches
         assert (await both.once("runs.fork", run, 1, frame)).of == run
         script = await both("runs.script", run)
         (project / "tests" / "it.yaml").write_text(script)

@@ -75,7 +75,7 @@ def test_a_result_that_was_submitted_first_wins_against_the_cancel(shop: Shop) -
         assert shop.jobs.result(job.id).output == "in time"
         run = shop.hall.history.get(job.run)
         assert (run.status, run.output) == ("completed", "in time")
-        assert (await shop.client.runs.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).matches
 
     shop.inside(work)
 

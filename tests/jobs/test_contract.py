@@ -65,7 +65,7 @@ def test_a_job_that_ends_without_what_it_had_to_give_has_failed(shop: Shop) -> N
         assert "the artifact report.md is not there" in (job.error or "")
         assert shop.files(job.id)["result.md"] == "I think it is done"
         assert shop.hall.history.get(job.run).error["code"] == "not_fulfilled"
-        assert (await shop.client.runs.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).matches
         # What is missing can be given by hand.
         shop.jobs._index.folder(job.id).write_artifact("report.md", "by hand")
         async for _ in shop.client.runs.resume(job.run, shop.frame):
@@ -88,7 +88,7 @@ def test_a_last_word_does_not_stand_for_a_result_that_was_not_taken(shop: Shop, 
         ((_, why),) = results(shop, job.run)
         assert (job.status, shop.files(job.id)["result.md"]) == ("failed", "done")
         assert why in (job.error or "")
-        assert (await shop.client.runs.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).matches
 
     shop.inside(work)
 
@@ -109,7 +109,7 @@ def test_a_result_fits_its_schema_which_the_tool_shows(shop: Shop) -> None:
         (tool,) = [tool for tool in first.tools if tool["name"] == "submit_result"]
         assert tool["input_schema"]["properties"]["output"]["required"] == ["title"]
         assert tool["input_schema"]["$defs"] == SCHEMA["$defs"]
-        assert (await shop.client.runs.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).matches
 
     shop.inside(work)
 

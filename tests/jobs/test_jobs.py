@@ -149,7 +149,7 @@ def test_an_error_after_the_result_does_not_discard_it(shop: Shop) -> None:
         assert "400" in (job.late_error or "")
         assert json.loads(shop.files(job.id)["meta.json"])["lateError"] == job.late_error
         assert shop.jobs.result(job.id).output == "kept"
-        assert (await shop.client.runs.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).matches
 
     shop.inside(work)
 
@@ -370,7 +370,7 @@ def test_a_job_is_no_script_and_no_fork_and_its_replay_is_the_same(shop: Shop) -
     async def work(shop: Shop) -> None:
         job = await shop.done()
         assert shop.hall.history.get(job.run).output == "a key"
-        assert (await shop.client.runs.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).matches
         with pytest.raises(GuildError, match="cannot be forked"):
             await shop.client.runs.fork(job.run, 1, shop.frame)
         assert "Left out: the test" in await shop.client.runs.script(job.run)

@@ -71,7 +71,7 @@ def test_an_answer_that_comes_while_it_works_is_heard_with_the_next_call(shop: S
         assert len(heard) == 1
         assert "Which door?" in heard[0]
         assert shop.hall.asks.get(ask.id).status == "applied"
-        assert (await shop.client.runs.replay(job.run, shop.frame)).same
+        assert (await shop.client.runs.replay(job.run, shop.frame)).matches
 
     shop.inside(work)
 

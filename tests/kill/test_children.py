@@ -107,7 +107,7 @@ class Desk:
                     await face.asks.answer(ask.id, Answer(choice="yes"))
                     await _followed(face.runs.resume(run, self._frame, [self.toolbox()]))
                 told = await face.runs.get(run)
-                assert (await face.runs.replay(run, self._frame)).same
+                assert (await face.runs.replay(run, self._frame)).matches
                 record = [await face.runs.journal(one.id) for one in (told.run, *told.below)]
                 return {"told": told, "record": record}
             finally:

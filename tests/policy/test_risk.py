@@ -55,14 +55,14 @@ def test_workers_that_call_each_other_count_as_one() -> None:
 @pytest.mark.parametrize(
     ("tools", "accepted", "said"),
     [
-        ({"Read": READ}, False, "no: no other machine is reached"),
-        ({"WebFetch": FETCH}, False, "no: no private files are read"),
-        ({"Read": READ, "WebFetch": FETCH}, False, "you are asked before each call of WebFetch"),
-        ({"Read": READ, "WebFetch": FETCH}, True, "the file accepts the risk of WebFetch"),
+        ({"Read": READ}, False, "none (no network access)"),
+        ({"WebFetch": FETCH}, False, "none (reads no private files)"),
+        ({"Read": READ, "WebFetch": FETCH}, False, "asks before each call of WebFetch"),
+        ({"Read": READ, "WebFetch": FETCH}, True, "accepted for WebFetch (accepts_risk: true)"),
     ],
 )
 def test_the_verdict_in_words(tools: dict[str, frozenset[str]], accepted: bool, said: str) -> None:
     risk = judge_risk(tools, accepted=accepted)
     assert said in risk.text
-    assert risk.together is risk.text.startswith("yes")
+    assert risk.together is not risk.text.startswith("none")
     assert risk.as_dict()["together"] is risk.together

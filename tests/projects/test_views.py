@@ -8,7 +8,7 @@ import pytest
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.frame import Frame
-from guildhall.runs.assembly.tool_set import view_of
+from guildhall.runs.assembly.tool_set import make_view
 from guildhall.sandbox.files import Rooted
 from guildhall.workers.registry import Registry
 from tests.sandbox.test_jail import KINDS, confined
@@ -40,7 +40,7 @@ def view(frame: Frame, home: Home, more: str = "") -> View:
     home.workers.mkdir(parents=True, exist_ok=True)
     (home.workers / "coder.yaml").write_text(WORKER + more)
     worker = Registry(frame.root, home).find("coder", frame.cwd)
-    return view_of(worker, worker.sandbox_folders(frame), frame, home)
+    return make_view(worker, worker.sandbox_folders(frame), frame, home)
 
 
 def test_file_tools_see_the_worktree_and_nothing_else(frame: Frame, home: Home, repo: Repository) -> None:

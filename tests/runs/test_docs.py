@@ -60,14 +60,14 @@ def test_what_the_library_offers() -> None:
 
 
 def test_what_can_be_attached() -> None:
-    from guildhall.runs.assembly.attachments import CEILING, MEDIA_TYPES
+    from guildhall.runs.assembly.attachments import MAX_TOTAL_BYTES, MEDIA_TYPES
 
     section = page("attachments.md").partition("\n## What can be attached\n")[2].partition("\n## ")[0]
     named = {
         suffix for line in section.splitlines() if line.startswith("|") for suffix in re.findall(r"`(\.\w+)`", line)
     }
     assert named == set(MEDIA_TYPES)
-    assert f"{CEILING:,}" in page("attachments.md")
+    assert f"{MAX_TOTAL_BYTES:,}" in page("attachments.md")
     for part in (AttachmentPolicy, Sandbox):
         for field in part.model_fields:
             if "suffixes" in field or "max" in field:

@@ -153,7 +153,7 @@ def test_without_a_dollar_limit_a_model_needs_no_price(guild: Guild, project: Pa
     put_script(project, DONE, price=None)
     ran = guild("run", "scribe", "go", "--output", "json")
     assert (ran.code, ran.json["cost_usd"]) == (0, None)
-    assert "no price known" in ran.err
+    assert "no known price" in ran.err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("yes", 0), ("1", 0), ("0.5", 0), ("no", 5)])

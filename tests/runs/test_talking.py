@@ -19,7 +19,7 @@ from guildhall.runs.hooks import seat_on_record
 from guildhall.runs.idle import _SETTLED  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.record import records
 from guildhall.runs.record.history import conversation
-from guildhall.runs.replay.script_export import script_of
+from guildhall.runs.replay.script_export import export_script
 from guildhall.store.tables import journal
 from tests.conformance.bench import WORKER, Bench, write
 from tests.conftest import Guild
@@ -315,7 +315,7 @@ def test_a_replay_finds_what_is_not_as_it_was(tmp_path: Path, change: Callable[[
         assert await table.is_replayed()
         await table.hall.store.write(lambda connection: change(connection, table.run))
         seat = seat_on_record((), converses=True)
-        played = await table.hall.main.recordings.play(table.state, table.frame, seat=seat)
+        played = await table.hall.main.recordings.replay_one(table.state, table.frame, seat=seat)
         assert played.difference is not None
         assert step in played.difference.text or "does not come to it" in played.difference.text
 
@@ -361,7 +361,7 @@ def test_its_script_has_the_answers_and_no_test(tmp_path: Path) -> None:
 
 def scripted(table: Table) -> str:
     tree = [(table.state, table.hall.history.journal(table.run))]
-    return script_of(tree, table.hall.home.path, lambda text: text)
+    return export_script(tree, table.hall.home.path, lambda text: text)
 
 
 def written(bench: Bench, text: str) -> Path:

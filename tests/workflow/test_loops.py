@@ -159,6 +159,6 @@ def test_what_was_held_back_when_it_was_stopped_is_no_matter_of_the_next_generat
         second = await team.run()
         assert (second.status, second.error) == ("completed", None)
         assert team.hall.asks.open() == []
-        assert (await team.client.runs.replay(second.id, team.frame())).same
+        assert (await team.client.runs.replay(second.id, team.frame())).matches
 
     team.inside(work)

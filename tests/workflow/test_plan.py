@@ -66,13 +66,13 @@ def test_the_plan_of_a_workflow(guild: Guild, team: Path, home: Home):
         "room          sqlite; only reviewer writes documents",
         f"documents     {team.parent}/.workflow/code-review/t1/documents",
         "kickoff       @reviewer ${{ diff }}",
-        "limits        at most 2.00 USD for all together, then you are asked for more",
+        "limits        at most 2.00 USD for the workflow; then asks you",
         "agent reviewer",
         "  wakes         every 5m",
-        "  model         openai:gpt-5, chosen by the worker; price known",
+        "  model         openai:gpt-5 (set in the worker file; priced)",
         "agent coder",
-        "  approval      you are asked before each call of WebFetch",
-        "  limits        the team's dollars; 7 turns",
+        "  approvals     before each call of WebFetch",
+        "  limits        shares the workflow's budget; 7 turns",
     ):
         assert line in ran.out.splitlines(), line
     variables = next(line for line in ran.out.splitlines() if line.startswith("variables"))
@@ -128,7 +128,7 @@ def test_a_setup_is_trusted_as_it_was_seen_and_a_change_asks_again(guild: Guild,
     assert '$ gh pr diff "${GUILD_params_pr}"' in looked.out
     for agent in guild("plan", "review.yaml", "--json").json["agents"]:
         assert {"channel_send"} <= {tool["name"] for tool in agent["tools"]}
-    assert looked.out.count("limits        the team's dollars") == 2
+    assert looked.out.count("limits        shares the workflow's budget") == 2
     assert looked.out.count("channel_send") == 2
     assert guild("trust", "review.yaml", "--yes").code == 0
     assert guild("trust", "review.yaml", "--json").json["trusted"] is True

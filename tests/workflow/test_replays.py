@@ -17,7 +17,7 @@ from tests.workflow.teams import Team, call, say, send
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.runs.replay.replay import Replayed
+    from guildhall.runs.replay.replay import ReplayResult
     from tests.conftest import Guild
 
 AGENTS = "ann bob cid dan"
@@ -55,7 +55,7 @@ def ran(team: Team, **fields: Any) -> str:
     return team.inside(trusted)
 
 
-def replayed(team: Team, run: str) -> Replayed:
+def replayed(team: Team, run: str) -> ReplayResult:
     return team.inside(lambda team: team.client.runs.replay(run, team.frame()))
 
 
@@ -74,7 +74,7 @@ def test_thirty_replays_of_agents_side_by_side_are_identical(team: Team) -> None
     run = team.inside(lambda team: team.run()).id
     folder = {path: path.read_bytes() for path in team.project.rglob("*") if path.is_file()}
 
-    async def ten(team: Team) -> list[Replayed]:
+    async def ten(team: Team) -> list[ReplayResult]:
         before = team.hall.store.read(lambda connection: connection.exec_driver_sql("PRAGMA data_version").scalar())
         found = [await team.client.runs.replay(run, team.frame()) for _ in range(10)]
         after = team.hall.store.read(lambda connection: connection.exec_driver_sql("PRAGMA data_version").scalar())
@@ -135,7 +135,7 @@ def test_what_is_changed_is_shown_with_the_run_and_the_step(team: Team, guild: G
         assert (await team.client.runs.replay(run, team.frame())).run == bob[0]
         alone = await team.client.runs.replay(bob[1], team.frame())
         assert (alone.run, alone.difference.step) == (bob[1], 0)
-        assert (await team.client.runs.replay(cid[0], team.frame())).same
+        assert (await team.client.runs.replay(cid[0], team.frame())).matches
 
     team.inside(look)
     shown = guild("replay", run)
@@ -152,7 +152,7 @@ def test_what_the_room_says_otherwise_is_a_difference(team: Team) -> None:
         ("result", '"until": 2', '"until": 1'),
     ]:
 
-        async def alter(team: Team, column: str = column, was: str = was, now: str = now) -> Replayed:
+        async def alter(team: Team, column: str = column, was: str = was, now: str = now) -> ReplayResult:
             statement = f"UPDATE room_log SET {column} = replace({column}, ?, ?)"  # noqa: S608
             await team.hall.store.write(lambda c: c.exec_driver_sql(statement, (was, now)))
             found = await team.client.runs.replay(run, team.frame())

@@ -72,8 +72,7 @@ kickoff: "@a go"
     assert ran.code == 0, ran.err
     started = [event for event in map(json.loads, ran.out.splitlines()) if event["type"] == "run_started"]
     assert started[0]["plan"] == (
-        f"agents a; models script:{project}/answers.yaml; reads files; "
-        "at most 5.00 USD for all together, then you are asked for more"
+        f"agents a; models script:{project}/answers.yaml; reads files; at most 5.00 USD for the workflow; then asks you"
     )
     journal = [json.loads(line) for line in guild("log", started[-1]["run"], "--json").out.splitlines()]
     assembled = journal[0]["data"]

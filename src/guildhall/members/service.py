@@ -22,8 +22,8 @@ from guildhall.members.manifest import describe_command
 from guildhall.members.model import ActiveJob, Member, MemberDetails, MemberStatus
 from guildhall.members.process import MemberProcess, Timings, log_path
 from guildhall.members.tools import dispatch_guide, dispatch_server, dispatch_tools
-from guildhall.runs.assembly.callees import NOBODY, Outsiders
-from guildhall.runs.assembly.tool_set import OF_MEMBERS
+from guildhall.runs.assembly.callees import NO_MEMBERS, Outsiders
+from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
 from guildhall.tools.mcp.client import Server
 from guildhall.tools.mcp.model import ServerSpec
 from guildhall.workers.code import Trust, toolbox_files
@@ -175,7 +175,7 @@ class Members:
             name=member.name,
             url=endpoint.url,
             token=endpoint.secret,
-            capabilities=OF_MEMBERS,
+            capabilities=MEMBER_CAPABILITIES,
             where=where,
             field="toolboxes",
         )
@@ -190,7 +190,7 @@ class Members:
         near = worker.project_frame(frame)
         of_tools = list(self._toolboxes(worker, near))
         if not worker.definition.members and not of_tools:
-            return NOBODY
+            return NO_MEMBERS
         found, problems = self._dispatched(worker, near)
         problems += [
             ToolUnavailable(f"toolboxes: {name} is a member, and there is a server of that name", where=worker.place)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import MemberTimedOut, MemberUnreachable
 from guildhall.jobs.model import Dispatch, WorkerJobs, check_no_model
-from guildhall.runs.assembly.tool_set import OF_MEMBERS
+from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
 from guildhall.runs.execution.tokens import DISPATCH
 from guildhall.tools.definition import bind_tools
 from guildhall.tools.mcp.model import tool_name
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from guildhall.members.model import Member
 
 TOOLS = {
-    "dispatch": OF_MEMBERS | {"worker.call"},  # it runs another worker, and the task may leave the machine
+    "dispatch": MEMBER_CAPABILITIES | {"worker.call"},  # it runs another worker, and the task may leave the machine
     **dict.fromkeys(("list", "status", "result", "cancel", "delete"), frozenset[str]()),
 }
 _MAX_DESCRIPTION = 300  # characters in the prompt

@@ -121,14 +121,14 @@ class Risk:
     def text(self) -> str:
         """The verdict as people read it."""
         if not self.outward:
-            return "no: no other machine is reached"
+            return "none (no network access)"
         if not self.private:
-            return "no: no private files are read"
+            return "none (reads no private files)"
         accepted = [name for name in self.outward if name not in self.guarded]
-        parts = [f"you are asked before each call of {', '.join(self.guarded)}"] if self.guarded else []
-        if accepted:
-            parts.append(f"the file accepts the risk of {', '.join(accepted)} (accepts_risk: true)")
-        return f"yes (private files, text from outside, a way out): {'; '.join(parts)}"
+        parts = ["reads private files and untrusted text, and can reach the network"]
+        parts += [f"asks before each call of {', '.join(self.guarded)}"] if self.guarded else []
+        parts += [f"accepted for {', '.join(accepted)} (accepts_risk: true)"] if accepted else []
+        return "; ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
         return {

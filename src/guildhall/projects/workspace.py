@@ -21,7 +21,7 @@ from guildhall.models.credentials import WITH_LOGIN
 from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import moments, transitions
-from guildhall.runs.assembly.preflight import fitting
+from guildhall.runs.assembly.preflight import adapt_model
 from guildhall.runs.execution.grants import unpriced
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
@@ -139,7 +139,7 @@ class UsableModels:
     ) -> ModelChoice:
         """Return the worker's model, or raise if it has none. `model_option`: how a person could have named one."""
         choice = choose_model(worker, frame, self.settings(frame), override=override, model_option=model_option)
-        return fitting(worker, choice)
+        return adapt_model(worker, choice)
 
 
 def _refuse_unknown(model: str) -> None:

@@ -21,7 +21,7 @@ from guildhall.core.text import did_you_mean
 from guildhall.room import mentions
 from guildhall.room.model import ALL
 from guildhall.runs.assembly.assembled import from_snapshot, snapshot
-from guildhall.runs.plan.model import Executes
+from guildhall.runs.plan.model import ExecutedCode
 from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits, ToolRule
@@ -361,11 +361,11 @@ def setup_code(workflow: Workflow, home: Home) -> Code | None:
     return Code(kind="workflow", name=shown, root=root, files=(file,), is_own=root == home.path.resolve())
 
 
-def executed(workflow: Workflow, trust: Trust, home: Home) -> Executes | None:
+def executed(workflow: Workflow, trust: Trust, home: Home) -> ExecutedCode | None:
     """The setup, and how the file stands; None: it has none."""
     if (code := setup_code(workflow, home)) is None:
         return None
-    return Executes(
+    return ExecutedCode(
         kind=code.kind,
         name=code.name,
         own=code.is_own,

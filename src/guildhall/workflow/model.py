@@ -22,7 +22,7 @@ from guildhall.core.paths import project_root
 from guildhall.core.redaction import MIN_GUESSED_CHARS, looks_secret
 from guildhall.core.text import did_you_mean
 from guildhall.room.model import Piece, Said
-from guildhall.runs.assembly.callees import declared
+from guildhall.runs.assembly.callees import declared_capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -276,7 +276,7 @@ class Workflow:
         """What the others at the table can do to the world: what one of them has read, another can be told."""
         if not self.definition.context.enabled:
             return frozenset()
-        others = (declared(one.worker) for one in self.agents if one.name != agent.name)
+        others = (declared_capabilities(one.worker) for one in self.agents if one.name != agent.name)
         return frozenset[str]().union(*others)
 
     def room_folder(self, values: Values) -> Path:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
-from guildhall.runs.assembly.callees import declared
-from guildhall.runs.plan.text import LABEL, dollars, plain, rows
+from guildhall.runs.assembly.callees import declared_capabilities
+from guildhall.runs.plan.text import LABEL_COLUMNS, escape, format_rows, format_usd
 from guildhall.runtimes.catalog import ROWS, Row
 from guildhall.workers.registry import choose_model
 from guildhall.workflow.definition import NOBODY, in_words
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.runs.model import RunRequest
-    from guildhall.runs.plan.model import Executes, Plan
+    from guildhall.runs.plan.model import ExecutedCode, Plan
     from guildhall.workers.code import Trust
     from guildhall.workers.model import FileTrust
 
@@ -43,40 +43,40 @@ def titled(agent: str, runtime: Row) -> str:
 
 def opening(models: Mapping[str, str], *, commands: int, reach: frozenset[str], budget: float | None) -> str:
     """The line that is said at the start: the agents with their models, and what they can do to the world."""
-    parts = [f"agents {', '.join(models)}", f"models {', '.join(dict.fromkeys(map(plain, models.values())))}"]
+    parts = [f"agents {', '.join(models)}", f"models {', '.join(dict.fromkeys(map(escape, models.values())))}"]
     parts += [f"runs {'a command' if commands == 1 else f'{commands} commands'} of its own first"] if commands else []
     parts += [said for capability, said in _DOING.items() if capability in reach]
     return "; ".join([*parts, _worst(budget)])
 
 
 def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
-    yield "workflow", [f"{plan.workflow}:{plan.tag} ({plain(plan.place)})"]
+    yield "workflow", [f"{plan.workflow}:{plan.tag} ({escape(plan.place)})"]
     if plan.params:
-        given = {name: "(to be given)" if value is None else plain(value) for name, value in plan.params.items()}
+        given = {name: "(to be given)" if value is None else escape(value) for name, value in plan.params.items()}
         yield "params", [f"{name} = {value}" for name, value in given.items()]
-    yield "setup", [plain(one) for one in _setup(plan)] or ["none"]
+    yield "setup", [escape(one) for one in _setup(plan)] or ["none"]
     if plan.setup:
-        yield "runs in", [plain(plan.folder)]
+        yield "runs in", [escape(plan.folder)]
         yield "variables", [", ".join(plan.env) or "none"]
     yield "room", [_room(plan)]
     if plan.documents is not None:
-        yield "documents", [plain(plan.documents)]
+        yield "documents", [escape(plan.documents)]
     if plan.database is not None:
-        yield "database", [plain(plan.database)]
-    yield "kickoff", [plain(one) for one in (plan.kickoff or "none").strip().splitlines()]
+        yield "database", [escape(plan.database)]
+    yield "kickoff", [escape(one) for one in (plan.kickoff or "none").strip().splitlines()]
     yield "limits", [_worst(plan.budget), *(f"{name}: {value}" for name, value in plan.limits.items())]
-    if plan.untrusted:
+    if plan.untrusted_files:
         yield (
             "not trusted",
             [
-                f"{plain(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
-                for s in plan.untrusted
+                f"{escape(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
+                for s in plan.untrusted_files
             ],
         )
     if plan.doubts:
-        yield "warning", [plain(doubt) for doubt in plan.doubts]
+        yield "warning", [escape(doubt) for doubt in plan.doubts]
     if plan.problems:
-        yield "cannot start", [plain(problem) for problem in plan.problems]
+        yield "cannot start", [escape(problem) for problem in plan.problems]
 
 
 def _setup(plan: WorkflowPlan) -> Iterator[str]:
@@ -96,8 +96,8 @@ def _room(plan: WorkflowPlan) -> str:
 
 def _worst(budget: float | None) -> str:
     if budget is None:
-        return "no limit in dollars"
-    return f"at most {dollars(budget)} USD for all together, then you are asked for more"
+        return "no budget"
+    return f"at most {format_usd(budget)} USD for the workflow; then asks you"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class WorkflowPlan:
     place: str
     folder: str  # where its commands run
     setup: tuple[PlannedStep, ...]
-    code: Executes | None  # the file, as far as it is executed
+    code: ExecutedCode | None  # the file, as far as it is executed
     env: tuple[str, ...]  # names that the commands see
     params: Mapping[str, str | None]  # None: it has to be given
     agents: tuple[PlannedAgent, ...]
@@ -145,10 +145,12 @@ class WorkflowPlan:
     doubts: tuple[str, ...] = ()  # what may not be meant
 
     @property
-    def untrusted(self) -> tuple[FileTrust, ...]:
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
         """The files that would be executed and are not trusted as they are, each once."""
         own = self.code.files if self.code and not self.code.trusted else ()
-        files = {seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted))}
+        files = {
+            seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted_files))
+        }
         return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     def line(self) -> str:
@@ -159,9 +161,9 @@ class WorkflowPlan:
 
     def text(self) -> str:
         """Return the whole plan: the workflow, then each of its agents."""
-        parts = [rows(_rows(self))]
+        parts = [format_rows(_rows(self))]
         for agent in self.agents:
-            wakes = [f"{_INDENT}{'wakes':<{LABEL}}{agent.wakeup}"] if agent.wakeup else []
+            wakes = [f"{_INDENT}{'wakes':<{LABEL_COLUMNS}}{agent.wakeup}"] if agent.wakeup else []
             lines = [f"{_INDENT}{one}" for one in agent.plan.text().splitlines()]
             parts.append("\n".join([f"agent {agent.name}", *wakes, *lines]))
         return "\n\n".join(parts)
@@ -187,7 +189,7 @@ class WorkflowPlan:
             "kickoff": self.kickoff,
             "limits": dict(self.limits),
             "worst_case_usd": self.budget,
-            "not_trusted": [seen.as_dict() for seen in self.untrusted],
+            "not_trusted": [seen.as_dict() for seen in self.untrusted_files],
             "problems": list(self.problems),
             "doubts": list(self.doubts),
         }
@@ -253,7 +255,7 @@ def opening_of(workflow: Workflow, request: RunRequest, frame: Frame, settings: 
             models[name] = choice.model
         except GuildError:
             models[name] = "not named"
-    reach = frozenset[str]().union(*(declared(agent.worker) for agent in workflow.agents))
+    reach = frozenset[str]().union(*(declared_capabilities(agent.worker) for agent in workflow.agents))
     budget = budget_of(workflow, settings, request.budget)
     return opening(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)
 

@@ -19,8 +19,8 @@ from guildhall.runs.execution.prepare import frame_then
 from guildhall.runs.hooks import Seat, seat_on_record
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolStarted
-from guildhall.runs.replay.replay import Difference, Over, Replayed, difference_of
-from guildhall.runs.replay.script_export import TeamPart
+from guildhall.runs.replay.replay import Difference, Over, ReplayResult, describe_difference
+from guildhall.runs.replay.script_export import WorkflowPart
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.store.engine import scratch
 from guildhall.tools.model import ToolCall, ToolResult
@@ -181,7 +181,7 @@ class TeamAgain:
 
     def _equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
         if recorded != now:
-            raise self._differs(then, difference_of(label, recorded, now))
+            raise self._differs(then, describe_difference(label, recorded, now))
 
     def _differs(self, then: LogEntry, text: str) -> ReplayDiffers:
         run = then.actor.run if then.actor.run and self._is_run(then.actor.run) else self.instance.id
@@ -220,7 +220,7 @@ class WorkflowReplays:
     find: Callable[[str, Frame], Worker]
     settings: Callable[[Frame], Settings]
 
-    async def replay(self, run: str, frame: Frame) -> Replayed:
+    async def replay(self, run: str, frame: Frame) -> ReplayResult:
         """Plays a workflow again, with all below it; of a run inside it shows only what is about that run."""
         root = self.history.get(self.history.get(run).root)
         instance = self.store.read(lambda connection: records.find(connection, root.id))
@@ -237,7 +237,7 @@ class WorkflowReplays:
             values = values_of(workflow, tag=instance.tag, params=params, frame=there, allowed=allowed)
         except GuildError as error:
             difference = Difference(step=0, text=f"now it cannot start: {error}")
-            return Replayed(run=root.id, steps=steps, difference=difference, worker_gone=gone)
+            return ReplayResult(run=root.id, steps=steps, difference=difference, worker_gone=gone)
         with scratch() as empty:
             room = RoomReplay(instance.room, self.store, empty)
             team = TeamAgain(
@@ -250,21 +250,23 @@ class WorkflowReplays:
             )
             again = replace(root, request=replace(root.request, input=asked_of(workflow)))
             seat = seat_on_record(TOOLS)
-            played = [await self.recordings.play(again, frame, worker=conducting(workflow), seat=seat, runtime=team)]
-            if played[0].same:
+            played = [
+                await self.recordings.replay_one(again, frame, worker=conducting(workflow), seat=seat, runtime=team)
+            ]
+            if played[0].matches:
                 played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
-        found = [*team.found, *(self._found(one) for one in played if not one.same)]
+        found = [*team.found, *(self._found(one) for one in played if not one.matches)]
         gone = gone or any(one.worker_gone for one in played if one.run in wanted)
         first = min((one for one in found if one.run in wanted), key=lambda one: one.at, default=None)
         if first is None:
-            return Replayed(run=run, steps=steps, worker_gone=gone)
-        return Replayed(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
+            return ReplayResult(run=run, steps=steps, worker_gone=gone)
+        return ReplayResult(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
-    async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> Replayed:
+    async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> ReplayResult:
         worker, seat = team.seated(run) or (None, None)
-        return await self.recordings.play(run, frame, worker=worker, seat=seat)
+        return await self.recordings.replay_one(run, frame, worker=worker, seat=seat)
 
-    def _found(self, played: Replayed) -> Found:
+    def _found(self, played: ReplayResult) -> Found:
         assert played.difference is not None
         entries = self.history.entries(played.run)
         step = min(played.difference.step, len(entries) - 1)
@@ -291,7 +293,7 @@ class WorkflowReplays:
         return load(path, find), bool(gone)
 
 
-def team_part(tree: Tree, store: Store) -> TeamPart | None:
+def team_part(tree: Tree, store: Store) -> WorkflowPart | None:
     """What the script of a workflow has beyond the runs of its agents; None: the run is no workflow's."""
     root, journal = tree[0]
     instance = store.read(lambda connection: records.find(connection, root.id))
@@ -309,7 +311,7 @@ def team_part(tree: Tree, store: Store) -> TeamPart | None:
         fields["setup"] = setup
     fields["order"] = list(writer.order())
     files, tools = writer.files(), frozenset(ROOM_TOOLS)
-    return TeamPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable)
+    return WorkflowPart(fields=fields, files=files, notes=writer.notes, tools=tools, untestable=writer.untestable)
 
 
 def _setup(journal: Journal) -> Iterator[dict[str, Any]]:

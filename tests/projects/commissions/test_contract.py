@@ -168,7 +168,7 @@ def test_a_reviewer_rejects_then_approves(workshop: Workshop) -> None:
         writing = {"Write", "Edit", "Bash", "artifact_write", "memory_write", "worker_call", "worker_create"}
         assert tools.isdisjoint({*writing, "submit_result"})  # it reads, and writes nothing
         replayed = await shop.client.runs.replay(below[0].id, shop.frame)
-        assert replayed.same, replayed
+        assert replayed.matches, replayed
         shop.script(forged, critic=[[look, review(True, "Good."), say()]])
         await shop.commissions.redispatch(made.id, shop.frame)
         again = await shop.quiet(made.id)

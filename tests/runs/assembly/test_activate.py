@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
-from guildhall.runs.assembly.activation import DEFAULT, Activation, activate, context_of, understood
+from guildhall.runs.assembly.activation import (
+    DEFAULT,
+    Activation,
+    activation_context,
+    call_activation,
+    parse_activation,
+)
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
 from guildhall.workers.code import Code, CodeFile
@@ -26,7 +32,7 @@ def said(text: str, *, seconds: float = 10.0) -> Activation:
     )
     code = Code(kind="activation", name="box", root=Path("/box"), files=(source,), is_own=True, entry="begin:go")
     worker = worker_from_fields({"name": "box", "instructions": "x"})
-    return asyncio.run(activate(worker, code, TOLD, seconds=seconds))
+    return asyncio.run(call_activation(worker, code, TOLD, seconds=seconds))
 
 
 @pytest.mark.parametrize(
@@ -53,33 +59,33 @@ def said(text: str, *, seconds: float = 10.0) -> Activation:
 )
 def test_what_makes_no_sense_is_refused(nonsense: Any, message: str) -> None:
     with pytest.raises(InvalidFile) as caught:
-        understood(nonsense, "begin:go", "box/pyproject.toml", ["weigh"])
+        parse_activation(nonsense, "begin:go", "box/pyproject.toml", ["weigh"])
     assert f"activate: begin:go {'' if message.startswith('gave') else 'gave '}{message}" in str(caught.value)
     assert caught.value.where == "box/pyproject.toml"
 
 
 def test_what_it_does_not_say_is_as_without_it() -> None:
-    assert understood(None, "begin:go", "box", []) == understood({}, "begin:go", "box", []) == DEFAULT
-    some = understood({"tools": ["weigh", "weigh"], "limits": {"max_turns": 5}}, "begin:go", "box", ["weigh"])
+    assert parse_activation(None, "begin:go", "box", []) == parse_activation({}, "begin:go", "box", []) == DEFAULT
+    some = parse_activation({"tools": ["weigh", "weigh"], "limits": {"max_turns": 5}}, "begin:go", "box", ["weigh"])
     assert some == Activation.from_dict(asdict(some))
     assert some.tools == ("weigh",)
-    assert some.bounds(Bounds(max_turns=3, timeout=9)) == Bounds(max_turns=3, timeout=9)
-    assert some.bounds(Bounds(max_turns=None, budget=2)) == Bounds(max_turns=5, budget=2)
+    assert some.tighten(Bounds(max_turns=3, timeout=9)) == Bounds(max_turns=3, timeout=9)
+    assert some.tighten(Bounds(max_turns=None, budget=2)) == Bounds(max_turns=5, budget=2)
 
 
 def test_what_a_run_is_for() -> None:
     plain = RunRequest(worker="writer", input="Write")
-    assert context_of(plain, None) == {"project": None, "context": "run", "input": "Write"}
+    assert activation_context(plain, None) == {"project": None, "context": "run", "input": "Write"}
     job = JobPurpose(id="j-1", description="A letter", remembers=True, contract=Contract(artifacts=("a.md",)))
     facts = {"id": "j-1", "description": "A letter", "remembers": True, "artifacts": ("a.md",), "schema": None}
-    assert context_of(RunRequest(worker="writer", input="Write", purpose=job), "letters") == {
+    assert activation_context(RunRequest(worker="writer", input="Write", purpose=job), "letters") == {
         "project": "letters",
         "context": "job",
         "input": "Write",
         "job": facts,
     }
     review = CommissionPurpose(id="c-1", attempt=1, title="A letter", contract=None)
-    context = context_of(RunRequest(worker="writer", input="Read", purpose=review), None)
+    context = activation_context(RunRequest(worker="writer", input="Read", purpose=review), None)
     assert context["commission"] == {"id": "c-1", "attempt": 1, "title": "A letter", "review": True}
 
 

@@ -13,7 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
-from guildhall.runs.assembly.attachments import MEDIA_TYPES, collect, collect_for_person, permit, size_in_words
+from guildhall.runs.assembly.attachments import (
+    MEDIA_TYPES,
+    check_policy,
+    format_size,
+    read_sandbox_files,
+    read_user_files,
+)
 from guildhall.runtimes.model import Attachment
 from guildhall.sandbox.view import Folder, View
 from guildhall.workers.definition import AttachmentPolicy
@@ -72,7 +78,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_a_worker_names_files_of_its_sandboxes(place: Place) -> None:
-    read = collect(["input/a.txt", "input/deep/d.md", "input:deck.pdf"], place.view, ANY)
+    read = read_sandbox_files(["input/a.txt", "input/deep/d.md", "input:deck.pdf"], place.view, ANY)
     assert [(file.name, file.media_type, file.data) for file in read] == [
         ("input/a.txt", "text/plain", b"inside"),
         ("input/deep/d.md", "text/markdown", b"# deep"),
@@ -85,10 +91,10 @@ def test_a_worker_names_files_of_its_sandboxes(place: Place) -> None:
 @pytest.mark.parametrize(("suffix", "kind"), MEDIA_TYPES.items())
 def test_a_name_says_what_a_file_is_and_the_content_must_be_that(place: Place, suffix: str, kind: str) -> None:
     (place.open / f"file{suffix.upper()}").write_bytes(CONTENT.get(kind, b"words"))
-    assert collect([f"open/file{suffix.upper()}"], place.view, ANY)[0].media_type == kind
+    assert read_sandbox_files([f"open/file{suffix.upper()}"], place.view, ANY)[0].media_type == kind
     (place.open / f"wrong{suffix}").write_bytes(b"words \xff" if kind not in CONTENT else b"words")
     with pytest.raises(InvalidFile):
-        collect([f"open/wrong{suffix}"], place.view, ANY)
+        read_sandbox_files([f"open/wrong{suffix}"], place.view, ANY)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_a_name_says_what_a_file_is_and_the_content_must_be_that(place: Place, s
 def test_a_file_that_is_not_what_it_says_is_an_error(place: Place, name: str, data: bytes, said: str) -> None:
     (place.open / name).write_bytes(data)
     with pytest.raises(InvalidFile, match=said) as raised:
-        collect([f"open/{name}"], place.view, ANY)
+        read_sandbox_files([f"open/{name}"], place.view, ANY)
     assert raised.value.where == f"open/{name}"
     assert raised.value.hint
 
@@ -116,7 +122,8 @@ def test_a_pdf_may_begin_a_little_later_and_a_text_may_speak_of_pdfs(place: Plac
     (place.open / "about.txt").write_bytes(b"%PDF-1.7 is how they begin")
     (place.open / "empty.txt").write_bytes(b"")
     kinds = [
-        file.media_type for file in collect(["open/late.pdf", "open/about.txt", "open/empty.txt"], place.view, ANY)
+        file.media_type
+        for file in read_sandbox_files(["open/late.pdf", "open/about.txt", "open/empty.txt"], place.view, ANY)
     ]
     assert kinds == ["application/pdf", "text/plain", "text/plain"]
 
@@ -180,7 +187,9 @@ def test_whatever_is_attached_obeys_the_policy_and_all_that_does_may_be_attached
         )
         broken = any(name == "d.pdf" and length < 8 for name, length in zip(named, lengths, strict=True))
         try:
-            read = collect([f"s/{name}" for name in named], View(cwd=sandbox.path, folders=(sandbox,)), limits)
+            read = read_sandbox_files(
+                [f"s/{name}" for name in named], View(cwd=sandbox.path, folders=(sandbox,)), limits
+            )
         except Refused:
             assert not permitted
         except InvalidFile:
@@ -189,7 +198,7 @@ def test_whatever_is_attached_obeys_the_policy_and_all_that_does_may_be_attached
             assert permitted
             assert [file.name for file in read] == [f"s/{name}" for name in named]
             assert [len(file.data) for file in read] == lengths
-            permit(read, limits)
+            check_policy(read, limits)
 
 
 def test_the_errors_say_which_limit_it_is(place: Place) -> None:
@@ -201,14 +210,14 @@ def test_the_errors_say_which_limit_it_is(place: Place) -> None:
         (policy(denied_suffixes=["txt"]), r"input/a.txt: the worker takes no .txt as attachments"),
     ]:
         with pytest.raises(Refused, match=said) as raised:
-            collect(["input/a.txt", "input/deep/d.md"], place.view, limits, where="w.yaml")
+            read_sandbox_files(["input/a.txt", "input/deep/d.md"], place.view, limits, where="w.yaml")
         assert raised.value.where == "w.yaml"
         assert "attachment_policy." in (raised.value.hint or "")
 
 
 def test_files_that_were_read_before_are_judged_again() -> None:
     files = [Attachment(name="a.pdf", media_type="application/pdf", data=PDF)] * 2
-    permit(files, ANY)
+    check_policy(files, ANY)
     for limits in (
         policy(max_attachments=1),
         policy(max_total_bytes=2 * len(PDF) - 1),
@@ -216,7 +225,7 @@ def test_files_that_were_read_before_are_judged_again() -> None:
         policy(denied_suffixes=[".pdf"]),
     ):
         with pytest.raises(Refused):
-            permit(files, limits)
+            check_policy(files, limits)
 
 
 def test_no_policy_lets_a_run_take_more_than_the_record_can_keep(place: Place) -> None:
@@ -224,7 +233,7 @@ def test_no_policy_lets_a_run_take_more_than_the_record_can_keep(place: Place) -
         huge.truncate(2**40)  # a terabyte of nothing: reading it all would never end
     sandbox = Folder(path=place.open, name="open", max_bytes=2**50)
     with pytest.raises(Refused, match="more than the 50,000,000 bytes that a run takes"):
-        collect(["open/huge.txt"], View(cwd=place.open, folders=(sandbox,)), policy(max_total_bytes=10**12))
+        read_sandbox_files(["open/huge.txt"], View(cwd=place.open, folders=(sandbox,)), policy(max_total_bytes=10**12))
 
 
 # Nothing from outside
@@ -277,7 +286,7 @@ def test_no_name_leads_out_of_the_sandboxes(sandbox: str, parts: list[str]) -> N
         os.mkfifo(place.input / "fifo.txt")
         for name in ("/".join([sandbox, *parts]), f"{sandbox}:{'/'.join(parts)}"):
             with suppress(GuildError):
-                assert all(CANARY not in file.data for file in collect([name], place.view, ANY))
+                assert all(CANARY not in file.data for file in read_sandbox_files([name], place.view, ANY))
     finally:
         shutil.rmtree(base)
 
@@ -309,25 +318,25 @@ def test_what_a_worker_may_not_name(place: Place, name: str, error: type[GuildEr
     (place.input / "large.txt").write_bytes(b"x" * 1_001)
     os.mkfifo(place.input / "fifo.txt")
     with pytest.raises(error):
-        collect([name], place.view, ANY)
+        read_sandbox_files([name], place.view, ANY)
 
 
 def test_through_a_link_both_names_count(place: Place) -> None:
     (place.input / "secret.env").write_text("KEY=1")
     (place.input / "notes.txt").symlink_to("secret.env")
     with pytest.raises(Refused, match=r"lets only \.txt, \.md, \.pdf be attached"):
-        collect(["input/notes.txt"], place.view, ANY)
+        read_sandbox_files(["input/notes.txt"], place.view, ANY)
     (place.open / "secret.env").write_text("KEY=1")
     (place.open / "notes.txt").symlink_to("secret.env")
-    assert collect(["open/notes.txt"], place.view, ANY)[0].data == b"KEY=1"
+    assert read_sandbox_files(["open/notes.txt"], place.view, ANY)[0].data == b"KEY=1"
     for limits in (policy(denied_suffixes=[".env"]), policy(allowed_suffixes=[".txt"])):
         with pytest.raises(Refused, match=r"open/notes\.txt: the worker takes"):
-            collect(["open/notes.txt"], place.view, limits)
+            read_sandbox_files(["open/notes.txt"], place.view, limits)
 
 
 def test_a_file_is_attached_once(place: Place) -> None:
     with pytest.raises(UsageError, match="attached twice"):
-        collect(["input/a.txt", "input/a.txt"], place.view, ANY)
+        read_sandbox_files(["input/a.txt", "input/a.txt"], place.view, ANY)
 
 
 # A person
@@ -338,7 +347,7 @@ def test_a_person_names_sandboxes_files_of_the_project_and_whole_paths(place: Pl
     (work / "own.txt").write_text("own")
     (work / "input.txt").write_text("beside")
     names = ["input/a.txt", "own.txt", "./input/deck.pdf", "input.txt", str(place.outside / "c.txt")]
-    read = collect_for_person(names, place.view, ANY, root=work)
+    read = read_user_files(names, place.view, ANY, root=work)
     assert [file.data for file in read] == [b"inside", b"own", PDF, b"beside", CANARY]
     assert [file.name for file in read] == names
 
@@ -348,10 +357,10 @@ def test_a_path_from_here_stays_in_the_project(place: Place) -> None:
     (work / "link.txt").symlink_to(place.outside / "c.txt")
     (work / "sub").mkdir()
     view = View(cwd=work / "sub", folders=place.view.folders)
-    assert collect_for_person(["../c.txt"], view, ANY, root=work)[0].data == CANARY
+    assert read_user_files(["../c.txt"], view, ANY, root=work)[0].data == CANARY
     for name in ("../../outside/c.txt", "../link.txt"):
         with pytest.raises(Refused):
-            collect_for_person([name], view, ANY, root=work)
+            read_user_files([name], view, ANY, root=work)
 
 
 def test_the_hall_s_own_files_are_not_attached(place: Place) -> None:
@@ -360,9 +369,9 @@ def test_the_hall_s_own_files_are_not_attached(place: Place) -> None:
     (home / "notes.txt").write_bytes(CANARY)
     view = View(cwd=place.base / "work", folders=place.view.folders, hidden=(home,))
     with pytest.raises(GuildError):
-        collect_for_person([str(home / "notes.txt")], view, ANY, root=place.base / "work")
+        read_user_files([str(home / "notes.txt")], view, ANY, root=place.base / "work")
     with pytest.raises(GuildError):
-        collect_for_person(["hall/notes.txt"], View(cwd=place.base, hidden=(home,)), ANY, root=place.base)
+        read_user_files(["hall/notes.txt"], View(cwd=place.base, hidden=(home,)), ANY, root=place.base)
 
 
 @pytest.mark.parametrize(
@@ -384,11 +393,11 @@ def test_the_hall_s_own_files_are_not_attached(place: Place) -> None:
 )
 def test_what_a_person_cannot_attach(place: Place, name: str, error: type[GuildError]) -> None:
     with pytest.raises(error):
-        collect_for_person([name], place.view, ANY, root=place.base / "work")
+        read_user_files([name], place.view, ANY, root=place.base / "work")
 
 
 def test_sizes_in_words() -> None:
-    assert [size_in_words(size) for size in (0, 999, 1_000, 12_345, 1_000_000)] == [
+    assert [format_size(size) for size in (0, 999, 1_000, 12_345, 1_000_000)] == [
         "0 bytes",
         "999 bytes",
         "1 kB",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.runs.assembly.activation import Boxes
+from guildhall.runs.assembly.activation import ToolboxCache
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings
 from guildhall.workers.code import Code, code_file
@@ -39,19 +39,19 @@ def code(path: Path, text: str) -> Code:
 def test_the_same_code_is_asked_once(tmp_path: Path) -> None:
     path, around = tmp_path / "cards.py", Surroundings(view=View(cwd=tmp_path))
 
-    async def said(boxes: Boxes, text: str, where: Surroundings = around) -> str:
+    async def said(boxes: ToolboxCache, text: str, where: Surroundings = around) -> str:
         (tool,) = (await boxes.describe(code(path, text), where)).tools
         return tool.description
 
     async def work() -> None:
-        boxes = Boxes()
+        boxes = ToolboxCache()
         first = await said(boxes, TOOLBOX)
         assert await said(boxes, TOOLBOX) == first
         assert await said(boxes, TOOLBOX + "# another\n") != first
         assert await said(boxes, TOOLBOX) == first, "what it was before is known still"
         elsewhere = Surroundings(view=View(cwd=tmp_path, hidden=(tmp_path,)))
         assert await said(boxes, TOOLBOX, elsewhere) != first, "it may have seen something else"
-        assert await said(Boxes(), TOOLBOX) != first, "another hall asks for itself"
+        assert await said(ToolboxCache(), TOOLBOX) != first, "another hall asks for itself"
 
     asyncio.run(work())
 
@@ -61,7 +61,7 @@ def test_what_is_wrong_with_it_is_not_remembered(tmp_path: Path) -> None:
     text = TOOLBOX + "if secrets.randbelow(2**64):\n    raise OSError(secrets.token_hex())\n"
 
     async def work() -> list[str]:
-        boxes, told = Boxes(), list[str]()
+        boxes, told = ToolboxCache(), list[str]()
         for _ in range(2):
             with pytest.raises(ToolUnavailable) as caught:
                 await boxes.describe(code(path, text), around)
@@ -77,7 +77,7 @@ def test_it_is_what_was_read_that_is_described(tmp_path: Path) -> None:
     path, around = tmp_path / "cards.py", Surroundings(view=View(cwd=tmp_path))
 
     async def work() -> list[str]:
-        boxes, read = Boxes(), code(path, TOOLBOX)
+        boxes, read = ToolboxCache(), code(path, TOOLBOX)
         path.write_text(TOOLBOX.replace("draw", "deal"))
         return [tool.name for tool in (await boxes.describe(read, around)).tools]
 

@@ -81,7 +81,7 @@ def test_nothing_of_a_project_is_started_before_it_is_trusted_as_it_is(guild: Gu
     assert "workers/scribe.yaml (mcp_servers.toy) (not trusted yet), servers/toy.py (not trusted yet)" in refused.err
     shown = guild("trust")
     assert "MCP server toy" in shown.out
-    assert f"toy: would start {sys.executable} servers/toy.py well" in shown.out
+    assert f"toy: starts {sys.executable} servers/toy.py well" in shown.out
     assert guild("trust", "--yes").code == 0
     assert guild("run", "scribe", "go").code == 0
     put(project, instructions="Write something else.")  # no part of what was trusted
@@ -204,7 +204,7 @@ def test_the_three_together_ask_before_a_server_is_called(guild: Guild, project:
     assert ran.code == 4
     assert len(ran.json["asks"]) == 1
     assert "scribe wants to call toy_echo" in ran.err
-    assert "you are asked before each call of toy_*" in guild("plan", "scribe").out
+    assert "before each call of toy_*" in guild("plan", "scribe").out
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_server_at_an_address_is_reached_with_its_token(
     assert [tool["name"] for tool in entries[0]["data"]["tools"]] == ["far_add"]
     assert results(entries) == ["5"]
     assert TOKEN not in json.dumps(entries)
-    assert f"far: would reach {address} with FAR_PASS" in guild("plan", "scribe").out
+    assert f"far: connects to {address} with FAR_PASS" in guild("plan", "scribe").out
     many = {"far": {"url": address, "env": ["A", "B"]}}
     put_worker(project, mcp_servers=many)
     assert "with `url`, `env` names at most one variable" in guild("worker", "validate", "scribe").err

@@ -64,7 +64,7 @@ def test_several_at_once_are_one_tree(guild: Guild, project: Path) -> None:
     assert done["cost_usd"] == pytest.approx(5 * 0.0045)
     assert re.search(r"starts: model script:answers.yaml; may call hand; at most 5.00 USD", ran.err)
     for label in ("[hand] ", "[hand 2] ", "[hand 3] "):
-        assert re.search(rf"^  {re.escape(label)}r-\w+ starts: .*; its caller's dollars; ", ran.err, re.M)
+        assert re.search(rf"^  {re.escape(label)}r-\w+ starts: .*; shares the parent's budget; ", ran.err, re.M)
     assert re.search(r"completed: 4 runs, 5 turns, 5,000 tokens in", ran.err)
     children = [one["run"] for one in done["runs"]]
 

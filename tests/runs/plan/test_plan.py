@@ -12,10 +12,10 @@ from guildhall.core.config import Settings
 from guildhall.core.errors import NotFound
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
-from guildhall.runs.assembly.callees import reached
+from guildhall.runs.assembly.callees import find_callees
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan.model import PlanProblem
-from guildhall.runs.plan.planner import Facts, Known, plan
+from guildhall.runs.plan.planner import PlanContext, WorkerFacts, plan
 from guildhall.tools.definition import tool
 from guildhall.workers.loader import worker_from_fields
 
@@ -37,7 +37,7 @@ def planned(
     home: Home,
     first: Worker,
     *others: Worker,
-    facts: Mapping[str, Facts] | None = None,
+    facts: Mapping[str, WorkerFacts] | None = None,
     priced: bool = True,
     request: RunRequest | None = None,
 ) -> Plan:
@@ -49,13 +49,13 @@ def planned(
             raise NotFound(f"there is no worker {name!r}")
         return by_name[name]
 
-    known = Known(
+    known = PlanContext(
         home=home,
         environ={},
         settings=Settings(model="openai:gpt-5"),
         find=find,
         active=lambda: list(others),
-        facts=lambda one: (facts or {}).get(one.name, Facts()),
+        facts=lambda one: (facts or {}).get(one.name, WorkerFacts()),
         priced=lambda model: priced,
     )
     return plan(first, Frame(cwd=project, root=project, env={"PATH": "/usr/bin"}), known, request)
@@ -73,7 +73,7 @@ def test_a_worker_that_is_saved_nowhere_has_a_plan(project: Path, home: Home) ->
     assert found.place == "the worker 'new'"
     assert found.line() == "model openai:gpt-5; reads ., ./out; writes ./out; at most 5.00 USD; 150 turns"
     assert found.text().startswith("worker        new (the worker 'new', active)\n")
-    assert (found.env, found.worst_usd) == (("PATH",), 5.0)
+    assert (found.env, found.max_cost_usd) == (("PATH",), 5.0)
     assert list(project.iterdir()) == []
     assert not home.path.exists()
 
@@ -102,7 +102,7 @@ def test_a_circle_of_workers_ends(project: Path, home: Home) -> None:
 
 def test_many_workers_that_call_all_others_are_each_seen_once(project: Path, home: Home) -> None:
     crowd = [worker(f"w{number}", allow_workers="*") for number in range(60)]
-    assert len(reached(crowd[0], lambda name: crowd[0], lambda: crowd)) == 59
+    assert len(find_callees(crowd[0], lambda name: crowd[0], lambda: crowd)) == 59
 
 
 @pytest.mark.parametrize("reads", ["caller", "callee", "sibling"])
@@ -127,7 +127,7 @@ def test_a_callee_that_accepts_the_risk_says_so(project: Path, home: Home) -> No
     first = worker("caller", tools=["Read"], allow_workers=["callee"])
     found = planned(project, home, first, worker("callee", tools=["WebFetch"], accepts_risk=True))
     assert found.risk_with_calls is not None
-    assert "accepts the risk of WebFetch of callee" in found.risk_with_calls.text
+    assert "accepted for WebFetch of callee" in found.risk_with_calls.text
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_what_a_rule_forbids_does_not_count(project: Path, home: Home, rules: di
     for found in (below, above):
         assert found.risk_with_calls is not None
         assert found.risk_with_calls.together is counts
-        assert "accepts the risk" not in found.text()
-        assert ("no: no private files are read" in found.risk_with_calls.text) is not counts
+        assert "accepted for" not in found.text()
+        assert ("none (reads no private files)" in found.risk_with_calls.text) is not counts
     alone = planned(project, home, worker(tools=["Read", "WebFetch"], tool_rules=rules))
     assert alone.risk.together is counts
     assert [tool.decision for tool in alone.tools if tool.name == "WebFetch"] == ["ask" if counts else "allow"]
@@ -156,17 +156,17 @@ def test_one_that_accepts_the_risk_does_not_speak_for_others(project: Path, home
     others = [worker("bold", tools=["WebFetch"], accepts_risk=True), worker("shy", tools=["WebFetch"])]
     found = planned(project, home, worker("boss", tools=["Read"], allow_workers=["bold", "shy"]), *others)
     assert found.risk_with_calls is not None
-    assert "asked before each call of WebFetch of shy" in found.risk_with_calls.text
-    assert "accepts the risk of WebFetch of bold" in found.risk_with_calls.text
+    assert "asks before each call of WebFetch of shy" in found.risk_with_calls.text
+    assert "accepted for WebFetch of bold" in found.risk_with_calls.text
 
 
 def test_what_is_called_spends_the_dollars_of_its_caller(project: Path, home: Home) -> None:
     boss = worker("boss", limits={"max_budget_usd": 0.5}, allow_workers=["hand", "poor"])
     poor = worker("poor", limits={"max_budget_usd": 0.1})
     found = planned(project, home, boss, worker("hand"), poor)
-    assert found.worst_usd == 0.5
-    assert [called.plan.worst_usd for called in found.calls if called.plan] == [None, 0.1]
-    assert "hand: model openai:gpt-5; its caller's dollars; 150 turns" in found.text()
+    assert found.max_cost_usd == 0.5
+    assert [called.plan.max_cost_usd for called in found.calls if called.plan] == [None, 0.1]
+    assert "hand: model openai:gpt-5; shares the parent's budget; 150 turns" in found.text()
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_a_model_without_a_price_keeps_the_budget_for_those_that_it_calls(
     project: Path, home: Home, fields: dict[str, Any], most: float | None
 ) -> None:
     found = planned(project, home, worker(model="nobody:none", **fields), worker("hand"), priced=False)
-    assert found.worst_usd == most
-    assert ("no price known" in found.line()) is (most is None)
+    assert found.max_cost_usd == most
+    assert ("no known price" in found.line()) is (most is None)
 
 
 def test_what_a_caller_hands_on_is_in_the_plans_of_those_below(project: Path, home: Home) -> None:
@@ -188,22 +188,22 @@ def test_what_a_caller_hands_on_is_in_the_plans_of_those_below(project: Path, ho
     plans = [planned(project, home, boss, hand, request=one).calls[0].plan for one in (None, request)]
     assert [one.model for one in plans if one] == ["openai:gpt-5-mini", "openai:gpt-4o"]
     assert [one.tools[0].decision for one in plans if one] == ["ask", "refuse"]
-    assert [one.worst_usd for one in plans if one] == [None, None]
+    assert [one.max_cost_usd for one in plans if one] == [None, None]
 
 
 def test_facts_are_what_toolboxes_say_of_themselves(project: Path, home: Home) -> None:
     first = worker(toolboxes=["mail", "desk"], tool_rules={"send": {"allowed": False}})
-    facts = Facts(toolboxes={"mail": [send]}, problems=(PlanProblem("toolbox", "odd"),))
+    facts = WorkerFacts(toolboxes={"mail": [send]}, problems=(PlanProblem("toolbox", "odd"),))
     found = planned(project, home, first, facts={"new": facts})
     assert [(tool.name, tool.decision, tool.rule) for tool in found.tools] == [("send", "refuse", "send")]
     assert (found.unknown, found.problems) == (("desk",), (PlanProblem("toolbox", "odd"),))
-    assert "refused: send" in found.text()
+    assert "forbidden: send" in found.text()
     assert "network       none" in found.text(), "what is refused reaches nothing"
 
 
 def test_a_run_that_ends_at_its_own_limit(project: Path, home: Home) -> None:
     found = planned(project, home, worker(limits={"max_budget_usd": 1.5, "max_turns": 1, "max_tokens": 100}))
-    assert "limits        at most 1.50 USD; 1 turn; 100 tokens; then it ends" in found.text()
+    assert "limits        at most 1.50 USD; 1 turn; 100 tokens; then fails" in found.text()
 
 
 def test_a_hall_plans_at_once_without_running_any_code(project: Path, home: Home) -> None:
@@ -213,7 +213,7 @@ def test_a_hall_plans_at_once_without_running_any_code(project: Path, home: Home
     hall = Hall(home, environ={})
     try:
         new, frame = worker(toolboxes=["mail"], model="openai:gpt-5"), Frame(cwd=project, root=project)
-        found = hall.workers.planner.at_once(new, frame)
+        found = hall.workers.planner.quick_plan(new, frame)
         assert (found.unknown, found.problems) == (("mail",), ())
         assert "record_decision" in [tool.name for tool in found.tools]
         whole = asyncio.run(hall.workers.planner.plan(new, frame))

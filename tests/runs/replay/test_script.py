@@ -27,7 +27,7 @@ from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.runs.model import Run, RunRequest, Usage
 from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, Tokens
 from guildhall.runs.record.messages import dump_response
-from guildhall.runs.replay.script_export import script_of
+from guildhall.runs.replay.script_export import export_script
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
 from tests.entries import assembly
 from tests.runs.places import (
@@ -368,7 +368,7 @@ def whole(value: Any) -> str:
 
 @given(st.lists(RESPONSES, min_size=1, max_size=3), st.none() | st.just({"type": "object"}))
 def test_whatever_was_answered_is_answered_again(responses: list[ModelResponse], schema: dict[str, Any] | None) -> None:
-    text = script_of(tree_of(responses, schema), Path("/home-of-nobody"), lambda text: text)
+    text = export_script(tree_of(responses, schema), Path("/home-of-nobody"), lambda text: text)
     script = yaml.validate(Script, yaml.parse(Path("written.yaml"), text))
     again = answered(script, len(responses), schema)
     for then, now in zip(responses, again, strict=True):
@@ -383,7 +383,7 @@ def test_whatever_was_answered_is_answered_again(responses: list[ModelResponse],
 
 def test_what_a_script_cannot_hold_is_said() -> None:
     response = ModelResponse(parts=[ThinkingPart("hm"), TextPart("a"), TextPart("b")])
-    text = script_of(tree_of([response]), Path("/home-of-nobody"), lambda text: text)
+    text = export_script(tree_of([response]), Path("/home-of-nobody"), lambda text: text)
     assert "# Left out: thinking of the model." in text
     assert "say: ab" in text
 
@@ -391,7 +391,7 @@ def test_what_a_script_cannot_hold_is_said() -> None:
 def test_a_run_that_is_too_much_for_a_script() -> None:
     responses = [ModelResponse(parts=[TextPart("x" * 300_000)]) for _ in range(4)]
     with pytest.raises(Conflict, match="at most 1,000,000 can be read"):
-        script_of(tree_of(responses), Path("/home-of-nobody"), lambda text: text)
+        export_script(tree_of(responses), Path("/home-of-nobody"), lambda text: text)
 
 
 def test_deep_arguments_are_written_as_they_were() -> None:
@@ -399,7 +399,7 @@ def test_deep_arguments_are_written_as_they_were() -> None:
     for _ in range(50):
         deep = [deep]
     response = ModelResponse(parts=[ToolCallPart("sandbox_list", {"a": deep})])
-    text = script_of(tree_of([response]), Path("/home-of-nobody"), lambda text: text)
+    text = export_script(tree_of([response]), Path("/home-of-nobody"), lambda text: text)
     script = yaml.validate(Script, yaml.parse(Path("written.yaml"), text))
     assert meaning(answered(script, 1, None)[0]) == meaning(response)
 
@@ -409,7 +409,7 @@ def test_several_runs_of_one_tree_are_in_the_order_of_their_workers() -> None:
     for number, said in enumerate(("first", "second")):
         run, journal = tree_of([ModelResponse(parts=[TextPart(said)])])[0]
         tree.append((replace(run, id=f"r-333333333{number + 3}", parent="r-2222222222", worker="other"), journal))
-    text = script_of(tree, Path("/home-of-nobody"), lambda text: text)
+    text = export_script(tree, Path("/home-of-nobody"), lambda text: text)
     script = yaml.validate(Script, yaml.parse(Path("written.yaml"), text))
     assert [[answer.say for answer in run] for run in script.workers["other"]] == [["first"], ["second"]]
     assert script.workers["other"][0][0].sent == "question 1"

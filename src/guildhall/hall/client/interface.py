@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan.model import Plan
     from guildhall.runs.record.entries import Entry, Payload
-    from guildhall.runs.replay.fork import Forked
-    from guildhall.runs.replay.replay import Replayed
+    from guildhall.runs.replay.fork import ForkResult
+    from guildhall.runs.replay.replay import ReplayResult
     from guildhall.workers.model import (
         AddedPackage,
         FileTrust,
@@ -96,11 +96,11 @@ class Runs(Protocol):
         """Cancel a run or a workflow with everything below it. Return the ids of the runs that were cancelled."""
         ...
 
-    async def replay(self, run: str, frame: Frame) -> Replayed:
+    async def replay(self, run: str, frame: Frame) -> ReplayResult:
         """Replay a recorded run without executing anything, and return where the replay differs from the record."""
         ...
 
-    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
+    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> ForkResult:
         """Create a parked run that repeats a recorded run up to the journal entry `at`, optionally for another model.
 
         `resume` continues the new run.

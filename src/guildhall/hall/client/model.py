@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.core.errors import GuildError
     from guildhall.members.model import MemberStatus
     from guildhall.room.model import Proposal, Vote
-    from guildhall.runs.plan.model import Executes, Plan
+    from guildhall.runs.plan.model import ExecutedCode, Plan
     from guildhall.workers.model import FileTrust, Worker
 
 
@@ -125,7 +125,7 @@ class Trusting:
     """The code that a folder or a worker would execute, and whether it is trusted."""
 
     folder: Path
-    code: Sequence[Executes]
+    code: Sequence[ExecutedCode]
     plans: Sequence[Plan]  # of the workers that would execute it
     problems: Sequence[GuildError]  # of files that cannot be read
 

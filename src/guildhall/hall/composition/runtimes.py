@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.doors import Reception
-    from guildhall.runs.assembly.activation import Boxes
+    from guildhall.runs.assembly.activation import ToolboxCache
     from guildhall.runs.execution.tokens import Tokens
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.discovery import Programs
@@ -42,11 +42,11 @@ class RuntimeRegistry:
         return Tokens()
 
     @cached_property
-    def boxes(self) -> Boxes:
+    def boxes(self) -> ToolboxCache:
         """Descriptions of toolboxes, as their code gives them."""
-        from guildhall.runs.assembly.activation import Boxes
+        from guildhall.runs.assembly.activation import ToolboxCache
 
-        return Boxes()
+        return ToolboxCache()
 
     @cached_property
     def reception(self) -> Reception:

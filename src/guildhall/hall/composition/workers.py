@@ -17,8 +17,8 @@ from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models import catalog
 from guildhall.models.credentials import joined, login_of
 from guildhall.projects.manager.tools import is_manager
-from guildhall.runs.assembly.callees import reached
-from guildhall.runs.assembly.preflight import Supply, refuse
+from guildhall.runs.assembly.callees import find_callees
+from guildhall.runs.assembly.preflight import Supply, raise_problems
 from guildhall.workers import records
 from guildhall.workers.code import trust_command
 from guildhall.workers.definition import ToolRule
@@ -160,17 +160,17 @@ class WorkerServices:
 
         return Assembler(
             find=self.find,
-            everyone=self.listed,
-            active=self.active,
+            list_workers=self.listed,
+            active_workers=self.active,
             describe=self._runtimes.boxes.describe,
             memory=RunMemory(
                 memory=self._memory(), request_compaction=lambda request: self._compactor().start(request)
             ),
             replace_tool=self._environment.policy.replace_tool,
             supply=self.supply,
-            serve=self._serve,
-            provided=self._project_tools,
-            project=self._project_name,
+            connect_servers=self._serve,
+            hall_tools=self._project_tools,
+            project_name=self._project_name,
         )
 
     def _project_name(self, frame: Frame) -> str | None:
@@ -179,12 +179,12 @@ class WorkerServices:
 
     async def _serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
         """Start or reach the tool servers and the members that a worker names."""
-        from guildhall.runs.assembly.mcp_servers import serve
+        from guildhall.runs.assembly.mcp_servers import connect_servers
 
         if (check_servers := self._environment.policy.check_servers) is not None:
             check_servers(worker, self.supply.outsiders(worker, frame))
         more = await self._members().specs(worker, frame)
-        return await serve(worker, frame, surroundings, self.supply, more)
+        return await connect_servers(worker, frame, surroundings, self.supply, more)
 
     def source(self, model: str, frame: Frame, login: bool = False) -> Source:
         """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
@@ -206,7 +206,7 @@ class WorkerServices:
         below = [error for one in self._callees(worker, frame) for error in self._untrusted(one, frame, given)]
         if below:
             errors = (*self._untrusted(worker, frame, given), *below)
-            refuse([_called(error, worker, frame) for error in errors], worker.place)
+            raise_problems([_called(error, worker, frame) for error in errors], worker.place)
 
     def check_trust_again(self, run: Run, frame: Frame, given: Collection[str] = ()) -> None:
         """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
@@ -228,7 +228,7 @@ class WorkerServices:
     def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
         """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
         near = worker.project_frame(frame)
-        found = reached(worker, lambda name: self.find(name, near), lambda: active)
+        found = find_callees(worker, lambda name: self.find(name, near), lambda: active)
         return [one.worker for one in found if one.worker and one.problem is None]
 
     def _untrusted(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:

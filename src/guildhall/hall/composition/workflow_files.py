@@ -14,8 +14,8 @@ from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.paths import project_root
 from guildhall.core.text import did_you_mean
 from guildhall.room.tools import room_tools
-from guildhall.runs.assembly.preflight import refuse
-from guildhall.runs.plan.planner import PlannedSeat
+from guildhall.runs.assembly.preflight import raise_problems
+from guildhall.runs.plan.planner import TeamContext
 from guildhall.workers.code import Trust
 from guildhall.workers.lifecycle import check_usable
 from guildhall.workers.registry import choose_model
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan.model import Plan
-    from guildhall.runs.replay.replay import Replayed
+    from guildhall.runs.replay.replay import ReplayResult
     from guildhall.workflow.model import Values, Workflow
 
 
@@ -77,7 +77,9 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):
             yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises where it is not there
-        refuse(hall.workers.supply.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
+        raise_problems(
+            hall.workers.supply.find_problems(agent.worker, frame, script=script, thorough=False), agent.worker.place
+        )
         hall.workers.check_trust(agent.worker, frame)
 
 
@@ -108,13 +110,13 @@ async def plans_of_agents(
     found: dict[str, Plan] = {}
     for agent in workflow.agents:
         own = replace(request, worker=agent.name, budget=None)
-        seat = PlannedSeat(tools=tools, around=workflow.around(agent))
+        team = TeamContext(tools=tools, around=workflow.around(agent))
         worker = replace(agent.worker, workflow_paths=workflow.keeps(values))
-        found[agent.name] = await hall.workers.planner.plan(worker, there, own, seat=seat)
+        found[agent.name] = await hall.workers.planner.plan(worker, there, own, team=team)
     return found
 
 
-async def replay(services: RunServices, run: str, frame: Frame) -> Replayed:
+async def replay(services: RunServices, run: str, frame: Frame) -> ReplayResult:
     """Replay the run of a worker or a workflow, with all runs that it called."""
     if services.history.workflow_of(run) is None:
         return await services.recordings.replay(run, frame)

@@ -21,7 +21,7 @@ from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.models.catalog import detected_keys
 from guildhall.models.credentials import joined
-from guildhall.runs.assembly.preflight import doubts
+from guildhall.runs.assembly.preflight import find_warnings
 from guildhall.runtimes.catalog import ROWS
 from guildhall.sandbox.jail import available
 from guildhall.workers.package_store import Packages
@@ -185,7 +185,9 @@ def _lacks(hall: Hall, listed: WorkerListing, frame: Frame) -> bool:
 
 def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     """Return a worker with the declarations that cannot be met here."""
-    return Checked(worker=worker, problems=hall.workers.supply.lacking(worker, frame), doubts=doubts(worker))
+    return Checked(
+        worker=worker, problems=hall.workers.supply.find_problems(worker, frame), doubts=find_warnings(worker)
+    )
 
 
 async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:

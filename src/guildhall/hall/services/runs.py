@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan.model import Plan
     from guildhall.runs.record.entries import Entry, Payload
-    from guildhall.runs.replay.fork import Forked
-    from guildhall.runs.replay.replay import Replayed
+    from guildhall.runs.replay.fork import ForkResult
+    from guildhall.runs.replay.replay import ReplayResult
     from guildhall.tools.model import Toolbox
 
 
@@ -109,22 +109,22 @@ class RunService(Runs):
             return await seating.stop(run)
         return await part.runs.cancel(run)
 
-    async def replay(self, run: str, frame: Frame) -> Replayed:
+    async def replay(self, run: str, frame: Frame) -> ReplayResult:
         from guildhall.hall.composition.workflow_files import replay
 
         return await replay(self._hall.where(run), run, frame)
 
-    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
+    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> ForkResult:
         return await self._hall.where(run).forks.fork(run, at, frame, model)
 
     async def script(self, run: str) -> str:
-        from guildhall.runs.replay.script_export import script_of
+        from guildhall.runs.replay.script_export import export_script
         from guildhall.workflow.replay import team_part
 
         part = self._hall.where(run)
         tree = [(one, part.history.journal(one.id)) for one in part.history.tree(run)]
         team = team_part(tree, part.store)
-        return script_of(tree, self._hall.home.path, Redactor(self._hall.environ), team)
+        return export_script(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 
     async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
         from guildhall.hall.testrun.runner import tested

@@ -16,7 +16,7 @@ from guildhall.hall.composition.workflow_files import load_workflow, plans_of_ag
 from guildhall.hall.testrun.files import TESTS, code_of_test, has_test, runs_programs, tests_in
 from guildhall.members.folders import member_code
 from guildhall.runs.model import RunRequest
-from guildhall.runs.plan.model import Executes, Plan
+from guildhall.runs.plan.model import ExecutedCode, Plan
 from guildhall.workers.code import Code, Trust, project_toolboxes
 from guildhall.workers.loader import WORKER_SUFFIXES
 from guildhall.workers.model import WORKERS, Worker
@@ -39,10 +39,10 @@ async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tup
     A test with a worker file of its own counts as one that could.
     """
     from guildhall.core.redaction import Redactor
-    from guildhall.runs.replay.normalize import Neutral
+    from guildhall.runs.replay.normalize import Normalizer
 
     frame = replace(frame, cwd=root / case.folder, root=root)
-    name = str(Neutral(root, hall.home.path, Redactor(hall.environ)).restored(case.subject))
+    name = str(Normalizer(root, hall.home.path, Redactor(hall.environ)).restore(case.subject))
     brings = any(path == name or path.startswith(f"{WORKERS}/") for path in case.files)
     try:
         if case.workflow is None:
@@ -98,7 +98,7 @@ async def _of_project(hall: Hall, frame: Frame) -> Trusting:
         lying, unreadable = [], []
     members, unread = _members(hall, frame)
     lying, unreadable = [*lying, *members], [*unreadable, *unread]
-    tests: list[Executes] = []
+    tests: list[ExecutedCode] = []
     for file in tests_in(folder / TESTS):
         try:
             looking = await of_test(hall, file, frame)
@@ -106,7 +106,7 @@ async def _of_project(hall: Hall, frame: Frame) -> Trusting:
             continue
         tests += [code for code in looking.code if code.kind == "test"]
         plans += [plan for plan in looking.plans if plan.worker not in [one.worker for one in plans]]
-    setups: list[Executes] = []
+    setups: list[ExecutedCode] = []
     for file in workflows_in(folder):
         try:
             looking = await of_workflow(hall, file, frame)
@@ -164,10 +164,10 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
     return found, wrong
 
 
-def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:
+def _stand(hall: Hall, found: Iterable[Code]) -> list[ExecutedCode]:
     trust = Trust(hall.workers.pins())
     return [
-        Executes(kind=one.kind, name=one.name, own=False, trusted=trust.is_trusted(one), files=trust.files(one))
+        ExecutedCode(kind=one.kind, name=one.name, own=False, trusted=trust.is_trusted(one), files=trust.files(one))
         for one in found
     ]
 
@@ -182,10 +182,10 @@ def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
                 continue
 
 
-def _executed(plans: Iterable[Plan]) -> list[Executes]:
+def _executed(plans: Iterable[Plan]) -> list[ExecutedCode]:
     everyone = [one for plan in plans for one in (plan, *(called.plan for called in plan.calls if called.plan))]
     return [code for plan in everyone for code in plan.code if not code.own]
 
 
-def _once(code: Iterable[Executes]) -> list[Executes]:
+def _once(code: Iterable[ExecutedCode]) -> list[ExecutedCode]:
     return list({(one.kind, one.name, one.files): one for one in code}.values())

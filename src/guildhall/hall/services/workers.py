@@ -21,7 +21,7 @@ from guildhall.hall.client.interface import Members, Workers
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.health import checked_whole
-from guildhall.runs.assembly.activation import demand_function, describe
+from guildhall.runs.assembly.activation import check_function, describe_code
 from guildhall.runs.record.records import unfinished
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings
@@ -164,7 +164,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
     if "toolbox" in package.types:
         code = next(one for one in load_code(package) if one.kind == "toolbox")
         try:
-            box = await describe(code, Surroundings(view=View(cwd=code.root)))
+            box = await describe_code(code, Surroundings(view=View(cwd=code.root)))
             tools = [
                 PackageTool(name=one.name, description=one.description, capabilities=tuple(sorted(one.capabilities)))
                 for one in box.tools
@@ -174,11 +174,11 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
             problems.append(str(error))
     if package.table.activate is not None:
         try:
-            await demand_function(package_code(package, "activation"), str(package.path))
+            await check_function(package_code(package, "activation"), str(package.path))
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        problems += [str(error) for error in hall.workers.supply.lacking(package_worker(package), frame)]
+        problems += [str(error) for error in hall.workers.supply.find_problems(package_worker(package), frame)]
     return replace(told, problems=tuple(problems))
 
 

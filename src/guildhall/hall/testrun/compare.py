@@ -18,8 +18,8 @@ from guildhall.core.yaml_writer import dump, field_lines
 from guildhall.hall.client.model import Deviation
 from guildhall.models.scripted.source import ANYONE, Answer, Script
 from guildhall.runs.record.entries import ModelAsked, ToolStarted
-from guildhall.runs.replay.normalize import Neutral, system_of, told, tools_of
-from guildhall.runs.replay.script_export import ending
+from guildhall.runs.replay.normalize import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
+from guildhall.runs.replay.script_export import expected_end
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _AROUND = 2  # lines that are the same, before and after those that are not
 class Comparison:
     """Finds every deviation, and where in the file it would have to be written."""
 
-    def __init__(self, script: Script, case: Case, history: History, neutral: Neutral) -> None:
+    def __init__(self, script: Script, case: Case, history: History, neutral: Normalizer) -> None:
         self.deviations: list[Deviation] = []
         self.changes: dict[Location, Any] = {}  # what the file would have to say; None: nothing at all
         self.final = True  # the file could be brought up to date
@@ -93,7 +93,9 @@ class Comparison:
                     text = f"answer {number} of {len(steps)} is in the script; now the run does not come to it"
                     self._unfixable(text, run.worker, ordinal, number)
                 return
-            self._compare_sent(run.worker, ordinal, place, number, answer, told(entry.data.message, self._neutral))
+            self._compare_sent(
+                run.worker, ordinal, place, number, answer, sent_texts(entry.data.message, self._neutral)
+            )
 
     def _compare_sent(
         self, worker: str, ordinal: int, place: int, number: int, answer: Answer, now: str | list[str]
@@ -111,12 +113,12 @@ class Comparison:
         if shown is None:
             return
         frozen = journal.assembly
-        system = system_of(frozen, self._neutral)
+        system = normalized_system_prompt(frozen, self._neutral)
         if shown.system is not None and shown.system.rstrip() != system:
             text = difference("the system prompt is not the same", shown.system.rstrip(), system)
             self.deviations.append(Deviation(text=text, worker=worker))
             self.changes["test", "shown", worker, "system"] = system
-        tools = tools_of(frozen, OUTPUT_TOOL)
+        tools = tool_fingerprints(frozen, OUTPUT_TOOL)
         if shown.tools is not None and shown.tools != tools:
             listed = ["\n".join(f"{name} {mark}" for name, mark in one.items()) for one in (shown.tools, tools)]
             text = difference("the tools that the model is shown are not the same", *listed)
@@ -124,7 +126,7 @@ class Comparison:
             self.changes["test", "shown", worker, "tools"] = tools
 
     def _compare_end(self, run: Run) -> None:
-        now = ending(run, self._neutral)
+        now = expected_end(run, self._neutral)
         case = self._case
         then: dict[str, Any] = {"status": case.status}
         if case.status == "completed" and "output" in case.model_fields_set:

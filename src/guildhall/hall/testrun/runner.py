@@ -46,7 +46,7 @@ from guildhall.room.model import Actor
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, Ask, RunRequest
 from guildhall.runs.record.entries import LimitAsked, ToolAsked
-from guildhall.runs.replay.normalize import Neutral
+from guildhall.runs.replay.normalize import Normalizer
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.definition import TypedHandler
 from guildhall.tools.model import Execute, Text, Tool, ToolCall, ToolResult
@@ -107,15 +107,15 @@ async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> C
     with temporary() as folder, temporary(dir=_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
         project, home = top / "project", TestHome(top / "home", record=Path(record))
-        neutral = Neutral(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
+        neutral = Normalizer(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
             await asyncio.to_thread(copy_project, root_of_test(source.path), project, without=hall.home.path)
             await asyncio.to_thread(copy_home, hall.home, home)
-            await asyncio.to_thread(put_files, project, neutral.restored(case.files))
+            await asyncio.to_thread(put_files, project, neutral.restore(case.files))
             # Trust is by content, so that a change in the copy needs trust too.
             root = root_of_test(source.path).resolve()
             pins = [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
-            placed = Script.model_validate(neutral.restored(script.model_dump(by_alias=True, exclude_unset=True)))
+            placed = Script.model_validate(neutral.restore(script.model_dump(by_alias=True, exclude_unset=True)))
             permit = partial(refuse_programs, source, hall)
             test = await asyncio.to_thread(TestHall, home, project, source.path, placed, pins, permit)
             try:

@@ -49,7 +49,7 @@ from guildhall.projects.meetings.sessions import Sessions
 from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_event, check_open, next_step
 from guildhall.projects.meetings.tools import SERVER, meeting_profile, meeting_tools
 from guildhall.runs.asks import checked
-from guildhall.runs.assembly.preflight import refuse_talking
+from guildhall.runs.assembly.preflight import check_conversation
 from guildhall.runs.hooks import Seat, seat_on_record
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Run
@@ -156,7 +156,7 @@ class Meetings:
                 raise
             message = f"no meeting {worker[:60]!r}, and no worker of that name"
             raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
-        refuse_talking(found)
+        check_conversation(found)
         context.models.now(found, project_frame)
         context.redact(meeting.topic)  # stores the redacted text
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.runs.assembly.activation import Boxes as Boxes
+    from guildhall.runs.assembly.activation import ToolboxCache as ToolboxCache
     from guildhall.runs.assembly.assembled import Assembled as Assembled
     from guildhall.runs.assembly.assembler import Assembler as Assembler
     from guildhall.runs.assembly.callees import Outsiders as Outsiders

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     Known = tuple[Code, tuple[Path, ...], tuple[Path, ...]]
 
 
-SECONDS = 10.0  # that the function may take
-LIMITS = ("max_turns", "max_tokens", "max_budget_usd", "timeout")
+TIMEOUT_S = 10.0  # that the function may take
+LIMIT_NAMES = ("max_turns", "max_tokens", "max_budget_usd", "timeout")
 _MOST = 400_000  # characters of a prompt
 
 
@@ -46,19 +46,19 @@ class Activation:
     tools: tuple[str, ...] | None = None  # the names of those that the run has, of all that it could have
     limits: Bounds | None = None  # at most these
 
-    def prompt(self, posture: str) -> str:
+    def system_prompt_for(self, posture: str) -> str:
         return posture if self.system_prompt is None else self.system_prompt
 
-    def chosen(self, tools: Iterable[Tool], seat: Iterable[Tool] = ()) -> tuple[Tool, ...]:
+    def select_tools(self, tools: Iterable[Tool], seat: Iterable[Tool] = ()) -> tuple[Tool, ...]:
         """The tools of the run. Those of its `seat` always are: by them it says what came of it."""
         names = {*(self.tools or ()), *(tool.name for tool in seat)}
         return tuple(tool for tool in tools if self.tools is None or tool.name in names)
 
-    def bounds(self, bounds: Bounds) -> Bounds:
+    def tighten(self, bounds: Bounds) -> Bounds:
         """Bounds, no wider than they were."""
         if self.limits is None:
             return bounds
-        both = {name: (getattr(bounds, name), getattr(self.limits, name)) for name in LIMITS}
+        both = {name: (getattr(bounds, name), getattr(self.limits, name)) for name in LIMIT_NAMES}
         tighter = {name: own if was is None else min(was, own) for name, (was, own) in both.items() if own is not None}
         return replace(bounds, **tighter)
 
@@ -74,7 +74,7 @@ class Activation:
 DEFAULT = Activation()
 
 
-def context_of(request: RunRequest, project: str | None) -> dict[str, Any]:
+def activation_context(request: RunRequest, project: str | None) -> dict[str, Any]:
     """Return what the function is told about the purpose of a run: a job, a commission, a meeting, or just the run."""
     about: dict[str, Any] = {"project": project, "context": "run", "input": request.input}
     if isinstance(request.purpose, JobPurpose | CommissionPurpose | MeetingPurpose):
@@ -84,7 +84,7 @@ def context_of(request: RunRequest, project: str | None) -> dict[str, Any]:
     return about
 
 
-async def activated(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> Activation:
+async def activate_worker(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> Activation:
     """Call the worker's function for a run that could have these tools, and return its result."""
     told = {
         "worker": {"name": worker.name, "description": worker.description, "identity": worker.identity},
@@ -94,18 +94,20 @@ async def activated(worker: Worker, tools: Iterable[Tool], memory: str, context:
         "memory": memory,
         **context,
     }
-    return await activate(worker, activation_code(worker), told)
+    return await call_activation(worker, activation_code(worker), told)
 
 
-async def activate(worker: Worker, code: Code, told: Mapping[str, Any], *, seconds: float = SECONDS) -> Activation:
+async def call_activation(
+    worker: Worker, code: Code, told: Mapping[str, Any], *, seconds: float = TIMEOUT_S
+) -> Activation:
     """What the worker's function says; an error that names it where it says nothing that can be used."""
     said = await _said(code, worker.place, told, seconds)
-    return understood(said, code.entry or "", worker.place, [tool["name"] for tool in told["tools"]])
+    return parse_activation(said, code.entry or "", worker.place, [tool["name"] for tool in told["tools"]])
 
 
-async def demand_function(code: Code, place: str) -> None:
+async def check_function(code: Code, place: str) -> None:
     """Raises where the function of a package cannot be loaded, or is none. It is not called."""
-    await _said(code, place, None, SECONDS)
+    await _said(code, place, None, TIMEOUT_S)
 
 
 async def _said(code: Code, place: str, told: Mapping[str, Any] | None, seconds: float) -> Any:
@@ -128,7 +130,7 @@ async def _said(code: Code, place: str, told: Mapping[str, Any] | None, seconds:
         await host.close()
 
 
-def understood(said: Any, reference: str, place: str, tools: Sequence[str]) -> Activation:
+def parse_activation(said: Any, reference: str, place: str, tools: Sequence[str]) -> Activation:
     """What a function said, which may be anything; `tools` are those that there are."""
 
     def wrong(message: str, hint: str | None = None) -> InvalidFile:
@@ -164,11 +166,11 @@ def _chosen(given: Any, tools: Sequence[str], wrong: Any) -> tuple[str, ...]:
 
 def _limits(given: Any, wrong: Any) -> Bounds:
     if not isinstance(given, dict):
-        raise wrong("limits that are no fields", f"They are {', '.join(LIMITS)}.")
+        raise wrong("limits that are no fields", f"They are {', '.join(LIMIT_NAMES)}.")
     found: dict[str, Any] = {}
     for name, value in cast("dict[str, Any]", given).items():
-        if name not in LIMITS:
-            raise wrong(f"a limit {shown(name)} that does not exist", did_you_mean(name, LIMITS))
+        if name not in LIMIT_NAMES:
+            raise wrong(f"a limit {shown(name)} that does not exist", did_you_mean(name, LIMIT_NAMES))
         kinds = (int,) if name in ("max_turns", "max_tokens") else (int, float)
         if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or value <= 0):
             raise wrong(f"{name} = {shown(value)}", "A limit is a number above 0.")
@@ -179,7 +181,7 @@ def _limits(given: Any, wrong: Any) -> Bounds:
 _MAX_CACHED = 100
 
 
-class Boxes:
+class ToolboxCache:
     """Describes toolboxes, and caches the descriptions.
 
     A description depends on the bytes of the code, on the folders that the code can see, and on the installed packages,
@@ -192,14 +194,14 @@ class Boxes:
     async def describe(self, code: Code, surroundings: Surroundings) -> Toolbox:
         key = (code, surroundings.view.hidden, surroundings.view.shown)
         if key not in self._known:
-            found = await describe(code, surroundings)
+            found = await describe_code(code, surroundings)
             while len(self._known) >= _MAX_CACHED:
                 del self._known[next(iter(self._known))]
             self._known[key] = found
         return self._known[key]
 
 
-async def describe(code: Code, surroundings: Surroundings) -> Toolbox:
+async def describe_code(code: Code, surroundings: Surroundings) -> Toolbox:
     """Return the tools of this code. Their handlers are bound to the bytes that were read."""
     if code.entry is None:
         file = code.files[0]

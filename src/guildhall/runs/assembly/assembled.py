@@ -16,8 +16,8 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.rules import Mode, Rule, rules_against_risk
 from guildhall.runs.assembly.activation import DEFAULT, Activation
-from guildhall.runs.assembly.callees import CREATE_RULES, NOBODY, Outsiders
-from guildhall.runs.assembly.tool_set import permitted
+from guildhall.runs.assembly.callees import CREATE_RULES, NO_MEMBERS, Outsiders
+from guildhall.runs.assembly.tool_set import permitted_capabilities
 from guildhall.runs.model import Bounds
 from guildhall.runs.record.entries import Assembly
 from guildhall.runtimes.model import Assignment, Attachment
@@ -55,15 +55,15 @@ class Assembled:
     attachments: tuple[Attachment, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
     servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
-    outsiders: Outsiders = NOBODY  # the members that it may dispatch to, or has tools of
+    outsiders: Outsiders = NO_MEMBERS  # the members that it may dispatch to, or has tools of
     called: bool = False  # by another run
     activation: Activation = DEFAULT  # how its worker has it begin
     converses: bool = False  # it is a conversation
 
-    def around(self, worker: Worker) -> frozenset[str]:
+    def surrounding_capabilities(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
         others = (can for identity, can in self.callees.items() if identity != worker.identity)
-        own = permitted(self.tools, self.surroundings.forbidden).values()
+        own = permitted_capabilities(self.tools, self.surroundings.forbidden).values()
         return self.above.union(*own, *others)
 
     @property
@@ -78,7 +78,7 @@ class Assembled:
             converses=self.converses,
         )
 
-    def shown(self) -> dict[str, Any]:
+    def as_shown(self) -> dict[str, Any]:
         """What the model is shown: the part that a replay must find again."""
         return {
             "system_prompt": self.system_prompt,
@@ -88,9 +88,9 @@ class Assembled:
             "output_schema": self.output_schema,
         }
 
-    def frozen(self) -> Assembly:
+    def as_recorded(self) -> Assembly:
         """Return the payload of the journal's first entry."""
-        shown = self.shown()
+        shown = self.as_shown()
         return Assembly(
             **shown,
             hash=fingerprint(shown),
@@ -105,13 +105,13 @@ class Assembled:
             bounds=asdict(self.bounds),
             given={toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
             servers={name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
-            outsiders=self.outsiders.as_dict() if self.outsiders != NOBODY else None,
+            outsiders=self.outsiders.as_dict() if self.outsiders != NO_MEMBERS else None,
             activation=asdict(self.activation) if self.activation != DEFAULT else None,
             converses=self.converses,
         )
 
 
-def tightened(then: Assembled, today: Assembled) -> Assembled:
+def tighten(then: Assembled, today: Assembled) -> Assembled:
     """Return the recorded run without the tools, rules, folders and rights that its worker no longer has."""
     kept = {tool.name for tool in today.tools}
     gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
@@ -132,7 +132,7 @@ def tightened(then: Assembled, today: Assembled) -> Assembled:
     return replace(then, rules=rules, surroundings=surroundings, allow_workers=allowed)
 
 
-def told_as_then(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
+def with_recorded_descriptions(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
     """Tools of the run itself keep the words in which the model knows them: they name workers, which come and go."""
     told = {tool["name"]: tool["description"] for tool in frozen}
     return tuple(
@@ -168,11 +168,11 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
-def files_of(frozen: Assembly) -> tuple[Attachment, ...]:
+def recorded_attachments(frozen: Assembly) -> tuple[Attachment, ...]:
     return tuple(Attachment.from_dict(file) for file in frozen.files)
 
 
-def as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
+def recorded_toolbox(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
     """A toolbox of a process that is gone: good for a replay, which executes nothing."""
 
     def gone(**_: Any) -> None:
@@ -208,12 +208,12 @@ class Recipe:
         return self.seat is not None and self.seat.hear is not None
 
     @property
-    def part_of(self) -> str:
+    def context_name(self) -> str:
         """What it is part of: the name of its seat's tools, `called`, or `run` for one that stands alone."""
         return self.seat.server if self.seat else "called" if self.called else "run"
 
 
-def recorded(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
+def recorded_recipe(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
     return Recipe(
         run=run,
         worker=from_snapshot(frozen.worker),
@@ -231,7 +231,7 @@ def recorded(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbo
     )
 
 
-def rules_of(
+def run_rules(
     recipe: Recipe, tools: Iterable[Tool], forbidden: frozenset[str], around: frozenset[str]
 ) -> tuple[Rule, ...]:
     """The worker's rules, and those that guard what it could carry out; `around` is what those can do around it."""
@@ -242,4 +242,4 @@ def rules_of(
         for rule in recipe.worker.rules_for(tool.name for tool in tools)
     )
     accepted = recipe.worker.definition.accepts_risk
-    return (*own, *rules_against_risk(permitted(tools, forbidden), accepted=accepted, around=around))
+    return (*own, *rules_against_risk(permitted_capabilities(tools, forbidden), accepted=accepted, around=around))

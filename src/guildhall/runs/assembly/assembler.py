@@ -14,30 +14,43 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.core.text import is_text
-from guildhall.runs.assembly.activation import DEFAULT, activated, context_of
+from guildhall.runs.assembly.activation import DEFAULT, activate_worker, activation_context
 from guildhall.runs.assembly.assembled import (
     Assembled,
     Recipe,
-    as_recorded,
-    files_of,
     from_snapshot,
-    recorded,
-    rules_of,
-    tightened,
-    told_as_then,
+    recorded_attachments,
+    recorded_recipe,
+    recorded_toolbox,
+    run_rules,
+    tighten,
+    with_recorded_descriptions,
 )
-from guildhall.runs.assembly.attachments import collect_for_person, permit
-from guildhall.runs.assembly.callees import NOBODY, declared, on_record, reached, tree_tools
-from guildhall.runs.assembly.mcp_servers import still_served
-from guildhall.runs.assembly.preflight import Supply, fitting, refuse, refuse_native, refuse_talking, refuse_unguarded
+from guildhall.runs.assembly.attachments import check_policy, read_user_files
+from guildhall.runs.assembly.callees import (
+    NO_MEMBERS,
+    calling_tools,
+    declared_capabilities,
+    find_callees,
+    recorded_members,
+)
+from guildhall.runs.assembly.mcp_servers import unchanged_server_tools
+from guildhall.runs.assembly.preflight import (
+    Supply,
+    adapt_model,
+    check_conversation,
+    check_exfiltration,
+    check_native_tools,
+    raise_problems,
+)
 from guildhall.runs.assembly.tool_set import (
     base_toolbox,
-    bounds_of,
-    permitted,
-    refuse_unasked,
-    surroundings_of,
-    tools_of,
-    view_of,
+    check_native_rules,
+    collect_tools,
+    make_bounds,
+    make_surroundings,
+    make_view,
+    permitted_capabilities,
 )
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
@@ -69,15 +82,15 @@ class Assembler:
 
     supply: Supply
     find: Callable[[str, Frame], Worker]
-    everyone: Callable[[Frame], Iterable[WorkerListing]]
-    active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
+    list_workers: Callable[[Frame], Iterable[WorkerListing]]
+    active_workers: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Callable[[Code, Surroundings], Awaitable[Toolbox]]
     memory: RunMemory
     # The tools that the hall gives a worker in a frame without a declaration, for the run with this id in this context.
-    provided: Callable[[Worker, Frame, str, str], Sequence[Tool]]
-    serve: Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
+    hall_tools: Callable[[Worker, Frame, str, str], Sequence[Tool]]
+    connect_servers: Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
     replace_tool: Callable[[Tool], Tool]
-    project: Callable[[Frame], str | None]  # the name of the registered project in which a frame is
+    project_name: Callable[[Frame], str | None]  # the name of the registered project in which a frame is
 
     async def assemble(
         self,
@@ -102,16 +115,16 @@ class Assembler:
         worker = worker or self.find(request.worker, frame)
         check_usable(worker, "name")
         if seat is not None and seat.hear is not None:
-            refuse_talking(worker)
+            check_conversation(worker)
         settings = self.supply.settings(frame)
         try:
-            choice = fitting(worker, _chosen(worker, frame, settings, request))
+            choice = adapt_model(worker, _chosen(worker, frame, settings, request))
         except ModelUnusable:
             if request.asks_model:
                 raise
             choice = ModelChoice(model="", by="worker")  # it is not asked; those that it calls name their own
         named, own = [toolbox.name for toolbox in given], choice.by == "worker"
-        refuse(self.supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
+        raise_problems(self.supply.find_problems(worker, frame, given=named, script=own, thorough=False), worker.place)
         recipe = Recipe(
             run=run,
             worker=worker,
@@ -119,39 +132,39 @@ class Assembler:
             input=request.input,
             model=choice.model,
             mode=request.mode,
-            bounds=bounds_of(worker, settings, request, called=caller is not None),
+            bounds=make_bounds(worker, settings, request, called=caller is not None),
             output_schema=await self.supply.output_schema(worker, frame),
             given=given,
-            above=seat.around if seat else caller.around(worker) if caller else frozenset(),
+            above=seat.around if seat else caller.surrounding_capabilities(worker) if caller else frozenset(),
             seat=seat,
             called=caller is not None,
             activation=None if worker.activate else DEFAULT,
-            context=context_of(request, self.project(frame)) if worker.activate else {},
+            context=activation_context(request, self.project_name(frame)) if worker.activate else {},
         )
         policy = worker.definition.attachment_policy
         if attached is None and request.attachments:
             view = self._view(worker, frame)
             attached = await asyncio.to_thread(
-                collect_for_person, request.attachments, view, policy, root=frame.sees, where=worker.place
+                read_user_files, request.attachments, view, policy, root=frame.sees, where=worker.place
             )
-        permit(attached or (), policy, where=worker.place)
+        check_policy(attached or (), policy, where=worker.place)
         return replace(await self._build(recipe), attachments=attached or ())
 
-    async def revive(
+    async def assemble_resumed(
         self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, seat: Seat | None = None
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
-        recipe = replace(recorded(frozen, frame, run=run, given=given), seat=seat)
+        recipe = replace(recorded_recipe(frozen, frame, run=run, given=given), seat=seat)
         built = await self._build(recipe)
         async with ended_if_not_used(built.servers):
-            tools = told_as_then(built.tools, frozen.tools)
+            tools = with_recorded_descriptions(built.tools, frozen.tools)
             _refuse_other_tools(tools, frozen.tools)
             names = {tool["name"] for tool in frozen.tools}
             revived = replace(
                 built,
                 system_prompt=frozen.system_prompt,
                 memory=frozen.memory,
-                attachments=files_of(frozen),
+                attachments=recorded_attachments(frozen),
                 tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox may have got more since
             )
             then = recipe.worker
@@ -159,11 +172,11 @@ class Assembler:
                 return revived  # a workflow keeps to its record
             worker = replace(self.find(str(then.path), frame), workdir=then.workdir, workflow_paths=then.workflow_paths)
             worker = _in_seat(worker, seat)
-            served = still_served(worker, then, built.servers.tools)
+            served = unchanged_server_tools(worker, then, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served)
-            return tightened(revived, await self._build(today))
+            return tighten(revived, await self._build(today))
 
-    async def again(
+    async def assemble_replay(
         self,
         request: RunRequest,
         frozen: Assembly,
@@ -174,22 +187,22 @@ class Assembler:
         seat: Seat | None = None,
     ) -> tuple[Assembled, bool]:
         """Assemble a recorded run from the current worker, and return True if a recorded definition was used."""
-        given = [as_recorded(name, tools) for name, tools in frozen.given.items()]
-        recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
+        given = [recorded_toolbox(name, tools) for name, tools in frozen.given.items()]
+        recipe, gone = replace(recorded_recipe(frozen, frame, run=run, given=given), seat=seat), False
         try:
             worker = worker or _in_seat(self.find(request.worker, frame), seat)
             schema = await self.supply.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
-        listed = {name: as_recorded(name, tools).tools for name, tools in frozen.servers.items()}
+        listed = {name: recorded_toolbox(name, tools).tools for name, tools in frozen.servers.items()}
         then_worker = from_snapshot(frozen.worker)
-        served = still_served(worker, then_worker, listed)
-        recipe = replace(recipe, served=served, outsiders=on_record(frozen, then_worker, worker))
+        served = unchanged_server_tools(worker, then_worker, listed)
+        recipe = replace(recipe, served=served, outsiders=recorded_members(frozen, then_worker, worker))
         recipe = recipe if worker.activate else replace(recipe, activation=DEFAULT)
         assembled = await self._build(recipe)
-        assembled = replace(assembled, attachments=files_of(frozen))
-        then = told_as_then(assembled.tools, frozen.tools)
+        assembled = replace(assembled, attachments=recorded_attachments(frozen))
+        then = with_recorded_descriptions(assembled.tools, frozen.tools)
         if then != assembled.tools and self._lacks_one_to_call(worker, frame):
             return replace(assembled, tools=then), True
         return assembled, gone
@@ -208,9 +221,9 @@ class Assembler:
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         settings = self.supply.settings(frame)
-        surroundings = surroundings_of(worker, frame, self._view(worker, frame), settings, self.supply.environ)
+        surroundings = make_surroundings(worker, frame, self._view(worker, frame), settings, self.supply.environ)
         recipe = replace(recipe, outsiders=recipe.outsiders or self.supply.outsiders(worker, frame))
-        servers = await self.serve(worker, frame, surroundings) if recipe.served is None else Servers()
+        servers = await self.connect_servers(worker, frame, surroundings) if recipe.served is None else Servers()
         async with ended_if_not_used(servers):
             served = servers.tools if recipe.served is None else recipe.served
             tools = await self._tools(recipe, surroundings, served)
@@ -221,29 +234,29 @@ class Assembler:
     ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         near = worker.project_frame(frame)
-        others = reached(worker, lambda name: self.find(name, near), lambda: self.active(near))
-        callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
+        others = find_callees(worker, lambda name: self.find(name, near), lambda: self.active_workers(near))
+        callees = {one.worker.identity: declared_capabilities(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
-        rules = rules_of(recipe, tools, surroundings.forbidden, around)
-        refuse_unguarded(worker, permitted(tools, surroundings.forbidden), around)
-        refuse_unasked(tools, rules, recipe.mode, worker.place)
+        rules = run_rules(recipe, tools, surroundings.forbidden, around)
+        check_exfiltration(worker, permitted_capabilities(tools, surroundings.forbidden), around)
+        check_native_rules(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
             memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
-        activation = recipe.activation or await activated(worker, tools, memory, recipe.context)
+        activation = recipe.activation or await activate_worker(worker, tools, memory, recipe.context)
         patience = settings.approvals.timeout
-        outsiders = recipe.outsiders or NOBODY
+        outsiders = recipe.outsiders or NO_MEMBERS
         return Assembled(
             worker=worker,
             model=recipe.model,
             mode=recipe.mode,
-            system_prompt=_prompt(activation.prompt(worker.instructions), outsiders.prompt, memory),
+            system_prompt=_prompt(activation.system_prompt_for(worker.instructions), outsiders.prompt, memory),
             memory=memory,
             first_message=recipe.input,
-            tools=activation.chosen(tools, recipe.seat.tools if recipe.seat else ()),
+            tools=activation.select_tools(tools, recipe.seat.tools if recipe.seat else ()),
             rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
-            bounds=activation.bounds(recipe.bounds),
+            bounds=activation.tighten(recipe.bounds),
             activation=activation,
             output_schema=None if recipe.converses else recipe.output_schema,  # a conversation comes to no result
             surroundings=surroundings,
@@ -261,17 +274,17 @@ class Assembler:
     ) -> tuple[Tool, ...]:
         """All tools of the run, in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
-        base = self.base_tools(worker, frame, recipe.part_of, run=recipe.run, model=recipe.model)
+        base = self.base_tools(worker, frame, recipe.context_name, run=recipe.run, model=recipe.model)
         tree, seat = self.tree_tools(worker, frame), recipe.seat
         system = (*seat.beside(base), *seat.tools, *seat.beside(tree)) if seat else (*base, *tree)
-        outsiders = recipe.outsiders or NOBODY
+        outsiders = recipe.outsiders or NO_MEMBERS
         system += outsiders.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, surroundings, given, outsiders.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
-        every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
+        every = collect_tools(worker, surroundings, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self.replace_tool, every))
-        refuse_native(worker, tools)
+        check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
@@ -286,15 +299,15 @@ class Assembler:
             return ()
         limit = self.supply.settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
-        return (*base_toolbox().tools, *memory, *self.provided(worker, frame, run, context))
+        return (*base_toolbox().tools, *memory, *self.hall_tools(worker, frame, run, context))
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""
         near = worker.project_frame(frame)
-        return tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+        return calling_tools(worker, lambda name: self.find(name, near), lambda: self.list_workers(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return view_of(worker, worker.sandbox_folders(frame), frame, self.supply.home, self.supply.locked())
+        return make_view(worker, worker.sandbox_folders(frame), frame, self.supply.home, self.supply.locked())
 
     async def _toolboxes(
         self,
@@ -310,7 +323,7 @@ class Assembler:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
-                code = self.supply.toolbox(worker, name, frame, given)
+                code = self.supply.toolbox_code(worker, name, frame, given)
                 found[name] = (await self.describe(code, surroundings)).tools
         return found
 

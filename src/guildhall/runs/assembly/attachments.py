@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.workers.definition import AttachmentPolicy
     from guildhall.workers.model import Worker
 
-CEILING = 50_000_000  # bytes: the record keeps them, and no provider takes more in one question
+MAX_TOTAL_BYTES = 50_000_000  # bytes: the record keeps them, and no provider takes more in one question
 _PDF = "application/pdf"
 _PDF_BEGINS_WITHIN = 1024  # bytes: what readers of PDFs forgive
 _ANY_SIZE = 10**12  # a person's own file is bounded by the policy alone
@@ -51,7 +51,7 @@ MEDIA_TYPES = {
 _TEXT = "text/plain"
 
 
-def collect(
+def read_sandbox_files(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, where: str | None = None
 ) -> tuple[Attachment, ...]:
     """Read files that a worker names as `sandbox/path`. `policy` and `where` (for errors) are those of the callee."""
@@ -59,18 +59,20 @@ def collect(
     return _read_all(names, lambda name: _in_sandbox(name, sandboxes), policy, where)
 
 
-def hand_on(names: Sequence[str], own: Iterable[Attachment], view: View, callee: Worker) -> tuple[Attachment, ...]:
+def forward_attachments(
+    names: Sequence[str], own: Iterable[Attachment], view: View, callee: Worker
+) -> tuple[Attachment, ...]:
     """The files that a worker hands to another: out of its sandboxes, and of those that it was given itself."""
     _refuse_twice(names)
     named = {folder.name for folder in view.folders}
     had = {file.name: file for file in own if _sandbox_and_path(file.name, named)[0] not in named}
     others = [name for name in names if name not in had]
-    read = collect(others, view, callee.definition.attachment_policy, where=callee.place)
+    read = read_sandbox_files(others, view, callee.definition.attachment_policy, where=callee.place)
     found = {**had, **dict(zip(others, read, strict=True))}
     return tuple(found[name] for name in names)
 
 
-def collect_for_person(
+def read_user_files(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, root: Path, where: str | None = None
 ) -> tuple[Attachment, ...]:
     """Read files that the user names: `sandbox/path`, a path below `root` (the project), or an absolute path."""
@@ -87,7 +89,7 @@ def collect_for_person(
     return _read_all(names, find, policy, where)
 
 
-def permit(attachments: Iterable[Attachment], policy: AttachmentPolicy, *, where: str | None = None) -> None:
+def check_policy(attachments: Iterable[Attachment], policy: AttachmentPolicy, *, where: str | None = None) -> None:
     """Refuses what the policy does not permit, of files that have been read before."""
     files = list(attachments)
     _refuse_many(len(files), policy, where)
@@ -96,7 +98,7 @@ def permit(attachments: Iterable[Attachment], policy: AttachmentPolicy, *, where
     _refuse_large(sum(len(file.data) for file in files), policy, where)
 
 
-def refuse_untaken(attachments: Iterable[Attachment], source: Source) -> None:
+def check_media_types(attachments: Iterable[Attachment], source: Source) -> None:
     """Refuses a file that the model cannot look at, before anything is asked of it."""
     for file in attachments:
         if not file.is_text and not source.takes(file.media_type):
@@ -107,7 +109,7 @@ def refuse_untaken(attachments: Iterable[Attachment], source: Source) -> None:
             )
 
 
-def size_in_words(size: int) -> str:
+def format_size(size: int) -> str:
     """A size as people read it: the one unit that matters."""
     for unit, least in (("MB", 1_000_000), ("kB", 1_000)):
         if size >= least:
@@ -226,7 +228,7 @@ def _last(name: str) -> str:
 
 
 def _most(policy: AttachmentPolicy) -> int:
-    return min(policy.max_total_bytes, CEILING)
+    return min(policy.max_total_bytes, MAX_TOTAL_BYTES)
 
 
 def _refuse_twice(names: Sequence[str]) -> None:
@@ -261,7 +263,7 @@ def _refuse_suffix(called: str, name: str, policy: AttachmentPolicy, where: str 
 
 def _refuse_large(size: int, policy: AttachmentPolicy, where: str | None) -> None:
     if size > _most(policy):
-        own = policy.max_total_bytes <= CEILING
+        own = policy.max_total_bytes <= MAX_TOTAL_BYTES
         raise Refused(
             f"the attachments have more than the {_most(policy):,} bytes that {'the worker' if own else 'a run'} takes",
             where=where,

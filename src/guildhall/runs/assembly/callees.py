@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ToolUnavailable
-from guildhall.runs.assembly.tool_set import OF_MEMBERS, server_capabilities
+from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES, server_capabilities
 from guildhall.tools.definition import tool
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Tool
@@ -34,7 +34,7 @@ CREATE_RULES = frozenset({CREATE, "worker.create"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
+class Callee:
     """A worker that may be called."""
 
     name: str
@@ -43,12 +43,12 @@ class Reached:
     problem: str | None = None  # why it cannot be called
 
 
-def reached(
+def find_callees(
     worker: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]
-) -> tuple[Reached, ...]:
+) -> tuple[Callee, ...]:
     """Return all other workers that a run of the worker can reach, nearest first. `active`: what `*` stands for."""
     known = {worker.identity}
-    found: list[Reached] = []
+    found: list[Callee] = []
     callers = deque([worker])
     while callers:
         caller = callers.popleft()
@@ -62,7 +62,7 @@ def reached(
     return tuple(found)
 
 
-def declared(worker: Worker) -> frozenset[str]:
+def declared_capabilities(worker: Worker) -> frozenset[str]:
     """What a worker can do to the world, by its file alone. A toolbox is taken for one that reads files."""
     definition = worker.definition
     forbidden = {rule.name for rule in worker.rules if not rule.allowed}
@@ -71,14 +71,14 @@ def declared(worker: Worker) -> frozenset[str]:
         tools.append(frozenset({"fs.read"}))
     writes = any(sandbox.mode == "rw" for sandbox in definition.sandboxes.values())
     tools += [server_capabilities(server, forbidden, writes=writes) for server in definition.mcp_servers.values()]
-    tools += [OF_MEMBERS] if definition.members else []
+    tools += [MEMBER_CAPABILITIES] if definition.members else []
     return frozenset[str]().union(*(capabilities for capabilities in tools if capabilities.isdisjoint(forbidden)))
 
 
-def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]) -> Iterator[Reached]:
+def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]) -> Iterator[Callee]:
     for name in dict.fromkeys(caller.definition.allow_workers):
         if name == EVERY_WORKER:
-            yield from (Reached(name=one.name, through=caller.name, worker=one) for one in active())
+            yield from (Callee(name=one.name, through=caller.name, worker=one) for one in active())
             continue
         worker = problem = None
         try:
@@ -86,7 +86,7 @@ def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequ
             check_usable(worker, "name")
         except GuildError as error:
             problem = error.message
-        yield Reached(name=name, through=caller.name, worker=worker, problem=problem)
+        yield Callee(name=name, through=caller.name, worker=worker, problem=problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +110,16 @@ class Outsiders:
         return {"toolboxes": list(self.toolboxes), "dispatch": dispatch, "prompt": self.prompt}
 
 
-NOBODY = Outsiders()
+NO_MEMBERS = Outsiders()
 
 
-def on_record(frozen: Assembly, then: Worker, today: Worker) -> Outsiders | None:
+def recorded_members(frozen: Assembly, then: Worker, today: Worker) -> Outsiders | None:
     """Those of a recorded run, for a replay, which executes nothing. None: the worker names others today."""
     told = frozen.outsiders
     if then.definition.members != today.definition.members:
         return None
     if told is None:
-        return NOBODY
+        return NO_MEMBERS
 
     def gone(**_: Any) -> None:
         raise ToolUnavailable("a replay dispatches nothing")
@@ -153,7 +153,7 @@ def create_tool(
     raise AssertionError
 
 
-def may_create(worker: Worker) -> bool:
+def can_create_workers(worker: Worker) -> bool:
     """Whether its file says that it may write workers: by a rule that allows it."""
     return any(rule.name in CREATE_RULES and rule.allowed for rule in worker.rules)
 
@@ -170,7 +170,7 @@ def _worker_call(worker_name: str, input_data: str | dict[str, Any], attachments
     raise AssertionError
 
 
-def call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bool) -> Tool:
+def make_call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bool) -> Tool:
     """`worker_call`, as a worker is shown it that may call these (names, and what each is for) and maybe make more."""
     lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in callable_workers]
     if creates:
@@ -183,14 +183,14 @@ def call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bo
     return replace(_worker_call, description="\n".join([told, *lines]), also=reads)
 
 
-def tree_tools(
+def calling_tools(
     worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[WorkerListing]]
 ) -> tuple[Tool, ...]:
     """The tools with which a worker calls others and writes them, as far as its file says that it may."""
-    allowed, creates = worker.definition.allow_workers, may_create(worker)
+    allowed, creates = worker.definition.allow_workers, can_create_workers(worker)
     if not allowed and not creates:
         return ()
-    call = call_tool(callable_workers(allowed, find, everyone), creates=creates)
+    call = make_call_tool(callable_workers(allowed, find, everyone), creates=creates)
     return (call, create_tool) if creates else (call,)
 
 
@@ -212,6 +212,6 @@ def callable_workers(
     return found
 
 
-def keeps_budget(worker: Worker, *, priced: bool) -> bool:
+def has_budget(worker: Worker, *, priced: bool) -> bool:
     """Whether the settings' budget applies: without a price it could not be kept, except for those that it calls."""
-    return priced or bool(worker.definition.allow_workers) or may_create(worker)
+    return priced or bool(worker.definition.allow_workers) or can_create_workers(worker)

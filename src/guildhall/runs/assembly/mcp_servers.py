@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-async def serve(
+async def connect_servers(
     worker: Worker, frame: Frame, surroundings: Surroundings, supply: Supply, more: Iterable[ServerSpec] = ()
 ) -> Servers:
     """Connect the servers that a worker names and `more`. Raise NotTrusted before a program of a project starts."""
     declared = worker.definition.mcp_servers
     for name in declared:
-        supply.server(worker, name, frame)
+        supply.check_server(worker, name, frame)
     specs = [*more, *(_spec(worker, name, server, frame, surroundings) for name, server in declared.items())]
     return await Servers.connect(specs) if specs else Servers()
 
 
-def still_served(worker: Worker, before: Worker, tools: Mapping[str, Iterable[Tool]]) -> dict[str, tuple[Tool, ...]]:
+def unchanged_server_tools(
+    worker: Worker, before: Worker, tools: Mapping[str, Iterable[Tool]]
+) -> dict[str, tuple[Tool, ...]]:
     """Return the known tools of the servers that the worker still declares as `before`, the worker at that time."""
     kept: dict[str, tuple[Tool, ...]] = {}
     for name, server in worker.definition.mcp_servers.items():

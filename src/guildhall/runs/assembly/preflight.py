@@ -64,7 +64,7 @@ def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     return check_output_schema(schema, str(path))
 
 
-async def schema_of_model(worker: Worker, code: Code) -> Mapping[str, Any]:
+async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
     """The schema of a model. Its module is imported in a confined child: the very bytes that `code` has read."""
     from guildhall.tools.host.process import schema_of
 
@@ -90,7 +90,7 @@ class Supply:
     program: Callable[[Row, Frame], object]  # raises where what executes a runtime's runs is not there
     own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
-    def lacking(
+    def find_problems(
         self, worker: Worker, frame: Frame, *, given: Collection[str] = (), script: bool = True, thorough: bool = True
     ) -> list[GuildError]:
         """Return a problem for each missing declaration, in the order of the fields. `given`: toolboxes of the caller.
@@ -105,11 +105,11 @@ class Supply:
             checks.append(lambda: _script(worker, frame, thorough=thorough))
         checks += [
             lambda: self._search(worker, frame),
-            *(lambda name=name: self.toolbox(worker, name, frame, given) for name in unknown),
+            *(lambda name=name: self.toolbox_code(worker, name, frame, given) for name in unknown),
             *(lambda error=error: _raise(error) for error in outside.problems),
             *(lambda code=code: self._trusted(code, worker, frame) for code in outside.code),
-            *(lambda name=name: self.server(worker, name, frame) for name in worker.definition.mcp_servers),
-            *(lambda one=one: one.sandbox_folders(frame) for one in with_one_sandbox_each(worker)),
+            *(lambda name=name: self.check_server(worker, name, frame) for name in worker.definition.mcp_servers),
+            *(lambda one=one: one.sandbox_folders(frame) for one in split_by_sandbox(worker)),
             lambda: self.check_schema(worker, frame, thorough=thorough),
             *([lambda: activation_code(worker)] if worker.activate else []),
         ]
@@ -133,18 +133,18 @@ class Supply:
         found, wrong = worker_code(worker, frame, self.home, (*given, *outside.toolboxes))
         return [*found, *outside.code], [*wrong, *outside.problems]
 
-    def toolbox(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
+    def toolbox_code(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
         """Return the code of a toolbox that is not `given`. Raise NotTrusted if it may not run."""
         return self._trusted(toolbox_code(worker, name, frame, self.home, given), worker, frame)
 
-    def server(self, worker: Worker, name: str, frame: Frame) -> None:
+    def check_server(self, worker: Worker, name: str, frame: Frame) -> None:
         """Looks whether a server could be started or reached: trust, its program, its variables."""
         self._trusted(server_code(worker, name, frame), worker, frame)
         if worker.definition.mcp_servers[name].command is not None:
             server_program(worker, name, frame)
         server_variables(worker, name, frame)
 
-    def module(self, worker: Worker, frame: Frame) -> Code:
+    def module_code(self, worker: Worker, frame: Frame) -> Code:
         """The module of the model that the worker's output must fit, if it may run."""
         return self._trusted(module_code(worker, frame, self.home), worker, frame)
 
@@ -152,7 +152,7 @@ class Supply:
         """What the worker's output must look like, if its file says so."""
         if (path := _schema_path(worker, frame)) is not None:
             return _read_schema(worker, path)
-        return await schema_of_model(worker, self.module(worker, frame)) if has_python_schema(worker) else None
+        return await load_model_schema(worker, self.module_code(worker, frame)) if has_python_schema(worker) else None
 
     def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the output schema if it is in a valid file, or None."""
@@ -172,7 +172,7 @@ class Supply:
         """Raise if the output schema cannot be used, as far as that is known without executing code."""
         path = _schema_path(worker, frame)
         if has_python_schema(worker):
-            self.module(worker, frame)
+            self.module_code(worker, frame)
         elif path is not None and (thorough or not path.is_file()):
             _read_schema(worker, path)
 
@@ -188,7 +188,7 @@ class Supply:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 
 
-def refuse(lacking: Sequence[GuildError], place: str) -> None:
+def raise_problems(lacking: Sequence[GuildError], place: str) -> None:
     """Raises what is lacking, if anything is: a worker never runs with a part of what it declares."""
     if not lacking:
         return
@@ -209,7 +209,7 @@ def _raise(error: GuildError) -> NoReturn:
     raise error
 
 
-def doubts(worker: Worker) -> list[str]:
+def find_warnings(worker: Worker) -> list[str]:
     """What is allowed and yet probably not meant."""
     writers = [name for name in worker.definition.tools if name in ("Write", "Edit")]
     if not writers or any(sandbox.mode == "rw" for sandbox in worker.definition.sandboxes.values()):
@@ -246,13 +246,13 @@ def _script(worker: Worker, frame: Frame, *, thorough: bool) -> None:
         load_script(path)
 
 
-def with_one_sandbox_each(worker: Worker) -> Iterator[Worker]:
+def split_by_sandbox(worker: Worker) -> Iterator[Worker]:
     """The worker once for each of its sandboxes, so that one that is wrong does not hide the next."""
     for name, sandbox in worker.definition.sandboxes.items():
         yield replace(worker, definition=worker.definition.model_copy(update={"sandboxes": {name: sandbox}}))
 
 
-def fitting(worker: Worker, choice: ModelChoice) -> ModelChoice:
+def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
     """The choice as the worker's runtime takes it: `auto` is a model of a provider of its own."""
     row = ROWS[worker.definition.runtime]
     if row.routed and choice.model.startswith(CURSOR):
@@ -275,16 +275,21 @@ def fitting(worker: Worker, choice: ModelChoice) -> ModelChoice:
     )
 
 
-def with_own(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+def with_runtime_capabilities(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """What a worker's tools can do to the world, and what its runtime can by itself."""
     row = ROWS[worker.definition.runtime]
     return {**tools, **({row.title: frozenset({"net"})} if row.network else {})}
 
 
-def refuse_unguarded(worker: Worker, tools: Mapping[str, frozenset[str]], around: frozenset[str]) -> None:
+def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], around: frozenset[str]) -> None:
     """Refuses the three together where the way out is the runtime's own: nobody could be asked before it is used."""
     row = ROWS[worker.definition.runtime]
-    if row.title in judge_risk(with_own(worker, tools), accepted=worker.definition.accepts_risk, around=around).guarded:
+    if (
+        row.title
+        in judge_risk(
+            with_runtime_capabilities(worker, tools), accepted=worker.definition.accepts_risk, around=around
+        ).guarded
+    ):
         raise ToolUnavailable(
             f"runtime {row.name}: {row.title} reaches the network by itself, and could carry out what the worker reads",
             where=worker.place,
@@ -292,7 +297,7 @@ def refuse_unguarded(worker: Worker, tools: Mapping[str, frozenset[str]], around
         )
 
 
-def refuse_native(worker: Worker, tools: Iterable[Tool]) -> None:
+def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
     """Refuses tools that the provider would have to bring, where the runtime cannot ask for them."""
     row = ROWS[worker.definition.runtime]
     if row.program is not None and (native := next((tool.name for tool in tools if tool.native), None)):
@@ -303,7 +308,7 @@ def refuse_native(worker: Worker, tools: Iterable[Tool]) -> None:
         )
 
 
-def refuse_from_the_beginning(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
+def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
     """Refuses to go on with a run whose runtime would begin it anew, when it has done what must not be done twice."""
     row = ROWS[worker.definition.runtime]
     if row.routed:
@@ -316,7 +321,7 @@ def refuse_from_the_beginning(worker: Worker, tools: Iterable[Tool], journal: Jo
         raise Conflict(f"{said}: {', '.join(done)}", hint=hint)
 
 
-def refuse_talking(worker: Worker) -> None:
+def check_conversation(worker: Worker) -> None:
     """Refuses a conversation with a worker whose runtime could not be walked through it again."""
     row = ROWS[worker.definition.runtime]
     if not row.routed:
@@ -328,7 +333,7 @@ def refuse_talking(worker: Worker) -> None:
         )
 
 
-def refuse_unrecorded(worker: Worker, run: str) -> None:
+def check_replayable(worker: Worker, run: str) -> None:
     """Refuses to play a run again whose model was not asked at the model door: its answers are on no record."""
     row = ROWS[worker.definition.runtime]
     if not row.routed:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 # What the tools of a member can do to the world: it is a program of its own that may speak to others.
-OF_MEMBERS = frozenset({"net"})
+MEMBER_CAPABILITIES = frozenset({"net"})
 
 
-def surroundings_of(
+def make_surroundings(
     worker: Worker, frame: Frame, view: View, settings: Settings, environ: Mapping[str, str]
 ) -> Surroundings:
     """Return what the tools of a run work with, apart from their arguments. `environ`: the variables of the hall."""
@@ -49,7 +49,7 @@ def surroundings_of(
     )
 
 
-def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
+def make_view(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
     """Return the worker's sandboxes, its working folder, and the project for reading if it has tools that read files.
 
     The run cannot write the files that define permissions, nor the files of `locked` workers.
@@ -71,7 +71,7 @@ def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home,
     return settled(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
 
 
-def kept_in(view: View) -> tuple[Path, ...]:
+def protected_paths(view: View) -> tuple[Path, ...]:
     """What a run could write if it were not kept, without what lies below another such path."""
     writable = [folder.path for folder in view.folders if folder.writable]
     out = (*view.hidden, *writable)
@@ -80,7 +80,7 @@ def kept_in(view: View) -> tuple[Path, ...]:
     return tuple(path for path in seen if not any(other in path.parents for other in seen))
 
 
-def tools_of(
+def collect_tools(
     worker: Worker,
     surroundings: Surroundings,
     *,
@@ -101,7 +101,7 @@ def tools_of(
     return (*tools, *built_in_tools(declared, surroundings))
 
 
-def refuse_unasked(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
+def check_native_rules(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
     """Refuses what the provider would do by itself although a rule demands that somebody is asked, or forbids it."""
     for one in tools:
         if not one.native:
@@ -125,7 +125,7 @@ def server_capabilities(server: McpServer, forbidden: Collection[str], *, writes
     return frozenset({"proc.exec", *(can - set(forbidden))})
 
 
-def expected_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
+def placeholder_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
     """What stands for the tools of the worker's servers while these are not started: the names are theirs to give."""
     writes = any(folder.writable for folder in surroundings.view.folders)
     return tuple(
@@ -139,10 +139,10 @@ def expected_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ..
     )
 
 
-def expected_of_member(name: str) -> Tool:
+def member_placeholder(name: str) -> Tool:
     """Return a placeholder for the tools of a member that is not started."""
     about = f"Of the member {name}. What it does is known when it has started."
-    return _expected(f"{tool_name(name, '')}*", about, OF_MEMBERS)
+    return _expected(f"{tool_name(name, '')}*", about, MEMBER_CAPABILITIES)
 
 
 def _expected(name: str, description: str, capabilities: frozenset[str]) -> Tool:
@@ -159,13 +159,13 @@ def _expected(name: str, description: str, capabilities: frozenset[str]) -> Tool
     )
 
 
-def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, frozenset[str]]:
+def permitted_capabilities(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, frozenset[str]]:
     """The tools that the `forbidden` names and capabilities leave, each with what it can do to the world."""
     left = (tool for tool in tools if tool.name not in forbidden and tool.capabilities.isdisjoint(forbidden))
     return {tool.name: tool.capabilities for tool in left}
 
 
-def bounds_of(
+def make_bounds(
     worker: Worker, settings: Settings, request: RunRequest | None = None, *, priced: bool = True, called: bool = False
 ) -> Bounds:
     """Return the limits of a run. The budget of the settings needs a price, and is not given to a `called` run."""

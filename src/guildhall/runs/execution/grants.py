@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelUnusable, UsageError
-from guildhall.runs.assembly.callees import keeps_budget
+from guildhall.runs.assembly.callees import has_budget
 from guildhall.runs.limits import Spent, in_force, in_words
 from guildhall.runs.model import check_limits
 
@@ -80,6 +80,6 @@ def priced(assembled: Assembled, source: Source, *, limited: bool) -> Assembled:
     """
     if limited or assembled.bounds.max_budget_usd is not None:
         refuse_unpriced(source)
-    if keeps_budget(assembled.worker, priced=has_price(source)):
+    if has_budget(assembled.worker, priced=has_price(source)):
         return assembled
     return replace(assembled, bounds=replace(assembled.bounds, budget=None))

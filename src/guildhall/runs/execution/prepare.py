@@ -16,8 +16,8 @@ from guildhall.core.errors import Conflict, ToolUnavailable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import WITH_LOGIN
-from guildhall.runs.assembly.attachments import refuse_untaken
-from guildhall.runs.assembly.preflight import refuse_from_the_beginning
+from guildhall.runs.assembly.attachments import check_media_types
+from guildhall.runs.assembly.preflight import check_restart
 from guildhall.runs.execution.delegation import Unasked
 from guildhall.runs.execution.grants import Grant, has_price, priced
 from guildhall.runs.limits import in_force, seconds_since_start
@@ -125,14 +125,14 @@ class Preparation:
         """A run that is assembled, with its model and its first entry."""
         root = caller.root if caller else run
         source = self._source(assembled, frame, request)
-        refuse_untaken(assembled.attachments, source)
+        check_media_types(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.limited)
         assembled = priced(assembled, source, limited=limited)
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
         now = stamp(self.clock.now())
-        first = Entry(run=run, seq=0, key=None, data=assembled.frozen(), at=now)
+        first = Entry(run=run, seq=0, key=None, data=assembled.as_recorded(), at=now)
 
         row = {
             "id": run,
@@ -188,9 +188,9 @@ class Preparation:
         if seat is None or seat.hear is None:
             journal.check_no_conversation("goes on where it is held", hint=f"guild show {run_id}")
         frame = frame_then(run.frame, frame)
-        assembled = await self.assembler.revive(journal.assembly, frame, given, run=run_id, seat=seat)
+        assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run=run_id, seat=seat)
         async with ended_if_not_used(assembled.servers):
-            refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
+            check_restart(assembled.worker, assembled.tools, journal)
             prepared = await self._take_up(run, journal, assembled, frame, grant, caller)
         return replace(prepared, given=tuple(given), seat=seat)
 
@@ -205,7 +205,7 @@ class Preparation:
     ) -> Prepared:
         """A run that is assembled again, with its model and what it may use up now."""
         source = self._source(assembled, frame, run.request)
-        refuse_untaken(assembled.attachments, source)
+        check_media_types(assembled.attachments, source)
         before = self._seconds_before(run, journal)
 
         def also(connection: Connection) -> None:

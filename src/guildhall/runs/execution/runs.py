@@ -18,7 +18,7 @@ from guildhall.core.errors import GuildError, LimitReached, NotTrusted, Refused
 from guildhall.core.events import ErrorData, Event, EventBus, RunEndedData, RunStartedData
 from guildhall.core.paths import project_root
 from guildhall.models.door import ModelDoor
-from guildhall.runs.assembly.attachments import hand_on
+from guildhall.runs.assembly.attachments import forward_attachments
 from guildhall.runs.assembly.callees import CREATE
 from guildhall.runs.execution import delegation
 from guildhall.runs.execution.access import Lobby
@@ -288,7 +288,9 @@ class Runs:
         elif name not in assembled.allow_workers:
             check_usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
-        attached = await asyncio.to_thread(hand_on, files, assembled.attachments, assembled.surroundings.view, callee)
+        attached = await asyncio.to_thread(
+            forward_attachments, files, assembled.attachments, assembled.surroundings.view, callee
+        )
         request = RunRequest(
             worker=name,
             input=delegation.as_input(arguments["input_data"]),
@@ -309,9 +311,9 @@ class Runs:
 
         def planned(worker: Worker) -> str:
             asked = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)
-            return self.planner.at_once(worker, near, asked).text()
+            return self.planner.quick_plan(worker, near, asked).text()
 
-        everyone = self.assembler.everyone(near)
+        everyone = self.assembler.list_workers(near)
         result = await delegation.create(call, prepared, caller.ledger, settings, everyone, planned)
         caller.created.update(delegation.created([caller.ledger.journal]))
         return result

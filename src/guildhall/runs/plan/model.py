@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Executes:
-    """What would be executed: a toolbox, the module of an output schema, a test, the setup of a workflow."""
+class ExecutedCode:
+    """Code that a run would execute: a toolbox, the module of an output schema, a test, the setup of a workflow."""
 
     kind: str
     name: str
-    own: bool  # in the home: it needs no trust
-    trusted: bool  # it may run
+    own: bool  # in the home, where code needs no trust
+    trusted: bool
     files: tuple[FileTrust, ...]
     commands: tuple[str, ...] = ()  # of a setup
 
     def as_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"kind": self.kind, "name": self.name, "home": self.own, "trusted": self.trusted}
-        told |= {"commands": list(self.commands)} if self.commands else {}
-        return {**told, "files": [seen.as_dict() for seen in self.files]}
+        data: dict[str, Any] = {"kind": self.kind, "name": self.name, "home": self.own, "trusted": self.trusted}
+        data |= {"commands": list(self.commands)} if self.commands else {}
+        return {**data, "files": [seen.as_dict() for seen in self.files]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTool:
-    """A tool as the model will see it, and what becomes of its calls."""
+    """A tool as the model will see it, and the decision on its calls."""
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
     capabilities: frozenset[str]
     decision: Decision
-    rule: str | None = None  # the rule behind it
+    rule: str | None = None  # the rule that decides
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "capabilities": sorted(self.capabilities)}
@@ -71,28 +71,28 @@ class PlanProblem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Called:
-    """A worker that may be called, directly or through others, and what it may do."""
+class PlannedCallee:
+    """A worker that a run may call, directly or through other workers, with its own plan."""
 
     name: str
-    through: str | None = None  # the worker that calls it, where that is another one
+    through: str | None = None  # the worker that calls it, if not the first one
     plan: Plan | None = None
     problem: str | None = None  # why it cannot be called
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"name": self.name, "through": self.through, "problem": self.problem}
-        return {**told, "plan": self.plan.as_dict() if self.plan else None}
+        plan = self.plan.as_dict() if self.plan else None
+        return {"name": self.name, "through": self.through, "problem": self.problem, "plan": plan}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What could happen."""
+    """The possible effects and costs of a worker."""
 
     worker: str
     place: str
     status: str
-    runtime: Row  # what would execute it
-    model: str | None  # None: nobody names one
+    runtime: Row
+    model: str | None
     chosen_by: str | None
     priced: bool | None
     mode: Mode
@@ -101,55 +101,53 @@ class Plan:
     unknown: tuple[str, ...] = ()  # toolboxes whose tools are not known
     cwd: Path
     folders: tuple[Folder, ...]
-    kept: tuple[Path, ...] = ()  # what it does not write, although it lies in a folder that it may write to
+    protected: tuple[Path, ...] = ()  # paths in writable folders that the run cannot write
     env: tuple[str, ...]
     attached: tuple[Attachment, ...] = ()
-    called: bool = False  # by another run, whose dollars it spends
-    seated: bool = False  # in a team, whose dollars it spends
+    called: bool = False  # by another run, whose budget it shares
+    is_in_workflow: bool = False  # it shares the budget of the workflow
     servers: Mapping[str, McpServer] = field(default_factory=dict[str, "McpServer"])
     members: tuple[str, ...] = ()
-    member_lines: tuple[str, ...] = ()  # what would be started for them, in words
-    calls: tuple[Called, ...] = ()
+    member_lines: tuple[str, ...] = ()  # descriptions of the members that would be started
+    calls: tuple[PlannedCallee, ...] = ()
     schema_ref: str | None = None
     schema: Mapping[str, Any] | None = None
-    code: tuple[Executes, ...] = ()
+    code: tuple[ExecutedCode, ...] = ()
     risk: Risk
-    risk_with_calls: Risk | None = None  # with what all those have that call each other; of the first: of all of them
-    problems: tuple[PlanProblem, ...] = ()  # why it cannot run as it is
+    risk_with_calls: Risk | None = None  # with the capabilities of all workers that call each other
+    problems: tuple[PlanProblem, ...] = ()
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What its tools can do to the world, those that its rules forbid left out."""
+        """The capabilities of the tools that no rule forbids, and of the runtime itself."""
         own = frozenset({"net"} if self.runtime.network else ())
         return own.union(*(tool.capabilities for tool in self.tools if tool.decision != "refuse"))
 
     @property
     def reach(self) -> frozenset[str]:
-        """What it and all that it may call can do to the world."""
+        """The capabilities of the worker and of every worker that it may call."""
         return self.capabilities.union(*(called.plan.capabilities for called in self.calls if called.plan))
 
     @property
-    def untrusted(self) -> tuple[FileTrust, ...]:
-        """The files that would be executed and are not trusted as they are, each once."""
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
+        """The files that would be executed and are not trusted in their current version, each once."""
         plans = [self, *(called.plan for called in self.calls if called.plan)]
         files = {seen.path: seen for plan in plans for code in plan.code if not code.trusted for seen in code.files}
         return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     @property
-    def worst_usd(self) -> float | None:
-        """The dollars that can be spent before a person is asked or the run ends; None: no limit."""
+    def max_cost_usd(self) -> float | None:
+        """The maximum cost before the run fails or asks the user, or None if there is no limit."""
         limits = (self.bounds.max_budget_usd, self.bounds.budget)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def line(self) -> str:
-        return plan_text.line(self)
+        return plan_text.format_line(self)
 
     def text(self) -> str:
-        """The whole plan. Whatever it quotes is on one line and spelled out where it cannot be seen."""
-        return plan_text.text(self)
+        return plan_text.format_plan(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as `--json` prints it."""
         return {
             "worker": self.worker,
             "file": self.place,
@@ -160,12 +158,12 @@ class Plan:
             "priced": self.priced,
             "mode": self.mode,
             "limits": asdict(self.bounds),
-            "worst_case_usd": self.worst_usd,
+            "worst_case_usd": self.max_cost_usd,
             "tools": [tool.as_dict() for tool in self.tools],
             "unknown_toolboxes": list(self.unknown),
             "reads": [str(folder.path) for folder in self.folders] if "fs.read" in self.capabilities else [],
-            "writes": [str(folder.path) for folder in plan_text.written(self)],
-            "does_not_write": [str(path) for path in self.kept] if "fs.write" in self.capabilities else [],
+            "writes": [str(folder.path) for folder in plan_text.writable_folders(self)],
+            "does_not_write": [str(path) for path in self.protected] if "fs.write" in self.capabilities else [],
             "runs_programs": "proc.exec" in self.capabilities,
             "network": "net" in self.capabilities,
             "env": list(self.env),
@@ -175,7 +173,7 @@ class Plan:
             "output_schema_ref": self.schema_ref,
             "output_schema": self.schema,
             "code": [code.as_dict() for code in self.code],
-            "not_trusted": [seen.as_dict() for seen in self.untrusted],
+            "not_trusted": [seen.as_dict() for seen in self.untrusted_files],
             "risk": self.risk.as_dict(),
             "risk_with_calls": self.risk_with_calls.as_dict() if self.risk_with_calls else None,
             "problems": [problem.text for problem in self.problems],

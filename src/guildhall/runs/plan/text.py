@@ -9,64 +9,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.runs.assembly.attachments import size_in_words
+from guildhall.runs.assembly.attachments import format_size
 from guildhall.runs.limits import LimitName, in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from guildhall.runs.plan.model import Called, Plan, PlannedTool
+    from guildhall.runs.plan.model import Plan, PlannedCallee, PlannedTool
     from guildhall.sandbox.view import Folder
     from guildhall.workers.definition import McpServer
 
-LABEL = 14  # columns
-_LONGEST = 100  # characters of a description
-_MODES = {
-    "approve_all": "approves everything that would be asked about",
-    "strict": "refuses everything that would be asked about",
+LABEL_COLUMNS = 14
+_MAX_DESCRIPTION_CHARS = 100
+_MODES = {"approve_all": "approvals: all granted (--approve-all)", "strict": "approvals: all denied (--strict)"}
+_CHOSEN_BY = {
+    "override": "set by --override-model",
+    "worker": "set in the worker file",
+    "caller": "set by the caller",
+    "frame": "set by --model or GUILDHALL_MODEL",
+    "settings": "set in the settings",
 }
-_CHOSEN = {
-    "override": "by --override-model",
-    "worker": "by the worker",
-    "caller": "by the caller",
-    "frame": "by --model or GUILDHALL_MODEL",
-    "settings": "by the settings",
-}
-_NO_LIMIT = {False: "no limit in dollars", True: "its caller's dollars"}
+_PRICES = {True: "priced", False: "no known price", None: "price unknown"}
 
 
-def line(plan: Plan) -> str:
-    calls = ["may call " + ", ".join(plain(called.name) for called in plan.calls)] if plan.calls else []
-    files = ", ".join(f"{plain(file.name)} ({size_in_words(len(file.data))})" for file in plan.attached)
+def format_line(plan: Plan) -> str:
+    calls = ["may call " + ", ".join(escape(callee.name) for callee in plan.calls)] if plan.calls else []
+    files = ", ".join(f"{escape(file.name)} ({format_size(len(file.data))})" for file in plan.attached)
     attached = [f"attached: {files}"] if files else []
-    return "; ".join([_executed(plan), *_doing(plan), *attached, *calls, *_mode(plan), *_limits(plan)])
+    return "; ".join([_runtime_and_model(plan), *_effects(plan), *attached, *calls, *_mode(plan), *_limits(plan)])
 
 
-def text(plan: Plan) -> str:
-    """What could happen, whole: a label, then what there is to say about it."""
-    return rows(_rows(plan))
+def format_plan(plan: Plan) -> str:
+    return format_rows(_rows(plan))
 
 
-def rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
+def format_rows(rows: Iterable[tuple[str, list[str]]]) -> str:
+    """Return a table with the label of each row before its first line."""
     lines: list[str] = []
-    for label, said in labelled:
-        first, *more = said
-        lines.append(f"{label:<{LABEL}}{first}")
-        lines += [f"{'':<{LABEL}}{one}" for one in more]
+    for label, (first, *others) in rows:
+        lines.append(f"{label:<{LABEL_COLUMNS}}{first}")
+        lines += [f"{'':<{LABEL_COLUMNS}}{line}" for line in others]
     return "\n".join(lines)
 
 
-def written(plan: Plan) -> list[Folder]:
+def writable_folders(plan: Plan) -> list[Folder]:
     return [folder for folder in plan.folders if folder.writable] if "fs.write" in plan.capabilities else []
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
-    yield "worker", [f"{plan.worker} ({plain(plan.place)}, {plan.status})"]
+    yield "worker", [f"{plan.worker} ({escape(plan.place)}, {plan.status})"]
     if plan.runtime.program is not None:
         yield "runtime", [plan.runtime.line, *plan.runtime.gaps]
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
-    yield "writes", [_writes(plan, whole=True)]
+    yield "writes", [_writes(plan, _format_writable)]
     yield "programs", [_programs(plan)]
     yield "network", [_network(plan)]
     yield "variables", [", ".join(plan.env) or "none"]
@@ -74,43 +70,42 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     if plan.servers:
         yield "servers", [_server(name, server) for name, server in plan.servers.items()]
     if plan.member_lines:
-        yield "members", [plain(line) for line in plan.member_lines]
+        yield "members", [escape(line) for line in plan.member_lines]
     if plan.calls:
-        yield "may call", [_called(called) for called in plan.calls]
-    yield "approval", _approval(plan)
-    yield "limits", ["; ".join([*_limits(plan), *_then(plan)])]
+        yield "may call", [_callee(callee) for callee in plan.calls]
+    yield "approvals", _approvals(plan)
+    yield "limits", ["; ".join([*_limits(plan), *_at_budget(plan)])]
     if plan.schema_ref:
-        yield "output", [f"must fit {plain(plan.schema_ref)}"]
+        yield "output", [f"must match {escape(plan.schema_ref)}"]
     yield "risk", _risk(plan)
-    if plan.untrusted:
-        files = [
-            f"{plain(s.display_path)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.state_text}"
-            for s in plan.untrusted
-        ]
-        yield "not trusted", files
+    if files := plan.untrusted_files:
+        yield (
+            "not trusted",
+            [f"{escape(f.display_path)} ({f.size:,} bytes, sha256 {f.digest[:16]}): {f.state_text}" for f in files],
+        )
     if plan.problems:
-        yield "cannot run", [plain(problem.text) for problem in plan.problems]
+        yield "cannot run", [escape(problem.text) for problem in plan.problems]
 
 
 def _model(plan: Plan) -> str:
     if plan.model is None:
-        return "none is named"
-    price = {True: "price known", False: "no price known", None: "whether it has a price is not known"}[plan.priced]
-    return f"{plain(plan.model)}, chosen {_CHOSEN[plan.chosen_by]}; {price}" if plan.chosen_by else plain(plan.model)
+        return "none set"
+    if plan.chosen_by is None:
+        return escape(plan.model)
+    return f"{escape(plan.model)} ({_CHOSEN_BY[plan.chosen_by]}; {_PRICES[plan.priced]})"
 
 
-def _executed(plan: Plan) -> str:
-    """The model, and before it the program of others that executes the run, where it is one."""
+def _runtime_and_model(plan: Plan) -> str:
     program = f"{plan.runtime.title}, " if plan.runtime.program is not None else ""
-    return f"{program}model {plain(plan.model or 'not named')}"
+    return f"{program}model {escape(plan.model or 'not set')}"
 
 
-def _doing(plan: Plan) -> list[str]:
+def _effects(plan: Plan) -> list[str]:
     capabilities, parts = plan.capabilities, list[str]()
     if "fs.read" in capabilities:
         parts.append(f"reads {_reads(plan)}")
     if "fs.write" in capabilities:
-        parts.append(f"writes {_writes(plan)}")
+        parts.append(f"writes {_writes(plan, _format_folder)}")
     if "proc.exec" in capabilities:
         parts.append("runs programs")
     if "net" in capabilities:
@@ -121,39 +116,44 @@ def _doing(plan: Plan) -> list[str]:
 def _reads(plan: Plan) -> str:
     if "fs.read" not in plan.capabilities:
         return "nothing"
-    return ", ".join(dict.fromkeys(_short(folder, plan) for folder in plan.folders)) or "nothing"
+    return ", ".join(dict.fromkeys(_format_folder(folder, plan) for folder in plan.folders)) or "nothing"
 
 
-def _writes(plan: Plan, *, whole: bool = False) -> str:
-    """The folders that it writes to; `whole`: and what is kept in them."""
+def _writes(plan: Plan, format_folder: Callable[[Folder, Plan], str]) -> str:
     if "fs.write" not in plan.capabilities:
         return "nothing"
-    said = (f"{_short(one, plan)}{_but(one, plan) if whole else ''}" for one in written(plan))
-    return ", ".join(dict.fromkeys(said)) or "nothing (no sandbox has mode: rw)"
+    folders = (format_folder(folder, plan) for folder in writable_folders(plan))
+    return ", ".join(dict.fromkeys(folders)) or "nothing (no sandbox has mode: rw)"
 
 
-def _but(folder: Folder, plan: Plan) -> str:
-    names = (path.relative_to(folder.path) for path in plan.kept if folder.path in path.parents)
-    shown = [plain(f"{name}" if name.suffix else f"{name}/") for name in names]
-    return f" (not {', '.join(shown)})" if shown else ""
+def _format_folder(folder: Folder, plan: Plan) -> str:
+    try:
+        return escape(f"./{folder.path.relative_to(plan.cwd)}".removesuffix("/."))
+    except ValueError:
+        return escape(str(folder.path))
+
+
+def _format_writable(folder: Folder, plan: Plan) -> str:
+    """Return a folder and the paths in it that the run cannot write."""
+    paths = (path.relative_to(folder.path) for path in plan.protected if folder.path in path.parents)
+    names = ", ".join(escape(f"{path}" if path.suffix else f"{path}/") for path in paths)
+    return _format_folder(folder, plan) + (f" (not {names})" if names else "")
 
 
 def _programs(plan: Plan) -> str:
-    """Programs that the model chooses have no network; servers that the file names have, unless a rule forbids it."""
-    given = [tool for tool in plan.tools if tool.decision != "refuse"]
-    runs = [tool for tool in given if "proc.exec" in tool.capabilities]
-    online = any("net" in tool.capabilities for tool in runs)
-    said = ["runs programs" if online else "runs programs, without the network"] if runs else []
-    for tool in given:
-        if "pull_request" in tool.capabilities:
-            said.append(f"git and gh, which the hall runs for {tool.name}")
-    return "; ".join(said) or "none"
+    """Programs that the model chooses have no network. Servers in the worker file have it, unless a rule forbids it."""
+    tools = [tool for tool in plan.tools if tool.decision != "refuse"]
+    runners = [tool for tool in tools if "proc.exec" in tool.capabilities]
+    has_network = any("net" in tool.capabilities for tool in runners)
+    parts = ["any" if has_network else "any, without network access"] if runners else []
+    parts += [f"git and gh, run by the hall for {t.name}" for t in tools if "pull_request" in t.capabilities]
+    return "; ".join(parts) or "none"
 
 
 def _network(plan: Plan) -> str:
-    outward = [tool.name for tool in plan.tools if "net" in tool.capabilities and tool.decision != "refuse"]
-    outward += [f"{plan.runtime.title} itself"] if plan.runtime.network else []
-    return f"reached by {', '.join(outward)}" if outward else "none"
+    names = [tool.name for tool in plan.tools if "net" in tool.capabilities and tool.decision != "refuse"]
+    names += [f"{plan.runtime.title} itself"] if plan.runtime.network else []
+    return f"used by {', '.join(names)}" if names else "none"
 
 
 def _mode(plan: Plan) -> list[str]:
@@ -161,89 +161,84 @@ def _mode(plan: Plan) -> list[str]:
 
 
 def _limits(plan: Plan) -> list[str]:
-    bounds = plan.bounds
-    whose = "the team's dollars" if plan.seated else _NO_LIMIT[plan.called]
-    unlimited = "no price known" if plan.priced is False else whose
-    parts = [unlimited if plan.worst_usd is None else f"at most {dollars(plan.worst_usd)} USD"]
+    if plan.max_cost_usd is not None:
+        budget = f"at most {format_usd(plan.max_cost_usd)} USD"
+    elif plan.priced is False:
+        budget = "no known price"
+    elif plan.is_in_workflow:
+        budget = "shares the workflow's budget"
+    else:
+        budget = "shares the parent's budget" if plan.called else "no budget"
     names: tuple[LimitName, ...] = ("max_turns", "max_tokens", "timeout")
-    return parts + [in_words(name, value) for name in names if (value := getattr(bounds, name)) is not None]
+    return [budget, *(in_words(name, value) for name in names if (value := getattr(plan.bounds, name)) is not None)]
 
 
-def dollars(amount: float) -> str:
+def format_usd(amount: float) -> str:
     return f"{amount:.2f}" if amount >= 0.01 else f"{amount:g}"
 
 
-def _then(plan: Plan) -> list[str]:
-    """What happens when the dollars are spent."""
-    if plan.worst_usd is None:
+def _at_budget(plan: Plan) -> list[str]:
+    if plan.max_cost_usd is None:
         return []
-    return ["then it ends" if plan.worst_usd == plan.bounds.max_budget_usd else "then you are asked for more"]
+    return ["then fails" if plan.max_cost_usd == plan.bounds.max_budget_usd else "then asks you"]
 
 
 def _tools(plan: Plan) -> list[str]:
     width = max((len(tool.name) for tool in plan.tools), default=0)
-    shown = [f"{tool.name:<{width}}  {_cut(tool.description)}" for tool in plan.tools]
+    lines = [f"{tool.name:<{width}}  {_first_line(tool.description)}" for tool in plan.tools]
     for name in plan.unknown:
         code = next((code for code in plan.code if code.kind == "toolbox" and code.name == name), None)
-        why = "until it is trusted" if code is not None and not code.trusted else "here"
-        shown.append(f"and those of the toolbox {name}, which are not known {why}")
-    return shown
+        until = " until you trust it" if code is not None and not code.trusted else ""
+        lines.append(f"and the tools of the toolbox {name}, which are unknown{until}")
+    return lines
 
 
-def _approval(plan: Plan) -> list[str]:
-    asked = [_why(tool) for tool in plan.tools if tool.decision == "ask"]
-    refused = [_why(tool) for tool in plan.tools if tool.decision == "refuse"]
-    said = [f"you are asked before each call of {', '.join(asked)}"] if asked else []
-    said += [f"refused: {', '.join(refused)}"] if refused else []
-    return [*said, *_mode(plan)] or ["none is needed"]
+def _approvals(plan: Plan) -> list[str]:
+    asked = [_with_rule(tool) for tool in plan.tools if tool.decision == "ask"]
+    forbidden = [_with_rule(tool) for tool in plan.tools if tool.decision == "refuse"]
+    lines = [f"before each call of {', '.join(asked)}"] if asked else []
+    lines += [f"forbidden: {', '.join(forbidden)}"] if forbidden else []
+    return [*lines, *_mode(plan)] or ["none"]
 
 
-def _why(tool: PlannedTool) -> str:
+def _with_rule(tool: PlannedTool) -> str:
     return tool.name if tool.rule in (None, tool.name) else f"{tool.name} ({tool.rule})"
 
 
-def _called(called: Called) -> str:
-    through = f" (through {called.through})" if called.through else ""
-    if called.plan is None or called.problem:
-        return f"{plain(called.name)}{through}: cannot be called: {plain(called.problem or '')}"
-    own = called.plan
-    asked = [tool.name for tool in own.tools if tool.decision == "ask"]
-    parts = [_executed(own), *_doing(own)]
-    parts += [f"you are asked before {', '.join(asked)}"] if asked else []
-    parts += [f"the tools of {name} are not known" for name in own.unknown]
-    parts += ["cannot run as it is"] if own.problems else []
-    return f"{plain(called.name)}{through}: {'; '.join([*parts, *_limits(own)])}"
+def _callee(callee: PlannedCallee) -> str:
+    name = escape(callee.name) + (f" (through {callee.through})" if callee.through else "")
+    if callee.plan is None or callee.problem:
+        return f"{name}: cannot be called: {escape(callee.problem or '')}"
+    plan = callee.plan
+    asked = [tool.name for tool in plan.tools if tool.decision == "ask"]
+    parts = [_runtime_and_model(plan), *_effects(plan)]
+    parts += [f"asks before {', '.join(asked)}"] if asked else []
+    parts += [f"the tools of {toolbox} are unknown" for toolbox in plan.unknown]
+    parts += ["cannot run as it is"] if plan.problems else []
+    return f"{name}: {'; '.join([*parts, *_limits(plan)])}"
 
 
 def _server(name: str, server: McpServer) -> str:
-    what = f"start {' '.join(server.command)}" if server.command else f"reach {server.url}"
-    names = f" with {', '.join(server.env)}" if server.env else ""
-    return plain(f"{name}: would {what}{names}")
+    action = f"starts {' '.join(server.command)}" if server.command else f"connects to {server.url}"
+    variables = f" with {', '.join(server.env)}" if server.env else ""
+    return escape(f"{name}: {action}{variables}")
 
 
 def _risk(plan: Plan) -> list[str]:
-    unknown = [*plan.unknown, *(name for called in plan.calls if called.plan for name in called.plan.unknown)]
-    said = [f"the three together: {plan.risk.text}"]
+    unknown = [*plan.unknown, *(name for callee in plan.calls if callee.plan for name in callee.plan.unknown)]
+    lines = [f"exfiltration: {plan.risk.text}"]
     if plan.calls and plan.risk_with_calls is not None:
-        said.append(f"with all that it may call: {plan.risk_with_calls.text}")
+        lines.append(f"with the workers that it may call: {plan.risk_with_calls.text}")
     if unknown:
-        said.append(f"without the tools that are not known: those of {', '.join(dict.fromkeys(unknown))}")
-    return said
+        lines.append(f"not counted: the unknown tools of {', '.join(dict.fromkeys(unknown))}")
+    return lines
 
 
-def _short(folder: Folder, plan: Plan) -> str:
-    try:
-        return plain(f"./{folder.path.relative_to(plan.cwd)}".removesuffix("/."))
-    except ValueError:
-        return plain(str(folder.path))
+def _first_line(description: str) -> str:
+    line = " ".join(escape(description.strip().partition("\n")[0]).split())
+    return line if len(line) <= _MAX_DESCRIPTION_CHARS else f"{line[: _MAX_DESCRIPTION_CHARS - 1]}…"
 
 
-def _cut(description: str) -> str:
-    """The first line of a description."""
-    shown = " ".join(plain(description.strip().partition("\n")[0]).split())
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
-
-
-def plain(value: str) -> str:
-    """A text of others on one line, with every character spelled out that cannot be seen."""
+def escape(value: str) -> str:
+    """Return a text on one line, with invisible characters escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in value)

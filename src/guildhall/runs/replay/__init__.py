@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.runs.replay.fork import Forked as Forked
+    from guildhall.runs.replay.fork import ForkResult as ForkResult
     from guildhall.runs.replay.fork import Forks as Forks
-    from guildhall.runs.replay.normalize import Neutral as Neutral
+    from guildhall.runs.replay.normalize import Normalizer as Normalizer
     from guildhall.runs.replay.replay import Recordings as Recordings
-    from guildhall.runs.replay.replay import Replayed as Replayed
-    from guildhall.runs.replay.script_export import script_of as script_of
+    from guildhall.runs.replay.replay import ReplayResult as ReplayResult
+    from guildhall.runs.replay.script_export import export_script as export_script
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forked:
+class ForkResult:
     """A run that was made out of another one, parked: `resume` lets it go on."""
 
     run: str
@@ -64,7 +64,7 @@ class Forks:
     source_of: SourceOf
     budget_of: Callable[[Frame], float | None]
 
-    async def fork(self, run_id: str, at: int, frame: Frame, model: str | None = None) -> Forked:
+    async def fork(self, run_id: str, at: int, frame: Frame, model: str | None = None) -> ForkResult:
         """A new run with the entries of another one up to `at`, or up to the last place before it to go on from."""
         run = self.history.get(run_id)
         _refuse_team(run_id, self.history.workflow_of(run_id))
@@ -79,7 +79,7 @@ class Forks:
         if not 0 <= at <= last:
             hint = f"`guild log {run_id}` shows them with their numbers."
             raise UsageError(f"the run {run_id} has no entry {at}: they go from 0 to {last}", hint=hint)
-        end = cut(journal, at)
+        end = find_fork_point(journal, at)
         new = new_id(RUN)
         first, source_name, priced = self._first(_as_top(run, journal, self.budget_of(frame)), frame, model)
         copied: list[Entry[Payload]] = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
@@ -94,7 +94,7 @@ class Forks:
                 records.add_entry(connection, entry)
 
         await self.store.write(write)
-        return Forked(run=new, of=run_id, at=end, kind=journal.entries[end].kind)
+        return ForkResult(run=new, of=run_id, at=end, kind=journal.entries[end].kind)
 
     def _first(
         self, first: Entry[Assembly], frame: Frame, model: str | None
@@ -158,7 +158,7 @@ def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry[Assembly]
     return replace(first, data=replace(first.data, bounds={**first.data.bounds, "budget": budget}))
 
 
-def cut(journal: Journal, at: int) -> int:
+def find_fork_point(journal: Journal, at: int) -> int:
     """The last entry at or before `at` after which the run can go on."""
     end = 0
     for answer in journal.all(ModelAnswered):

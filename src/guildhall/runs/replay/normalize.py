@@ -26,7 +26,7 @@ _WHY = re.compile(r"(could not handle [#\d, ]+, and has stopped trying: ).+")  #
 _HALF = re.compile("[\ud800-\udfff]")
 
 
-class Neutral:
+class Normalizer:
     """Puts names in the place of folders, and notes what it had to take out."""
 
     def __init__(self, project: Path, home: Path, redact: Callable[[str], str], *, times: bool = False) -> None:
@@ -54,7 +54,7 @@ class Neutral:
         """The same in every text of a JSON value."""
         return _everywhere(value, self.text)
 
-    def restored(self, value: Any) -> Any:
+    def restore(self, value: Any) -> Any:
         """A value from a script, with the folder of this project where its name stands."""
         return _everywhere(value, lambda text: text.replace(PROJECT, self._project))
 
@@ -70,13 +70,13 @@ def _everywhere(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def told(message: Sequence[Mapping[str, Any]], neutral: Neutral) -> str | list[str]:
+def sent_texts(message: Sequence[Mapping[str, Any]], neutral: Normalizer) -> str | list[str]:
     """What a model was newly told: one text, or one for each of its calls. Long ones are cut, and pinned."""
     texts = [_shortened(_RUN.sub(RUN, _timeless(neutral, neutral.text(_part(part))))) for part in message]
     return texts[0] if len(texts) == 1 else texts
 
 
-def _timeless(neutral: Neutral, text: str) -> str:
+def _timeless(neutral: Normalizer, text: str) -> str:
     if not neutral.times:
         return text
     return _WHY.sub(rf"\1{WHY}", _DATED.sub(rf"\1{TIME}", _TIME.sub(TIME, text)))
@@ -99,12 +99,12 @@ def _shortened(text: str) -> str:
     return f"{text[:_LONG]}\n... ({len(text):,} characters, {digest(text.encode())[:12]})"
 
 
-def system_of(frozen: Assembly, neutral: Neutral) -> str:
+def normalized_system_prompt(frozen: Assembly, neutral: Normalizer) -> str:
     """Return the recorded system prompt without its memory block, because a test starts with an empty memory."""
     return neutral.text(frozen.system_prompt.removesuffix(frozen.memory).rstrip())
 
 
-def tools_of(frozen: Assembly, answer_tool: str) -> dict[str, str]:
+def tool_fingerprints(frozen: Assembly, answer_tool: str) -> dict[str, str]:
     """The tools that the model was shown, each with a fingerprint of its words."""
     shown: dict[str, Any] = {tool["name"]: tool for tool in frozen.tools}
     if frozen.output_schema is not None:

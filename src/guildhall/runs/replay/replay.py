@@ -24,7 +24,7 @@ from guildhall.core.errors import (
     RuntimeUnusable,
 )
 from guildhall.models.catalog import RecordingSource
-from guildhall.runs.assembly.preflight import refuse_unrecorded
+from guildhall.runs.assembly.preflight import check_replayable
 from guildhall.runs.execution import delegation
 from guildhall.runs.execution.access import Lobby
 from guildhall.runs.execution.prepare import frame_then
@@ -92,7 +92,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayResult:
     """What a replay found: how many steps it took, and the first difference, if any."""
 
     run: str  # the run of the tree in which the difference is, else the one that was asked for
@@ -101,7 +101,7 @@ class Replayed:
     worker_gone: bool = False  # a recorded definition was used, because there is none today
 
     @property
-    def same(self) -> bool:
+    def matches(self) -> bool:
         return self.difference is None
 
 
@@ -175,13 +175,13 @@ class _Record:
 
     def compare(self, entry: Entry[Payload], label: str, recorded: Any, now: Any) -> None:
         if recorded != now:
-            raise self.differs(entry, difference_of(label, recorded, now))
+            raise self.differs(entry, describe_difference(label, recorded, now))
 
     def compare_assembly(self, assembled: Assembled) -> None:
         """Compare what the model is shown and what the worker file declares. Rules are compared at each call."""
         first = self.journal.entries[0]
         then_shown = self.journal.assembly
-        now = assembled.shown()
+        now = assembled.as_shown()
         for name, label in _SHOWN.items():
             self.compare(first, label, getattr(then_shown, name) or None, now[name] or None)
         then = then_shown.worker["definition"]
@@ -397,7 +397,7 @@ def _said(began: Entry[ToolBegan]) -> str:
     return "waited for approval" if isinstance(began.data, ToolAsked) else "was allowed"
 
 
-def difference_of(label: str, recorded: Any, now: Any) -> str:
+def describe_difference(label: str, recorded: Any, now: Any) -> str:
     """What differs, and the lines: `-` on record, `+` now."""
     before, after = _lines(recorded), _lines(now)
     changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
@@ -427,18 +427,18 @@ class Recordings:
         loaded = {whose: [load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()}
         return RecordingSource(run, loaded)
 
-    async def replay(self, run: str, frame: Frame) -> Replayed:
+    async def replay(self, run: str, frame: Frame) -> ReplayResult:
         """Plays a run and all that it has called again on their records, up to the first difference."""
         steps, gone = 0, False
         for one in self.history.tree(run):
-            played = await self.play(one, frame)
+            played = await self.replay_one(one, frame)
             steps += played.steps
             gone = gone or played.worker_gone
-            if not played.same:
+            if not played.matches:
                 return replace(played, steps=steps, worker_gone=gone)
-        return Replayed(run=run, steps=steps, worker_gone=gone)
+        return ReplayResult(run=run, steps=steps, worker_gone=gone)
 
-    async def play(
+    async def replay_one(
         self,
         run: Run,
         frame: Frame,
@@ -446,23 +446,23 @@ class Recordings:
         worker: Worker | None = None,
         seat: Seat | None = None,
         runtime: Runtime | None = None,
-    ) -> Replayed:
+    ) -> ReplayResult:
         """Replay one run without the runs that it called. Worker, hooks and runtime are looked up if not given."""
         journal = self.history.journal(run.id)
         then = frame_then(run.frame, frame)
         seat = seat or self.seat_of(run)
-        assembled, gone = await self.assembler.again(
+        assembled, gone = await self.assembler.assemble_replay(
             run.request, journal.assembly, then, run=run.id, worker=worker, seat=seat
         )
         call = run.purpose_as(CallPurpose)
         if runtime is None:
-            refuse_unrecorded(assembled.worker, run.id)
+            check_replayable(assembled.worker, run.id)
             own = assembled.worker.definition.runtime
             runtime = delegation.OneCall(call.arguments()) if call else self.runtime_of(own, then)
         servers = servers_of(assembled, seat)
         lobby = Lobby(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
         difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), lobby)
-        return Replayed(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
+        return ReplayResult(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
 
     def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
         """The run that a call has made, and what it gave by its own record, if it came to that."""

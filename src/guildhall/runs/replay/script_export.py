@@ -40,7 +40,7 @@ from guildhall.runs.record.entries import (
     WorkerCreated,
 )
 from guildhall.runs.record.journal import Journal, entries_with
-from guildhall.runs.replay.normalize import Neutral, system_of, told, tools_of
+from guildhall.runs.replay.normalize import Normalizer, normalized_system_prompt, sent_texts, tool_fingerprints
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
 from guildhall.tools.executor import BUILT_IN
 from guildhall.tools.model import Text, ToolResult
@@ -125,7 +125,7 @@ _DEEPEST = 30  # levels of arguments that are written as YAML; deeper ones as th
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeamPart:
+class WorkflowPart:
     """What the script of a workflow has beyond the runs of its agents."""
 
     fields: Mapping[str, Any]  # of the test, in the place of a worker and its input
@@ -135,7 +135,7 @@ class TeamPart:
     untestable: str | None  # why `guild test` could not start it, if it could not
 
 
-def script_of(tree: Tree, home: Path, redact: Callable[[str], str], team: TeamPart | None = None) -> str:
+def export_script(tree: Tree, home: Path, redact: Callable[[str], str], team: WorkflowPart | None = None) -> str:
     """Return the script of a run, the first of the tree, and of all runs below it. `team`: the run is a workflow."""
     run, journal = tree[0]
     if run.status not in {"completed", "failed"}:
@@ -143,7 +143,7 @@ def script_of(tree: Tree, home: Path, redact: Callable[[str], str], team: TeamPa
         hint = hints.get(run.status, f"Let it end first: guild show {run.id} says how it goes on.")
         raise Conflict(f"the run {run.id} is {run.status}: only one that came to its end is a script", hint=hint)
     root = run.frame.root
-    writer = _Writer(tree, Neutral(root, home, redact, times=team is not None), team)
+    writer = _Writer(tree, Normalizer(root, home, redact, times=team is not None), team)
     data: dict[str, Any] = {}
     if untestable := team.untestable if team else _untestable(run, journal):
         writer.note(f"the test, because {untestable}")
@@ -187,7 +187,7 @@ def _check(text: str, run: str) -> None:
 class _Writer:
     """Turns journals into the plain data of a script."""
 
-    def __init__(self, tree: Tree, neutral: Neutral, team: TeamPart | None) -> None:
+    def __init__(self, tree: Tree, neutral: Normalizer, team: WorkflowPart | None) -> None:
         self._tree = tree
         self._asking = tree[1:] if team else tree  # the runs that have a model
         self._neutral = neutral
@@ -236,7 +236,7 @@ class _Writer:
         case["shown"] = self._shown()
         if run.error is not None and run.error.get("limit") == "timeout":
             self.note("the time that it took: a test is faster, and will not run out of it")
-        return {**case, **ending(run, self._neutral)}
+        return {**case, **expected_end(run, self._neutral)}
 
     def _files(self) -> dict[str, str | None]:
         known, unknown = files_before(self._tree)
@@ -254,8 +254,8 @@ class _Writer:
             frozen = journal.assembly
             if frozen.memory:
                 self.note("the memory of the worker; a test starts with an empty memory")
-            tools = tools_of(frozen, OUTPUT_TOOL)
-            shown.setdefault(run.worker, {"system": system_of(frozen, self._neutral), "tools": tools})
+            tools = tool_fingerprints(frozen, OUTPUT_TOOL)
+            shown.setdefault(run.worker, {"system": normalized_system_prompt(frozen, self._neutral), "tools": tools})
         return shown
 
     def _replies(self) -> Iterator[dict[str, Any]]:
@@ -310,7 +310,7 @@ class _Writer:
                 response = load_response(answer.data.response)
             except ValueError:
                 raise Conflict(f"the answer on record at entry {answer.seq} of {run.id} cannot be read") from None
-            sent = told(asked.data.message, self._neutral)
+            sent = sent_texts(asked.data.message, self._neutral)
             known = root and sent == self._neutral.text(run.request.input)  # it stands above, as the input
             yield {**({} if known or cut_off else {"sent": sent}), **self._answer(response, journal, key)}
             cut_off = self._cut_off(journal, key)
@@ -379,7 +379,7 @@ class _Writer:
         return {"text": text, "is_error": True} if result.is_error else {"text": text}
 
 
-def ending(run: Run, neutral: Neutral) -> dict[str, Any]:
+def expected_end(run: Run, neutral: Normalizer) -> dict[str, Any]:
     """How a run ended, as a test compares it."""
     ended: dict[str, Any] = {"status": run.status}
     if run.status == "completed":

@@ -67,22 +67,22 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
     assert ran.code == 0
     text = ran.out
     for said in (
-        f"model         script:{project}/answers.yaml, chosen by the settings; price known",
+        f"model         script:{project}/answers.yaml (set in the settings; priced)",
         "reads         ., ./notes, ./in",
         "writes        ./notes",
-        "programs      runs programs",
-        "network       reached by researcher-dispatch_dispatch, docs_*",
+        "programs      any",
+        "network       used by researcher-dispatch_dispatch, docs_*",
         " Of the server docs. What it does is known when it has started.",
         "GREETING",
         "Runs a shell command in the working folder",
         "record_decision",
         "memory_write",
         "sandbox_write_text",
-        "docs: would start uvx docs-mcp with DOCS_TOKEN",
+        "docs: starts uvx docs-mcp with DOCS_TOKEN",
         "home/researcher: may dispatch to it; runs ${PYTHON} server.py ${PORT} ",
         "sandbox_write_text (fs.write), Bash (fs.write), docs_* (fs.write)",
-        "at most 3.00 USD; 7 turns; 300 seconds; then you are asked for more",
-        "the three together: yes (private files, text from outside, a way out): you are asked before each call of ",
+        "at most 3.00 USD; 7 turns; 300 seconds; then asks you",
+        "exfiltration: reads private files and untrusted text, and can reach the network; asks before each call of ",
         "not trusted   workers/scribe.yaml (mcp_servers.docs)",
         "researcher-dispatch_dispatch",
     ):
@@ -116,7 +116,7 @@ def test_the_line_before_a_run_says_the_same(guild: Guild, project: Path) -> Non
     line = guild("run", "scribe", "go", "--max-turns", "3", "--budget", "2").err.splitlines()[0]
     assert "reads ., ./notes; writes ./notes; runs programs; at most 2.00 USD; 3 turns" in line
     text = guild("plan", "scribe", "--max-turns", "3", "--budget", "2").out
-    assert "limits        at most 2.00 USD; 3 turns; then you are asked for more" in text
+    assert "limits        at most 2.00 USD; 3 turns; then asks you" in text
 
 
 def test_options_are_those_of_a_run(guild: Guild, project: Path) -> None:
@@ -127,17 +127,17 @@ def test_options_are_those_of_a_run(guild: Guild, project: Path) -> None:
     assert (other["limits"]["max_tokens"], other["mode"]) == (9, "strict")
     assert [tool["name"] for tool in other["tools"] if tool["decision"] == "refuse"] == ["sandbox_write_text"]
     assert other["writes"] == []
-    assert "refuses everything" in guild("plan", "scribe", "--strict").out
+    assert "approvals: all denied (--strict)" in guild("plan", "scribe", "--strict").out
 
 
 @pytest.mark.parametrize(
     ("model", "priced", "said"),
     [
         ("openai:gpt-5", True, "at most 5.00 USD"),
-        ("nobody:none", False, "no price known"),
-        ("script:none.yaml", None, "whether it has a price is not known"),
-        ("auto", None, "whether it has a price is not known"),
-        ("replay:r-7k2m9x4qpw", True, "price known"),
+        ("nobody:none", False, "no known price"),
+        ("script:none.yaml", None, "price unknown"),
+        ("auto", None, "price unknown"),
+        ("replay:r-7k2m9x4qpw", True, "priced"),
     ],
 )
 def test_a_price_is_known_without_a_key(
@@ -180,7 +180,7 @@ def test_nobody_names_a_model(guild: Guild, project: Path) -> None:
     planned = plan(guild, "scribe")
     assert planned["model"] is None
     assert "no model set for worker" in planned["problems"][0]
-    assert "model         none is named" in guild("plan", "scribe").out
+    assert "model         none set" in guild("plan", "scribe").out
 
 
 @pytest.mark.req("X-16")
@@ -202,9 +202,9 @@ def test_the_workers_that_may_be_called_and_what_they_may_do(guild: Guild, proje
     assert planned["risk_with_calls"]["together"] is True
     assert planned["risk_with_calls"]["guarded"] == ["WebFetch of fetcher"]
     text = guild("plan", "reader").out
-    assert re.search(r"fetcher: .*uses the network; you are asked before WebFetch", text)
+    assert re.search(r"fetcher: .*uses the network; asks before WebFetch", text)
     assert "writer (through fetcher): " in text
-    assert "with all that it may call: yes" in text
+    assert "with the workers that it may call: reads private files" in text
 
 
 def test_a_star_is_every_active_worker(guild: Guild, project: Path) -> None:
@@ -257,7 +257,7 @@ def test_everything_that_is_lacking_is_named(guild: Guild, project: Path) -> Non
     for said in ("no script", "no search engine", "no toolbox 'mail'", "nowhere does not exist", "no file"):
         assert said in told
     assert "Read" in [tool["name"] for tool in planned["tools"]]
-    assert "and those of the toolbox mail, which are not known here" in guild("plan", "scribe").out
+    assert "and the tools of the toolbox mail, which are unknown" in guild("plan", "scribe").out
 
 
 def test_a_worker_is_shown_with_its_plan_and_schema(guild: Guild, project: Path) -> None:

@@ -98,7 +98,7 @@ def test_code_is_not_even_loaded_before(guild: Guild, post: Path) -> None:
     for words in (["plan", "scribe"], ["worker", "show", "scribe"], ["worker", "validate"], ["trust"], ["doctor"]):
         ran = guild(*words)
         assert "ZeroDivisionError" not in ran.out + ran.err
-    assert "not known until it is trusted" in guild("plan", "scribe").out
+    assert "unknown until you trust it" in guild("plan", "scribe").out
     guild("trust", "--yes")
     assert "ZeroDivisionError" in guild("plan", "scribe").out
 

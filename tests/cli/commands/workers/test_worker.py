@@ -56,7 +56,7 @@ def test_files_are_checked(guild: Guild, scribe: Path) -> None:
     fine = guild("worker", "validate")
     assert fine.code == 0
     assert fine.out.startswith("ok  scribe  ")
-    assert "the three together: no: no other machine is reached" in fine.out
+    assert "exfiltration risk: none (no network access)" in fine.out
     (scribe / "workers" / "broken.yaml").write_text("name: broken\ninstructions: x\nsandboxs: {}\n")
     wrong = guild("worker", "validate")
     assert wrong.code == 2
@@ -92,7 +92,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     shown = guild("worker", "validate", "wish", env=env)
     assert "\n\n" not in shown.err
     row, risk = shown.out.splitlines()
-    assert (row.split()[:2], risk.strip().startswith("the three together:")) == (["wrong", "wish"], True)
+    assert (row.split()[:2], risk.strip().startswith("exfiltration risk:")) == (["wrong", "wish"], True)
     assert "Edit can write nothing" in shown.err
     refused = guild("run", "wish", "go", env=env)
     assert refused.code == 1

@@ -23,7 +23,7 @@ async def replay(ctx: Context) -> int:
     else:
         text = f"{replayed.run}: differs at step {difference.step}\n{difference.text}"
         found = {"step": difference.step, "difference": difference.text}
-    ctx.print({**asdict(replayed), **found, "same": replayed.same}, text)
+    ctx.print({**asdict(replayed), **found, "same": replayed.matches}, text)
     if replayed.worker_gone:
         ctx.screen.note("Its worker is not there any more: the definition on record was used.", "yellow")
-    return exit_codes.DONE if replayed.same else exit_codes.FAILED
+    return exit_codes.DONE if replayed.matches else exit_codes.FAILED

@@ -131,7 +131,7 @@ def _print_checked(found: Sequence[dict[str, Any]], screen: Screen) -> None:
         name = Path(one["name"]).stem if "/" in one["name"] else one["name"]  # of a file that cannot be read
         screen.result(f"{'ok' if one['ok'] else 'wrong'}  {name}  {one['file'] or ''}".rstrip())
         if one["risk"]:
-            screen.result(f"    the three together: {one['risk']['text']}")
+            screen.result(f"    exfiltration risk: {one['risk']['text']}")
     if not found:
         screen.note("There are no workers in this project to check.")
 
