@@ -207,7 +207,7 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     assert (await both.once("jobs.get", "ant/j-1", frame)).job.status == "completed"
     assert (await both.once("jobs.result", "ant/j-1", frame)).output == "done: quick"
     assert (await both.once("jobs.cancel", "ant/j-1", frame)).status == "completed"
-    with pytest.raises(Refused, match="takes no answers"):
+    with pytest.raises(Refused, match="does not accept answers"):
         await both.once("jobs.answer", "ant/j-1", "yes", frame)
     with pytest.raises(UsageError, match="frame: needed to find the member 'ant'"):
         await both.once("jobs.get", "ant/j-1")

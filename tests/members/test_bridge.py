@@ -97,8 +97,8 @@ def test_nothing_is_dispatched_to_a_member_that_does_not_take_work(guild: Guild,
     put_member(home.path, "bad", colour="red")
     put_script(project, DONE)
     for name, said in (
-        ("bee", "members: the member bee takes no work: its manifest does not declare it"),
-        ("bed", "members: there is no member 'bed'"),
+        ("bee", "members: the member bee does not accept jobs"),
+        ("bed", "members: unknown member 'bed'"),
         ("bad", "members: the member 'bad' cannot be used"),
     ):
         put_host(project, name)
@@ -152,7 +152,7 @@ def test_a_member_and_a_server_of_one_name_are_told_apart_by_nobody(guild: Guild
     put_member(home.path, "ant")
     put_host(project, toolboxes=["ant"], mcp_servers={"ant": {"url": "http://127.0.0.1:1/mcp"}})
     put_script(project, DONE)
-    assert "toolboxes: ant is a member, and there is a server of that name" in guild("run", "host", "go").err
+    assert "toolboxes: ant is a member and an MCP server" in guild("run", "host", "go").err
 
 
 def test_a_dispatch_by_one_who_reads_private_files_is_asked_about(guild: Guild, project: Path, home: Home) -> None:

@@ -41,7 +41,7 @@ async def running(home: Home, way: str = "", seconds: float = 30.0) -> AsyncGene
     member = MemberRegistry(home.path / "nowhere", home).find("ant")
     frame = Frame.here(home.path, os.environ)
     process = MemberProcess(member, frame, home, SystemClock(), Timings(grace_s=0.2), "")
-    client = MemberClient((await process.client()).endpoint, seconds=seconds)
+    client = MemberClient((await process.client()).endpoint, timeout_s=seconds)
     try:
         yield client
     finally:
@@ -88,7 +88,7 @@ def test_the_six_calls(home: Home) -> None:
             with pytest.raises(MemberRefused, match="cannot be deleted") as caught:
                 await jobs.delete(slow)
             assert caught.value.rpc_code == -32602
-            with pytest.raises(UsageError, match="deletes no job that has failed"):
+            with pytest.raises(UsageError, match="cannot delete a failed job"):
                 await jobs.delete(slow, force=True)
             assert (await jobs.cancel(slow)).row() == {"jobId": slow, "status": "cancelled"}
             await jobs.delete(slow)
@@ -130,7 +130,7 @@ def test_the_three_kinds_of_error(home: Home) -> None:
                 await stranger.call("worker/list", {})
             assert (caught.value.status, caught.value.sent) == (401, True)
             await stranger.close()
-        with pytest.raises(MemberUnreachable, match="cannot be reached") as caught:
+        with pytest.raises(MemberUnreachable, match="cannot reach the member") as caught:
             await MemberClient(client.endpoint).call("worker/list", {})
         assert not caught.value.sent
         assert issubclass(MemberTimedOut, MemberFailed)
@@ -150,13 +150,13 @@ def test_a_call_that_has_not_reached_a_member_which_was_just_ending_is_made_agai
             gone = MemberClient(Endpoint(name="ant", url="http://127.0.0.1:1/mcp", secret="x"))
             closed = MemberClient(client.endpoint)
             await closed.close()
-            with pytest.raises(MemberUnreachable, match="not running any more"):
+            with pytest.raises(MemberUnreachable, match="was stopped"):
                 await closed.call("worker/list", {})
             for first in (gone, closed):
                 assert (await jobs_of(home, first, client).page()).jobs == []
-            with pytest.raises(MemberUnreachable, match="cannot be reached"):
+            with pytest.raises(MemberUnreachable, match="cannot reach the member"):
                 await jobs_of(home, gone, gone).dispatch(dispatch)
-            slow = MemberClient(client.endpoint, seconds=0.0001)
+            slow = MemberClient(client.endpoint, timeout_s=0.0001)
             with pytest.raises(MemberTimedOut):
                 await jobs_of(home, slow, client).dispatch(dispatch)  # the member may have received it: not again
             await slow.close()
@@ -174,6 +174,6 @@ def test_only_members_that_take_work_have_jobs(home: Home, project: Path) -> Non
         raise AssertionError
 
     roster = MemberRegistry(project, home)
-    with pytest.raises(Refused, match="takes no work"):
+    with pytest.raises(Refused, match="does not accept jobs"):
         MemberJobs(roster.find("tools"), never)
     assert MemberJobs(roster.find("both"), never).member.name == "both"

@@ -61,7 +61,7 @@ def test_all_who_need_a_member_share_one_process(home: Home, project: Path) -> N
             shown = members.details(ant)
             assert (shown.state, shown.port is not None) == ("ready", True)
         assert not any(map(alive, marks(folder)))
-        with pytest.raises(ToolUnavailable, match="the hall is leaving"):
+        with pytest.raises(ToolUnavailable, match="the hall is stopping"):
             await members.client(ant, frame)
 
     asyncio.run(work())

@@ -131,7 +131,7 @@ def test_one_that_does_not_come_up_is_broken_after_some_tries_and_says_why(home:
             with pytest.raises(ToolUnavailable) as caught:
                 await process.client()
             said = "the member ant does not run: it ended by itself (exit code 4) before it was ready"
-            assert caught.value.message == f"{said}; the last that it printed: no ink"
+            assert caught.value.message == f"{said}; its last output: no ink"
             assert str(process.log) in (caught.value.hint or "")
             await until(lambda: process.is_over)
             assert process.state == "broken"
@@ -167,7 +167,7 @@ def test_a_program_that_is_not_there_is_told_at_once(home: Home, command: str) -
 
     async def work() -> None:
         async with kept(home, "ant") as process:
-            with pytest.raises(ToolUnavailable, match="there is no program"):
+            with pytest.raises(ToolUnavailable, match="unknown program"):
                 await process.client()
             assert process.state == "broken"
 

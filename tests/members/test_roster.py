@@ -52,7 +52,7 @@ def test_an_invalid_manifest_is_an_entry_with_an_error_and_disturbs_no_other(pro
     assert "guild-member.json:18: capabilites: unknown field" in (listed["bad"].error or "")
     assert "not JSON" in (listed["torn"].error or "")
     assert "not a regular file" in (listed["dir"].error or "")
-    with pytest.raises(InvalidFile, match=r"cannot be used: .*capabilites"):
+    with pytest.raises(InvalidFile, match=r"invalid member .*capabilites"):
         MemberRegistry(project, home).find("bad")
 
 
@@ -64,7 +64,7 @@ def test_a_name_twice_must_be_qualified(project: Path, home: Home):
         roster.find("ant")
     assert roster.find("home/ant").scope == "home"
     put_member(project, "copy", name="ant")
-    with pytest.raises(InvalidFile, match="2 members named 'project/ant' in one folder"):
+    with pytest.raises(InvalidFile, match="2 members have the name 'project/ant'"):
         roster.find("project/ant")
 
 

@@ -1,7 +1,7 @@
 """Members: plug-ins that run as separate processes and offer tools, workers or both over HTTP.
 
-A member is a folder in `guild-members` with a manifest, `guild-member.json`. The hall starts the member when it is
-first needed, and stops it on exit.
+A member is a folder in `guild-members` with a manifest, `guild-member.json`. The hall starts the member on first use,
+and stops it on exit.
 
 Above: hall, which offers the operations and gives workers the members that they declare; cli.
 Below: jobs and activities (the types of jobs), runs (the tools of a worker), workers (trust), tools (MCP), rpc, core.

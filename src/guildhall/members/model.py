@@ -1,6 +1,6 @@
-"""Members as data: the member with its folder and manifest, its address, its state and its running jobs.
+"""Member types: define a member, its state, its endpoint and its running jobs.
 
-Does not have I/O: `manifest.py` reads members, and `process.py` changes their state.
+Does no I/O: `members.folders` reads members, and `members.process` changes their state.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 FOLDER = MEMBERS
 MANIFEST = "guild-member.json"
-WORKER_CAPABILITY = "worker"  # the capability of a member that takes work
+WORKER_CAPABILITY = "worker"  # of a member that accepts jobs
 SECRET_VARIABLE = "GUILDHALL_MEMBER_SECRET"
-_LONGEST_NAME = 400  # characters of a member's job, with the member's name
+_MAX_ID_CHARS = 400  # of MEMBER/JOB
 
 Scope = Literal["project", "home"]
 # declared -> trusted -> starting -> ready -> exited -> backoff -> starting | broken ; stopped
@@ -30,11 +30,11 @@ State = Literal["declared", "trusted", "starting", "ready", "exited", "backoff",
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """An entry of the roster. A member with an invalid manifest is an entry too, with its error."""
+    """A member. A member with an invalid manifest has an error instead of a manifest."""
 
     name: str
     scope: Scope
-    folder: Path  # its own root
+    folder: Path
     manifest: Manifest | None = None
     error: str | None = None
 
@@ -80,7 +80,7 @@ class MemberStatus(TypedDict):
 
     member: str
     state: State
-    jobs: int  # that are running
+    jobs: int  # running jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +92,12 @@ class MemberDetails:
     trusted: bool
     pid: int | None = None
     port: int | None = None
-    note: str | None = None  # how it ended the last time, or why it is broken
+    note: str | None = None  # the reason of the last exit
     log: Path | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"state": self.state, "trusted": self.trusted, "pid": self.pid, "port": self.port, "note": self.note}
-        return {**self.member.as_dict(), **told, "log": str(self.log) if self.log else None}
+        fields = {name: getattr(self, name) for name in ("state", "trusted", "pid", "port", "note")}
+        return {**self.member.as_dict(), **fields, "log": str(self.log) if self.log else None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +111,11 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveJob:
-    """A job of a member that is running."""
+    """A running job of a member."""
 
-    member: str  # its name; with its place before it, if there are two of that name
+    member: str  # the shortest name that finds the member
     details: JobDetails
-    project: str | None = None  # the folder in which the member is found; None if in any
+    project: str | None = None  # the only project in which the member is found
 
     @property
     def id(self) -> str:
@@ -126,10 +126,10 @@ class ActiveJob:
 
 
 def parse_member_job(text: str) -> tuple[str, str] | None:
-    """Return the member and the job that an id names, or None if it is an id of the hall's own."""
+    """Return the member and the job of an id MEMBER/JOB, or None if it is the id of a job of the hall."""
     member, slash, job = text.rpartition("/")
     if not slash:
         return None
-    if not member or not job or len(text) > _LONGEST_NAME or not text.isprintable():
-        raise NotFound("there is no such job", hint="A job of a member is MEMBER/JOB, as `guild dispatch` printed it.")
+    if not member or not job or len(text) > _MAX_ID_CHARS or not text.isprintable():
+        raise NotFound("unknown job", hint="The id of a member's job is MEMBER/JOB, as `guild dispatch` prints it.")
     return member, job

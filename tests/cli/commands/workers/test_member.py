@@ -150,7 +150,7 @@ def test_a_member_that_takes_no_work_and_other_odd_names(guild: Guild, project: 
     put_member(home.path, "scribe")
     put_worker(project)
     refused = guild("dispatch", "bee", "x", "--wait")
-    assert (refused.code, "takes no work" in refused.err) == (4, True)
+    assert (refused.code, "does not accept jobs" in refused.err) == (4, True)
     both = guild("dispatch", "scribe", "x", "--wait")
     assert both.code == 1
     assert "there are a worker and a member named 'scribe'" in both.err
@@ -172,8 +172,8 @@ def test_a_new_member_works_at_once(guild: Guild, project: Path) -> None:
     gone = guild("member", "new", "x", "--from", "reseacher")
     assert (gone.code, "Did you mean 'researcher'?" in gone.err) == (3, True)
     assert guild("trust", "--yes").code == 0
-    assert guild("member", "call", "clock", "greet", '{"who": "Ada"}').out == "Good day, Ada!\n"
-    wrong = guild("member", "call", "clock", "greet", '{"who": 5}')
+    assert guild("member", "call", "clock", "greet", '{"name": "Ada"}').out == "Good day, Ada!\n"
+    wrong = guild("member", "call", "clock", "greet", '{"name": 5}')
     assert (wrong.code, wrong.err.startswith("guild: the tool greet of the member clock says: ")) == (1, True)
 
 

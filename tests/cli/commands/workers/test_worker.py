@@ -82,7 +82,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
         f"model: there is no script {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
         "toolboxes: unknown toolbox 'mail'",
-        "members: there is no member 'ada'",
+        "members: unknown member 'ada'",
         f"sandboxes.in.path: the folder {scribe}/nowhere does not exist",
         f"output_schema_ref: unknown module a in {scribe}",
     ]
