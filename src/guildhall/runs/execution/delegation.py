@@ -21,7 +21,7 @@ from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workers.create import Draft, draft, parse_spec
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.registry import FILES
+from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -85,7 +85,9 @@ def permitted(name: str, allowed: Sequence[str], created: Collection[str] = ()) 
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
-    if EVERY_WORKER in allowed and not name.endswith(FILES):  # a file may be one that the worker itself has written
+    if EVERY_WORKER in allowed and not name.endswith(
+        FILE_SUFFIXES
+    ):  # a file may be one that the worker itself has written
         return name
     raise Refused(f"worker_call: you may not call {name!r}.", hint=did_you_mean(name, [*allowed, *created]))
 
