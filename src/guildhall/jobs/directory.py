@@ -42,7 +42,6 @@ _ANSWER = "Answer:"
 
 
 def render_questions(questions: Iterable[Asked]) -> str:
-    """Return the text of questions.md."""
     parts: list[str] = []
     for asked in questions:
         parts.append(f"## {asked.ask}, {asked.at}\n\n{_quote(asked.question)}\n")
@@ -52,7 +51,6 @@ def render_questions(questions: Iterable[Asked]) -> str:
 
 
 def parse_questions(text: str) -> list[Asked]:
-    """Return the questions in the text of questions.md."""
     found: list[Asked] = []
     quoted: list[str] = []
     is_answer = False

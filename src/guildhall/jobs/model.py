@@ -71,7 +71,6 @@ class Dispatch:
         return {name: known[found[0]] for name, found in matches.items() if found}
 
     def check(self) -> None:
-        """Raise UsageError if a field is not valid."""
         # The task first: a command without a task has no description either.
         check_text("task", self.task, max_bytes=MAX_TASK_BYTES, long="Write it to a file that the worker can read.")
         check_line("description", self.description, MAX_DESCRIPTION_CHARS)
@@ -145,7 +144,6 @@ class Job:
 
     @property
     def position(self) -> tuple[str, str]:
-        """Return the position in a listing."""
         return self.started_at, self.id
 
     def row(self, detail: Detail = "simple") -> dict[str, Any]:
@@ -156,7 +154,6 @@ class Job:
         return {**simple, "description": self.description, "summary": self.summary}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the job for `--json`."""
         return {
             **self.row("detailed"),
             "worker": self.worker,

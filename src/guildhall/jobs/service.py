@@ -81,7 +81,6 @@ class Jobs(JobQueries):
         self._timers: ResumeTimers | None = None
 
     async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
-        """Start a job in the background."""
         dispatch.check()
         frame = replace(frame, interactive=False)
         found = self._find(worker, frame)
@@ -122,7 +121,6 @@ class Jobs(JobQueries):
         return job
 
     async def _launch(self, job: Job, prepared: Prepared) -> None:
-        """Save the job and launch its run."""
         try:
             await self._save(job)
         except BaseException:
@@ -145,7 +143,7 @@ class Jobs(JobQueries):
             server=SERVER,
             seated=job_worker,
             judge=lambda run, stretch: asyncio.to_thread(self._judge, id, contract, run, stretch),
-            settled=partial(self._settled, id),
+            settled=partial(self._on_segment_end, id),
         )
 
     def _execute(self, id: str, run: str, contract: Contract) -> Execute:
@@ -256,7 +254,7 @@ class Jobs(JobQueries):
         except GuildError as error:
             return Stretch(status="failed", reason=error.code, error=error.as_dict())
 
-    async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
+    async def _on_segment_end(self, id: str, run: str, stretch: Stretch) -> None:
         """Write the end of a run to the directory, or wait until the run can be resumed."""
         if stretch.status == "waiting" and self._timers is not None:
             self._timers.expect(run)

@@ -56,7 +56,6 @@ class MemberClient:
                 raise
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None = None) -> Any:
-        """Return the result of a call."""
         import httpx2
 
         if self._closed:

@@ -244,7 +244,6 @@ class JobWatcher:
         ]
 
     def count(self, folder: Path) -> int:
-        """Return the number of running jobs of a member."""
         return len(self._busy[folder].jobs) if folder in self._busy else 0
 
     def busy_members(self) -> list[tuple[Path, Path]]:

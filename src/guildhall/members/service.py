@@ -64,7 +64,6 @@ class Members:
         return self.registry(frame).find(name)
 
     def details(self, member: Member) -> MemberDetails:
-        """Return a member with its state."""
         trusted = self._is_trusted(member)
         process = self._processes.get(member.folder)
         log = log_path(member, self._home)
@@ -125,7 +124,6 @@ class Members:
 
     @property
     def is_busy(self) -> bool:
-        """Return True if jobs of members are running."""
         return self._watcher.is_busy
 
     def active_jobs(self) -> list[ActiveJob]:
@@ -152,7 +150,6 @@ class Members:
         return started
 
     async def close(self) -> None:
-        """Stop all members."""
         self._closed = True
         await self._watcher.close()
         await asyncio.gather(*(process.stop() for process in self._processes.values()))
@@ -242,7 +239,6 @@ class Members:
 
 
 def _plan_line(member: Member, toolboxes: list[Member], targets: list[Member]) -> str:
-    """Return the line about a member in a plan."""
     assert member.manifest is not None
     roles = ["can dispatch jobs to it"] if member in targets else []
     roles += ["uses its tools"] if member in toolboxes else []

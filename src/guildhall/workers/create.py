@@ -84,7 +84,6 @@ class Draft:
 
 
 def parse_spec(data: Mapping[str, Any]) -> Spec:
-    """Return the request. Raise UsageError if it is not valid."""
     try:
         spec = Spec.model_validate(dict(data))
     except ValidationError as error:

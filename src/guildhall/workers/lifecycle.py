@@ -129,7 +129,6 @@ def check_usable(worker: Worker, use: Use) -> None:
 
 
 def promote(worker: Worker, *, even_if_locked: bool = False) -> Worker:
-    """Make a draft active."""
     return _set_status(worker, "active", even_if_locked)
 
 
@@ -191,7 +190,7 @@ def _set_status(worker: Worker, to: Status, even_if_locked: bool) -> Worker:
 
 
 def _writable_path(worker: Worker, *, edits: bool = True) -> Path:
-    """Return the path of a worker file that can be locked or, with `edits`, changed. Raise an error for others."""
+    """Return the path of the worker file. Raise an error if it cannot be locked or, with `edits`, changed."""
     if worker.path is None:
         hint = "Write it to a file first."
         raise UsageError(f"the worker {worker.name!r} was built in Python and has no file", hint=hint)
