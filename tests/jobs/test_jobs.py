@@ -172,7 +172,7 @@ def test_completed_and_cancelled_jobs_are_deleted_and_no_others(shop: Shop) -> N
         failed = (await shop.done()).id
         shop.script([LATE])
         running = (await shop.dispatch()).id
-        for job, said in ((failed, "has failed"), (running, "is running")):
+        for job, said in ((failed, "it failed"), (running, "is running")):
             with pytest.raises(NotDeletable, match=said):
                 await shop.jobs.delete(job)
             assert (shop.home.jobs / job / "meta.json").exists()

@@ -239,7 +239,7 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     rows = [" ".join(line.split()) for line in guild_hall("ls").out.splitlines()]
     assert f"{job} question Which? guild answer {job} \"...\" --question 'Which?'" in rows
     which = guild_hall("answer", job, "x")
-    assert (which.code, "2 are open" in which.err) == (2, True)
+    assert (which.code, "2 open questions" in which.err) == (2, True)
     command = next(line for line in which.err.splitlines() if "late" in line)
     assert guild_hall(*shlex.split(command)[1:]).code == 0, command
     lost = guild_hall("answer", job, "x", cwd=elsewhere)
