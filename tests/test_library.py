@@ -157,7 +157,7 @@ def test_an_approver_says_no_and_may_take_its_time(scribe: Worker, project: Path
     result = scribe.run("write it", approver=approver)
     assert result.output == "all done"
     assert result.messages[3]["is_error"] is True
-    assert "A person refused this call." in result.messages[3]["content"]
+    assert "The user denied this call." in result.messages[3]["content"]
     assert ("not today" in result.messages[3]["content"]) == isinstance(said, Answer)
     assert not (project / "notes" / "a.md").exists()
 

@@ -128,4 +128,4 @@ def test_its_tools_do_not_exist_for_others(guild: Guild, project: Path, answers:
     entries = [json.loads(line) for line in guild("log", ran.json["run"], "--json").out.splitlines()]
     refused = [entry["data"] for entry in entries if entry["kind"] == "tool_refused"]
     assert [one["tool"] for one in refused] == MANAGER
-    assert all(f"There is no tool '{one['tool']}'" in str(one["result"]) for one in refused)
+    assert all(f"Unknown tool '{one['tool']}'" in str(one["result"]) for one in refused)

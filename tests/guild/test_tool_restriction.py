@@ -42,7 +42,7 @@ def test_what_it_was_not_given_it_cannot_call(house: House, context: str) -> Non
         run = await getattr(house, f"_{context}")("smith", house.frame)
         entries = house.hall.history.entries(run)
         told = [entry.data for entry in entries if entry.kind == "tool_refused"]
-        unknown = {one.tool for one in told if "There is no tool" in str(one.result)}
+        unknown = {one.tool for one in told if "Unknown tool" in str(one.result)}
         return house.tools_of(run), unknown
 
     shown, unknown = house.inside(work)

@@ -121,7 +121,11 @@ def do(work: Any) -> None:
 
 @pytest.mark.req("WKR-14")
 def test_claude_answers_and_calls_tools_through_the_command(guild: Guild, shop: Path) -> None:
-    put(shop, {"expect_system": "^You are Bob.$", "expect": "Go", **WRITE}, {"expect": "Made a.md", "say": "All done."})
+    put(
+        shop,
+        {"expect_system": "^You are Bob.$", "expect": "Go", **WRITE},
+        {"expect": "Created a.md", "say": "All done."},
+    )
     ran = guild("run", "bob", "Go.", env={"GUILDHALL_CLAUDE": str(claude_program())})
     assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
     assert written(shop) == ["a.md"]
@@ -228,7 +232,7 @@ def test_the_model_is_shown_the_very_same_as_by_our_own_runtime(home: Home, shop
         {"call": "broken", "with": {"why": "no ink"}},
         {"call": "no_such_tool", "with": {"a": 1}},
     ]
-    steps = ({"calls": [read, WRITE, read, *desk]}, {"expect": "(?s)THE END.*Made a.md.*THE END", "say": "done"})
+    steps = ({"calls": [read, WRITE, read, *desk]}, {"expect": "(?s)THE END.*Created a.md.*THE END", "say": "done"})
     files = ("facts.md", "dot.png", "deck.pdf")
     fields = {"instructions": prompt, "base": True, "tools": ["Read", "Grep", "Bash"], "toolboxes": ["desk"]}
 

@@ -42,7 +42,7 @@ def office(guild: Guild, project: Path, tmp_path: Path) -> Office:
 @pytest.mark.req("AW-22")
 def test_cursor_works_with_the_runs_tools_and_its_words_are_the_output(office: Office) -> None:
     ran = office.run(task=f"{WRITE}\n> say It said: $LAST")
-    assert (ran.code, ran.out) == (0, "It said: Made a.txt in the sandbox notes (3 bytes).\n"), ran.err
+    assert (ran.code, ran.out) == (0, "It said: Created a.txt in the sandbox notes (3 bytes).\n"), ran.err
     assert office.notes() == {"a.txt": "one"}
 
 
@@ -91,7 +91,7 @@ def test_an_approval_is_waited_for_with_the_program_alive(
     assert ask["run"] == run
     assert guild_hall("answer", ask["ask"], "yes").code == 0
     out, err = process.communicate(timeout=30)
-    assert json.loads(out.splitlines()[-1])["output"] == "Made a.txt in the sandbox notes (3 bytes).", err
+    assert json.loads(out.splitlines()[-1])["output"] == "Created a.txt in the sandbox notes (3 bytes).", err
     assert office.kinds(run, "paused") == []
 
 

@@ -45,10 +45,10 @@ def test_the_model_is_shown_the_tools_of_the_job_and_reading_ones_and_can_reach_
         {"call": "Read", "with": {"file_path": str(folder / "notes.md")}},
         {"expect": "the note of the member", "call": "Read", "with": {"file_path": str(outside)}},
         {"call": "Write", "with": {"file_path": str(folder / "new.txt"), "content": "x"}},
-        {"expect": "There is no tool 'Write'", "call": "Edit", "with": {"file_path": str(folder / "notes.md")}},
-        {"expect": "There is no tool 'Edit'", "call": "Bash", "with": {"command": "touch new.txt"}},
+        {"expect": "Unknown tool 'Write'", "call": "Edit", "with": {"file_path": str(folder / "notes.md")}},
+        {"expect": "Unknown tool 'Edit'", "call": "Bash", "with": {"command": "touch new.txt"}},
         {
-            "expect": "There is no tool 'Bash'",
+            "expect": "Unknown tool 'Bash'",
             "call": "Glob",
             "with": {"pattern": "**/*", "path": str(folder / ".guild")},
         },

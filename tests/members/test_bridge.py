@@ -86,7 +86,7 @@ def test_a_worker_that_declares_none_has_neither_text_nor_tools(guild: Guild, pr
     ran = guild("run", "host", "go", "--output", "json")
     entries = journal(guild, ran.json["run"])
     assert shown(entries) == ([], "Write what you are told.")
-    assert "There is no tool 'ant-dispatch_dispatch'" in ran.err
+    assert "Unknown tool 'ant-dispatch_dispatch'" in ran.err
     assert not (home.path / "guild-members" / "ant" / "marks").exists(), "nothing was started"
 
 

@@ -75,7 +75,7 @@ def test_a_parked_call_is_answered_by_another_process_and_goes_on_there(guild: G
 def test_a_denial_is_told_with_its_note(guild: Guild, asking: Path) -> None:
     _, run, ask = start_asking(guild)
     assert guild("deny", ask, "--note", "not that file").code == 0
-    assert "A person refused this call. not that file" in told(journal(guild, run))
+    assert "The user denied this call. Do not repeat it unchanged. not that file" in told(journal(guild, run))
     assert not (asking / "notes" / "a.md").exists()
 
 
@@ -91,8 +91,8 @@ def test_a_time_out_is_told_as_one(guild: Guild, project: Path) -> None:
     assert "it is expired" in late.err
     assert (guild("resume", run).out, guild("show", ask, "--json").json["status"]) == ("done\n", "expired")
     entries = journal(guild, run)
-    assert "Nobody answered the request for approval in time" in told(entries)
-    assert "This is not a refusal" in told(entries)
+    assert "Approval timed out; the call was not made." in told(entries)
+    assert "This is not a denial" in told(entries)
     assert "A person refused" not in told(entries)
     assert "tool_refused" in kinds(entries)
     assert not (project / "notes" / "a.md").exists()
@@ -166,7 +166,10 @@ def test_a_hostile_note_is_only_a_note(guild: Guild, asking: Path, note: str) ->
     assert ran.code == 0
     assert "\x1b" not in ran.err + guild("show", ask).out + guild("log", run).out
     returned = next(entry for entry in journal(guild, run) if entry["kind"] == "tool_refused")
-    assert returned["data"]["result"]["content"][0]["text"] == f"A person refused this call. {note}"
+    assert (
+        returned["data"]["result"]["content"][0]["text"]
+        == f"The user denied this call. Do not repeat it unchanged. {note}"
+    )
     assert not (asking / "notes" / "a.md").exists()
 
 
@@ -231,7 +234,7 @@ def test_at_a_terminal_it_is_shown_whole_and_answered_at_once(
     assert (asking / "notes" / "a.md").exists() == written
     if not written:
         run = guild("ls", "--json").json["done"][0]["run"]
-        assert "A person refused this call. not now" in told(journal(guild, run))
+        assert "The user denied this call. Do not repeat it unchanged. not now" in told(journal(guild, run))
 
 
 def test_what_is_approved_is_what_is_shown(guild: Guild, project: Path) -> None:

@@ -78,6 +78,6 @@ def test_what_the_model_is_told_is_quoted_as_it_is_said() -> None:
     from guildhall.tools import gate
 
     said = inspect.getsource(gate)
-    for quoted in ("A person refused this call.", "Nobody answered the request for approval in time", "Not permitted:"):
+    for quoted in ("The user denied this call.", "Approval timed out; the call was not made.", "Not permitted:"):
         assert quoted in said
         assert quoted in page("asks.md")

@@ -60,7 +60,7 @@ def test_text_is_read_with_line_numbers(tmp_path: Path) -> None:
     view = view_of(tmp_path)
     assert said(view, "Read", file_path="x.txt") == "     1\tone\n     2\ttwo\n     3\t\n     4\tf\x0cour"
     shown = said(view, "Read", file_path=str(tmp_path / "x.txt"), offset=2, limit=1)
-    assert shown == "     2\ttwo\n[lines 2 to 2 of 4; go on with offset=3]"
+    assert shown == "     2\ttwo\n[lines 2 to 2 of 4; continue with offset=3]"
     assert said(view, "Read", file_path="x.txt", offset=9) == "[the file has 4 lines; line 9 is beyond its end]"
     assert "count lines from 1" in refused(view, "Read", file_path="x.txt", offset=0)
     assert "count lines from 1" in refused(view, "Read", file_path="x.txt", limit=-1)
@@ -76,10 +76,10 @@ def test_empty_long_and_odd_text(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     assert said(view, "Read", file_path="empty") == "[the file is empty]"
     assert said(view, "Read", file_path="many", limit=9000).endswith(
-        "[lines 1 to 2,000 of 5,000; go on with offset=2001]"
+        "[lines 1 to 2,000 of 5,000; continue with offset=2001]"
     )
     assert "x" * 2000 + " [line cut: it has 5,000 characters]\n     2\tend" in said(view, "Read", file_path="wide")
-    assert said(view, "Read", file_path="big").endswith("[lines 1 to 52 of 100; go on with offset=53]")
+    assert said(view, "Read", file_path="big").endswith("[lines 1 to 52 of 100; continue with offset=53]")
     assert said(view, "Read", file_path="latin") == "     1\tcaf\ufffd"
 
 
@@ -136,7 +136,7 @@ def test_images_come_whole_and_other_binaries_are_refused(tmp_path: Path) -> Non
     view = view_of(tmp_path)
     assert call(view, "Read", file_path="i.png") == ToolResult(content=(Blob(PNG, "image/png"),))
     assert "is a binary file\nOnly text, images and PDFs" in refused(view, "Read", file_path="b.bin")
-    assert "too large to look at: 5,000,005 bytes" in refused(view, "Read", file_path="huge.pdf")
+    assert "too large: 5,000,005 bytes" in refused(view, "Read", file_path="huge.pdf")
     view = view_of(tmp_path, attachment_suffixes=(".pdf",), text_suffixes=(".md",))
     assert "only files ending in .pdf" in refused(view, "Read", file_path="i.png")
     (tmp_path / "x.txt").write_text("x")
@@ -154,10 +154,10 @@ def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
 
 def test_writing_makes_folders_and_replaces(tmp_path: Path) -> None:
     view = view_of(tmp_path)
-    assert said(view, "Write", file_path="a/b.txt", content="häm") == "Made a/b.txt (4 bytes)."
+    assert said(view, "Write", file_path="a/b.txt", content="häm") == "Created a/b.txt (4 bytes)."
     assert said(view, "Write", file_path="a/b.txt", content="") == "Replaced a/b.txt (0 bytes)."
     assert (tmp_path / "a" / "b.txt").read_bytes() == b""
-    assert "character 2 is half a character" in refused(view, "Write", file_path="c", content="x\ud800")
+    assert "character 2 is a lone surrogate" in refused(view, "Write", file_path="c", content="x\ud800")
     assert not (tmp_path / "c").exists()
     closed = View(cwd=tmp_path, folders=(Folder(path=tmp_path),))
     assert "is read-only" in refused(closed, "Write", file_path="c", content="x")
@@ -171,7 +171,7 @@ def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:
     assert (
         said(view, "Edit", file_path="x.py", old_string="a = 1", new_string="a = 2") == "Replaced 1 occurrence in x.py."
     )
-    assert "occurs 2 times in x.py\nGive more" in refused(
+    assert "occurs 2 times in x.py\nInclude more" in refused(
         view, "Edit", file_path="x.py", old_string=" = ", new_string="="
     )
     shown = said(view, "Edit", file_path="x.py", old_string=" = ", new_string="=", replace_all=True)
@@ -179,9 +179,9 @@ def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:
     assert file.read_text() == "a=2\nb=1\n"
     assert "does not occur" in refused(view, "Edit", file_path="x.py", old_string="c", new_string="d")
     assert "old_string is empty" in refused(view, "Edit", file_path="x.py", old_string="", new_string="d")
-    assert "are the same" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="a")
+    assert "are equal" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="a")
     assert "there is no y.py" in refused(view, "Edit", file_path="y.py", old_string="a", new_string="b")
-    assert "half a character" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="\ud800")
+    assert "lone surrogate" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="\ud800")
     file.write_bytes(b"\xff")
     assert "not UTF-8" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="b")
 

@@ -102,11 +102,11 @@ def test_a_declared_call_is_announced_made_and_recorded() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("kepe", {}, "There is no tool 'kepe'. Did you mean 'keep'?"),
+        ("kepe", {}, "Unknown tool 'kepe'. Did you mean 'keep'?"),
         ("KEEP", {}, "Did you mean 'keep'?"),
         ("xyzzy", {}, "Known: keep, put."),
-        ("", {}, "There is no tool ''."),
-        ("\ud800", {}, "There is no tool"),
+        ("", {}, "Unknown tool ''."),
+        ("\ud800", {}, "Unknown tool"),
         ("keep", None, "The arguments are not a JSON object."),
         ("keep", {}, "text: this argument is required"),
         ("keep", {"text": 5}, "text:"),
@@ -146,8 +146,8 @@ def test_what_a_rule_wants_approved_is_asked_first() -> None:
 def test_a_time_out_is_not_told_as_a_denial() -> None:
     denied = called(Ledger("denied", "not that file"), "keep", {"text": "a"}, rules=(ASK,))
     late = called(Ledger("timed_out"), "keep", {"text": "a"}, rules=(ASK,))
-    assert denied.text == "A person refused this call. not that file"
-    assert "Nobody answered" in late.text
+    assert denied.text == "The user denied this call. Do not repeat it unchanged. not that file"
+    assert "Approval timed out" in late.text
     assert "not a refusal" in late.text
     assert denied.is_error
     assert late.is_error

@@ -20,9 +20,9 @@ import pytest
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.sandbox.view import Folder, View
-from guildhall.tools.host.main import Host, built_in, load_toolbox, loaded
+from guildhall.tools.host.main import Host, built_in, load_toolbox, load_tools
 from guildhall.tools.host.process import ToolHost
-from guildhall.tools.host.protocol import HostSpec, framed
+from guildhall.tools.host.protocol import HostSpec, to_frame
 from guildhall.tools.model import Blob
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def test_calls(spec, kind):
         wrong = await host.call("add", {"a": "x"})
         assert wrong.is_error
         assert "b: this argument is required" in wrong.text
-        assert (await host.call("ad", {})).text == "There is no tool 'ad'. Did you mean 'add'?"
+        assert (await host.call("ad", {})).text == "Unknown tool 'ad'. Did you mean 'add'?"
         assert (await host.call("fail", {})).text == "ValueError: not today"
         assert "too large" in (await host.call("huge", {})).text
         assert "adding 2 3" in host.log
@@ -276,8 +276,8 @@ def test_time_limit(spec, kind):
         await host.describe()
         other = asyncio.ensure_future(host.call("later", {"seconds": 100}))
         result = await host.call("block", {"seconds": 100}, seconds=0.2)
-        assert result.text == "block took longer than 0.2 s and was ended."
-        assert "was ended, because block took longer" in (await other).text
+        assert result.text == "block took longer than 0.2 s and was killed."
+        assert "was killed, because block took longer" in (await other).text
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
     hosted(spec, use, kind=kind)
@@ -489,11 +489,11 @@ def test_a_toolbox_object_counts_and_names_are_unique(tmp_path, spec, toolbox):
         struct.pack("!I", 4) + b"null",
         struct.pack("!I", 2) + b"{}",
         struct.pack("!I", 14) + b'{"id":[1,2,3]}',
-        framed({"id": 1, "result": {"content": [{"type": "blob", "data": "!", "media_type": 1}], "is_error": False}}),
-        framed({"id": 1, "result": {"content": [], "is_error": 0}}),
-        framed({"id": 1, "result": {"content": 7, "is_error": False}}),
-        framed({"id": 1, "result": {"content": [], "is_error": False, "file_before": {}}}),
-        framed({"id": 1, "result": "x"}),
+        to_frame({"id": 1, "result": {"content": [{"type": "blob", "data": "!", "media_type": 1}], "is_error": False}}),
+        to_frame({"id": 1, "result": {"content": [], "is_error": 0}}),
+        to_frame({"id": 1, "result": {"content": 7, "is_error": False}}),
+        to_frame({"id": 1, "result": {"content": [], "is_error": False, "file_before": {}}}),
+        to_frame({"id": 1, "result": "x"}),
         struct.pack("!I", 100_000) + b"[" * 100_000,
     ],
 )
@@ -525,7 +525,7 @@ GOOD = {"name": "t", "toolbox": "m", "description": "d", "input_schema": {}, "ca
     ],
 )
 def test_what_a_file_says_of_itself_while_loading_is_checked(spec, toolbox, answer):
-    data = framed(answer).hex()
+    data = to_frame(answer).hex()
     toolbox.write_text(f"""
 import os
 for fd in range(3, 64):
@@ -548,7 +548,7 @@ mine = Tool(name="mine", description="d", input_schema={}, handler=print, capabi
 
 
 def test_answers_to_nobody_are_ignored(spec):
-    forged = framed({"id": 999, "result": {"content": [], "is_error": False}})
+    forged = to_frame({"id": 999, "result": {"content": [], "is_error": False}})
 
     async def use(host: ToolHost) -> None:
         task = asyncio.ensure_future(host.call("scribble", {"data": forged.hex()}))
@@ -626,13 +626,13 @@ def test_the_hosts_own_half(spec):
     thread = threading.Thread(target=Host(theirs).serve)
     thread.start()
     ours.settimeout(5)
-    ours.sendall(framed({"spec": spec.as_dict(), "sources": {"mine": TOOLBOX}}))
+    ours.sendall(to_frame({"spec": spec.as_dict(), "sources": {"mine": TOOLBOX}}))
     assert "add" in [tool["name"] for tool in _answer(ours)["tools"]]
-    ours.sendall(framed({"id": 1, "tool": "add", "arguments": {"a": 1, "b": 2}}))
+    ours.sendall(to_frame({"id": 1, "tool": "add", "arguments": {"a": 1, "b": 2}}))
     assert _answer(ours) == {"id": 1, "result": {"content": [{"type": "text", "text": "3"}], "is_error": False}}
-    ours.sendall(framed({"id": 2, "tool": "nothing", "arguments": {}}))
+    ours.sendall(to_frame({"id": 2, "tool": "nothing", "arguments": {}}))
     assert _answer(ours)["result"]["is_error"] is True
-    ours.sendall(framed({"id": 3, "tool": "huge", "arguments": {}}))
+    ours.sendall(to_frame({"id": 3, "tool": "huge", "arguments": {}}))
     assert "too large" in _answer(ours)["result"]["content"][0]["text"]
     ours.close()
     thread.join(5)
@@ -660,11 +660,11 @@ def test_the_hosts_own_half_names_file_and_line(source, line, said):
 def test_the_hosts_own_half_makes_only_the_named_built_in_tools(spec):
     wanted = ["Glob", "Read", "WebFetch"]
     assert list(built_in(wanted, spec.view)) == wanted
-    assert {toolbox for toolbox, _ in loaded(changed(spec, builtin=wanted), {"mine": TOOLBOX})} == {"mine"}
+    assert {toolbox for toolbox, _ in load_tools(changed(spec, builtin=wanted), {"mine": TOOLBOX})} == {"mine"}
     assert list(built_in(["sandbox_list"], spec.view)) == ["sandbox_list"]
     ours, theirs = socket.socketpair()
     twice = changed(spec, toolboxes=[["mine", "a.py"], ["other", "b.py"]])
-    ours.sendall(framed({"spec": twice.as_dict(), "sources": {"mine": TOOLBOX, "other": TOOLBOX}}))
+    ours.sendall(to_frame({"spec": twice.as_dict(), "sources": {"mine": TOOLBOX, "other": TOOLBOX}}))
     Host(theirs).serve()
     assert "two tools are named 'add'" in _answer(ours)["error"]["message"]
     ours.close()
@@ -685,7 +685,7 @@ def test_a_host_survives_what_its_built_in_tools_do_not_take(spec, arguments):
 
 def test_the_hosts_own_half_says_what_it_cannot_load(spec):
     ours, theirs = socket.socketpair()
-    ours.sendall(framed({"spec": changed(spec, builtin=["Nothing"]).as_dict(), "sources": {"mine": TOOLBOX}}))
+    ours.sendall(to_frame({"spec": changed(spec, builtin=["Nothing"]).as_dict(), "sources": {"mine": TOOLBOX}}))
     Host(theirs).serve()
     assert _answer(ours)["error"]["code"] == "tool_unavailable"
     ours.close()

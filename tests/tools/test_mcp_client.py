@@ -77,10 +77,10 @@ def test_servers_that_are_a_little_different_work_too(tmp_path: Path, way: str) 
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        ("dead", "ended by itself (exit code 2); the last that it printed: no licence"),
-        ("silent", "was not ready after 0.3 s and was given up"),
-        ("endless-line", "wrote a message of more than 16,777,216 bytes and was ended"),
-        ("endless-lines", "wrote without end what is no answer and was ended"),
+        ("dead", "ended by itself (exit code 2); its last output: no licence"),
+        ("silent", "was not ready after 0.3 s and was closed"),
+        ("endless-line", "wrote a message of more than 16,777,216 bytes and was killed"),
+        ("endless-lines", "wrote too many lines that are not answers and was killed"),
         ("twice", "lists two tools named 'echo'"),
         ("nameless", "lists a tool without a usable name"),
         ("no-object", "lists the tool 'echo' with an input schema that cannot be used: it is not about an object"),
@@ -88,9 +88,9 @@ def test_servers_that_are_a_little_different_work_too(tmp_path: Path, way: str) 
         ("no-schema", "lists the tool 'echo' with an input schema that cannot be used"),
         ("deep", "lists the tool 'echo' with an input schema that cannot be used"),
         ("many", "lists 600 tools"),
-        ("long", "which is too much to show to a model"),
+        ("long", "which is too much for a model"),
         ("endless", "its list of tools has no end"),
-        ("no-list", "its list of tools is none"),
+        ("no-list", "its list of tools is invalid"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_an_error_with_its_name(tmp_path: Path, way: str, said: str) -> None:
@@ -126,8 +126,8 @@ def test_a_server_that_dies_in_a_call_is_an_error_once_and_then_the_end(tmp_path
         assert (await waiting).text == "well: a"
         broken = await call(server, "die")
         assert broken.is_error
-        said = "ended by itself (exit code 3); the last that it printed: out of paper"
-        assert broken.text == f"The server toy {said}; what it did until then is not known."
+        said = "ended by itself (exit code 3); its last output: out of paper"
+        assert broken.text == f"The server toy {said}; its effect is unknown."
         with pytest.raises(ServerGone, match="mcp_servers: toy ended by itself"):
             await call(server, "echo", text="b")
 
@@ -137,7 +137,7 @@ def test_a_server_that_dies_in_a_call_is_an_error_once_and_then_the_end(tmp_path
 def test_a_call_that_is_not_answered_is_given_up_and_the_server_stays(tmp_path: Path) -> None:
     async def work(server: Server) -> None:
         late = await call(server, "wait")
-        assert late.text == "The server toy did not answer within 0.2 s; what it did until then is not known."
+        assert late.text == "The server toy did not answer within 0.2 s; its effect is unknown."
 
     with_server(tmp_path, "well", work, seconds=0.2)
 
@@ -164,7 +164,7 @@ def test_what_a_server_asks_of_us_is_refused(tmp_path: Path) -> None:
     ("way", "said"),
     [
         ("rubbish", "[a part of the result that is not base64]\n[a part of the result that cannot be shown]"),
-        ("no-result", "refused the call: it gave no reason"),
+        ("no-result", "refused the call: no reason given"),
         ("refuses", "The server toy refused the call: closed for  [31mlunch"),
     ],
 )
@@ -268,7 +268,7 @@ def test_a_program_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
         ({"content": "x"}, "done", False),
         ({}, "done", False),
         ([], "The server answered with something that is no result.", True),
-        ({"resultType": "input_required"}, "The server wants to ask something before it answers, which is not possible here.", True),  # noqa: E501
+        ({"resultType": "input_required"}, "The server requested input, which is not supported.", True),
     ],
 )  # fmt: skip
 def test_results_become_what_the_model_reads(answer: Any, text: str, is_error: bool) -> None:

@@ -12,7 +12,7 @@ from mcp.server.mcpserver import Image, MCPServer
 
 from guildhall.core.errors import ServerGone, ToolUnavailable
 from guildhall.tools.mcp.client import OnServer, Server
-from guildhall.tools.mcp.model import MAX_MESSAGE, ServerSpec
+from guildhall.tools.mcp.model import MAX_MESSAGE_BYTES, ServerSpec
 from guildhall.tools.model import Blob
 from tests.hall.doors import listening
 
@@ -88,7 +88,7 @@ def test_a_server_of_the_official_library_is_reached(stateless: bool, whole: boo
             assert failed.is_error
             assert "fail" in failed.text
             await server.close()
-            with pytest.raises(ToolUnavailable, match=r"far answered with HTTP status 401 \(it wants another token\)"):
+            with pytest.raises(ToolUnavailable, match=r"far answered with HTTP status 401 \(invalid token\)"):
                 await Server.connect(spec(f"{url}/mcp", "wrong"))
             with pytest.raises(ToolUnavailable, match="far answered with HTTP status 404"):
                 await Server.connect(spec(f"{url}/elsewhere"))
@@ -170,10 +170,13 @@ def event(message: Any) -> bytes:
         (lambda asked: (200, JSON, [b"{"]), "answered with HTTP status 200"),
         (lambda asked: (200, JSON, [b"[" * 100_000]), "answered with HTTP status 200"),
         (lambda asked: (202, {}, []), "answered with HTTP status 202"),
-        (lambda asked: (200, EVENTS, [b": nothing\n\n"]), "ended its answer before it was whole"),
-        (lambda asked: (200, EVENTS, [event({"jsonrpc": "2.0", "id": 99, "result": {}})]), "before it was whole"),
-        (lambda asked: (200, EVENTS, [b"data: {\n\n"]), "before it was whole"),
-        (lambda asked: (200, JSON, [b" " * 1_000_000] * 17), f"sent a message of more than {MAX_MESSAGE:,} bytes"),
+        (lambda asked: (200, EVENTS, [b": nothing\n\n"]), "ended its answer early"),
+        (lambda asked: (200, EVENTS, [event({"jsonrpc": "2.0", "id": 99, "result": {}})]), "ended its answer early"),
+        (lambda asked: (200, EVENTS, [b"data: {\n\n"]), "ended its answer early"),
+        (
+            lambda asked: (200, JSON, [b" " * 1_000_000] * 17),
+            f"message of more than {MAX_MESSAGE_BYTES:,} bytes",
+        ),
         (lambda asked: (200, EVENTS, [b"data: " + b"x" * 1_000_000 + b"\n"] * 17), "sent more than"),
         (lambda asked: (200, EVENTS, [b"data: {}\n\n" * 1000] * 11), "or 10,000 events"),
     ],
@@ -185,7 +188,7 @@ def test_an_answer_that_is_none_is_an_error_that_says_so(answer: Any, said: str)
                 result = await call(server, "echo")
                 assert result.is_error
                 assert said in result.text
-                assert "what it did until then is not known" in result.text
+                assert "its effect is unknown" in result.text
 
     asyncio.run(main())
 

@@ -123,7 +123,7 @@ def test_reading_text_keeps_to_the_rules(view: View) -> None:
 @pytest.mark.req("DO-4")
 def test_writing_text_keeps_to_the_rules(view: View) -> None:
     shown = text(view, "sandbox_write_text", sandbox="output", path="a/report.md", content="done")
-    assert shown == "Made a/report.md in the sandbox output (4 bytes)."
+    assert shown == "Created a/report.md in the sandbox output (4 bytes)."
     assert text(view, "sandbox_write_text", sandbox="output", path="a/report.md", content="d").startswith("Replaced")
     assert text(view, "sandbox_read_text", sandbox="output", path="a/report.md") == "d"
     for sandbox, path, content, says in [
@@ -131,7 +131,7 @@ def test_writing_text_keeps_to_the_rules(view: View) -> None:
         ("output", "x.sh", "x", "permits text only in files ending in .md, .txt"),
         ("output", "x.md", "x" * 51, "51 bytes are more than the 50 allowed"),
         ("output", "../outside/secret.md", "x", "leads out"),
-        ("output", "x.md", "\ud800", "half a character"),
+        ("output", "x.md", "\ud800", "lone surrogate"),
         ("outputs", "x.md", "x", "Did you mean 'output'?"),
     ]:
         result = call(view, "sandbox_write_text", sandbox=sandbox, path=path, content=content)

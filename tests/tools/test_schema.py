@@ -74,7 +74,7 @@ def test_a_package_imports_its_own_modules_and_no_others(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no such name in the module"),
+        ("", "has no such name"),
         ("Report = 1", "is no model: it is a int"),
         ("from os import system as Report", "is no model"),
         ("class Report: pass", "another kind of class"),
@@ -112,5 +112,5 @@ def test_it_can_do_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["json", "pydantic", "guildhall"])
 def test_a_name_that_is_taken_is_not_quietly_another_module(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ToolUnavailable, match="has the name of one that is loaded already"):
+    with pytest.raises(ToolUnavailable, match="has the name of a loaded module"):
         schema(tmp_path, f"{name}:Report", {f"{name}.py": MODEL})

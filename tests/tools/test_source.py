@@ -12,7 +12,7 @@ import pytest
 from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings, describe_toolbox
-from guildhall.tools.host.protocol import MAX_SOURCE, pin_of, read_source
+from guildhall.tools.host.protocol import MAX_SOURCE_BYTES, pin_of, read_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,14 +39,14 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("pipe", "folder", "loop", "none", "x" * 300, "/dev/null"):
-        with pytest.raises(ToolUnavailable, match=r"no plain file|cannot be read"):
+        with pytest.raises(ToolUnavailable, match=r"not a regular file|cannot be read"):
             read_source(tmp_path / name)
 
 
 def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "huge.py"
     with path.open("wb") as file:
-        file.truncate(MAX_SOURCE * 1000)  # a hole: it takes no room
+        file.truncate(MAX_SOURCE_BYTES * 1000)  # a hole: it takes no room
     with pytest.raises(ToolUnavailable, match="too large"):
         read_source(path)
 

@@ -19,7 +19,7 @@ import pytest
 
 from guildhall.core.errors import NotFound
 from guildhall.tools.builtin import web_fetch
-from guildhall.tools.builtin.web_fetch import MAX_BYTES, is_public, readable, resolved, web_tools
+from guildhall.tools.builtin.web_fetch import MAX_BYTES, is_public, readable, resolve_host, web_tools
 from guildhall.tools.definition import invoke
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ NAMES = {"site.example": ["127.0.0.1"], "inside.example": ["10.0.0.1"], "both.ex
 
 def look_up(host: str, port: int) -> list[str]:
     """Knows the names of this test; the rest as the system does, which here means addresses only."""
-    return NAMES[host] if host in NAMES else list(resolved(host, port))
+    return NAMES[host] if host in NAMES else list(resolve_host(host, port))
 
 
 def only_the_site(address: Any) -> bool:

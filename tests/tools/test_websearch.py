@@ -127,8 +127,8 @@ def test_nothing_found(reply):
 @pytest.mark.parametrize(
     ("reply", "status", "said"),
     [
-        (b"<html>", 200, "something else than JSON"),
-        (b"[" * 100_000, 200, "something else than JSON"),
+        (b"<html>", 200, "did not answer with JSON"),
+        (b"[" * 100_000, 200, "did not answer with JSON"),
         (b"x" * (MAX_BYTES + 1), 200, "more than"),
         (b"", 401, "status 401\nCheck its key."),
         (b"", 429, "status 429\nWait"),

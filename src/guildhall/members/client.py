@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
 from guildhall.core.sse import EventReader
-from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
+from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE_BYTES, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ class MemberClient:
             data = bytearray()
             async for chunk in response.aiter_bytes():
                 data += chunk
-                if len(data) > MAX_MESSAGE:
-                    raise MemberRefused(f"the member {self.endpoint.name} answered with over {MAX_MESSAGE:,} bytes")
+                if len(data) > MAX_MESSAGE_BYTES:
+                    size = f"{MAX_MESSAGE_BYTES:,} bytes"
+                    raise MemberRefused(f"the member {self.endpoint.name} answered with more than {size}")
             whole = bytes(data)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
                 whole = _last_event(whole)
@@ -133,5 +134,5 @@ def _refusal(name: str, method: str, error: Any) -> MemberRefused:
 
 def _last_event(data: bytes) -> bytes:
     """Return the data of the last event in a stream, which is the response."""
-    events = EventReader(MAX_MESSAGE).feed(data + b"\n\n")
+    events = EventReader(MAX_MESSAGE_BYTES).feed(data + b"\n\n")
     return next((event.data for event in reversed(list(events)) if event.data), b"")

@@ -31,44 +31,44 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-_SHOWN_ERRORS = 5
-_SHOWN_VALUE = 200
+_MAX_SHOWN_ERRORS = 5
+_MAX_VALUE_CHARS = 200
 
 
 def _check(tool: Tool, arguments: Any) -> dict[str, Any]:
     """Return the arguments as the handler takes them. Raise UsageError if they do not fit its types or the schema."""
     if not isinstance(arguments, Mapping):
-        raise UsageError(f"{tool.name}: the arguments are not an object with names and values")
+        raise UsageError(f"{tool.name}: the arguments are not an object")
     given = dict(cast("Mapping[str, Any]", arguments))
     if not isinstance(tool.handler, TypedHandler):
-        return _checked_by_schema(tool, given)
+        return _check_by_schema(tool, given)
     from pydantic import ValidationError
 
     try:
         return tool.handler.form.adapter.validate_python(given)
     except ValidationError as error:
-        raise _explained(tool, error) from None
+        raise _validation_error(tool, error) from None
     except Exception as error:  # noqa: BLE001 - endless nesting, or a validator of the tool's own that breaks
         raise UsageError(f"{tool.name}: the arguments cannot be checked: {type(error).__name__}") from None
 
 
-def _explained(tool: Tool, error: ValidationError) -> UsageError:
+def _validation_error(tool: Tool, error: ValidationError) -> UsageError:
     details = error.errors(include_url=False, include_context=False)
-    lines = [_sentence(tool, detail) for detail in details[:_SHOWN_ERRORS]]
+    lines = [_describe_error(tool, detail) for detail in details[:_MAX_SHOWN_ERRORS]]
     return UsageError("\n".join(f"{tool.name}: {line}" for line in lines), hint="Correct the arguments and call again.")
 
 
-def _sentence(tool: Tool, detail: ErrorDetails) -> str:
+def _describe_error(tool: Tool, detail: ErrorDetails) -> str:
     name = field_name(detail["loc"]) or "arguments"
     if detail["type"] == "missing":
         return f"{name}: this argument is required"
     if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
         known = cast("Mapping[str, Any]", tool.input_schema.get("properties", {}))
-        return f"{name}: there is no such argument. {did_you_mean(name, known) or 'It takes none.'}"
-    return f"{name}: {detail['msg']} (got {_cut(repr(detail['input']), _SHOWN_VALUE)})"
+        return f"{name}: unknown argument. {did_you_mean(name, known) or 'The tool has no arguments.'}"
+    return f"{name}: {detail['msg']} (got {_cut(repr(detail['input']), _MAX_VALUE_CHARS)})"
 
 
-def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+def _check_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     from jsonschema import exceptions
 
     best: Callable[[Iterable[exceptions.ValidationError]], exceptions.ValidationError | None]
@@ -76,7 +76,7 @@ def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         found = best(_validator(canonical(tool.input_schema)).iter_errors(arguments))
     except exceptions.SchemaError as error:
-        raise UsageError(f"{tool.name}: the tool's own input schema is wrong: {_cut(error.message)}") from None
+        raise UsageError(f"{tool.name}: invalid input schema of the tool: {_cut(error.message)}") from None
     except Exception as error:  # noqa: BLE001 - unresolvable references, endless nesting, patterns that do not compile
         raise UsageError(f"{tool.name}: the arguments cannot be checked: {type(error).__name__}") from None
     if found is None:
@@ -85,13 +85,13 @@ def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     raise UsageError(f"{tool.name}: {name}: {_cut(found.message)}", hint="Correct the arguments and call again.")
 
 
-def _cut(text: str, max_chars: int = 2 * _SHOWN_VALUE) -> str:
+def _cut(text: str, max_chars: int = 2 * _MAX_VALUE_CHARS) -> str:
     return text if len(text) <= max_chars else f"{text[:max_chars]}..."
 
 
 @functools.lru_cache(maxsize=512)
 def _validator(schema: str) -> Validator:
-    """The compiled check of a hand-written schema. It looks nothing up elsewhere: the registry is empty."""
+    """Return the compiled validator of a JSON Schema. The registry is empty, so that nothing is fetched."""
     from jsonschema.validators import Draft202012Validator, validator_for
     from referencing.jsonschema import EMPTY_REGISTRY
 
@@ -107,7 +107,7 @@ _ARGUMENT = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 @dataclass(frozen=True)
 class Form:
-    """The input of a typed function: what the model is shown, and the check that its arguments pass."""
+    """The input of a typed function: the schema for the model, and the validator of the arguments."""
 
     schema: Mapping[str, Any]
     adapter: TypeAdapter[dict[str, Any]]
@@ -125,7 +125,7 @@ class TypedHandler:
 
 
 class KeyedHandler(TypedHandler):
-    """A handler of the hall's that needs to know which call it is: `at` gives the function for the call of a key."""
+    """A handler that needs the key of its call. `at` returns the function for a key."""
 
     def __init__(self, at: Callable[[str], Handler], form: Form) -> None:
         super().__init__(at(""), form)
@@ -155,7 +155,7 @@ def tool(
     repeatable: bool = False,
     runs_in: Place = "host",
 ) -> Tool | Callable[[Handler], Tool]:
-    """Makes a tool from a typed function: `@tool`, or `@tool(capabilities={"net"}, repeatable=True)`.
+    """Make a tool from a typed function: `@tool`, or `@tool(capabilities={"net"}, repeatable=True)`.
 
     The docstring's first paragraph is the description; parameters are described under `Args:` or by
     `Annotated[int, Field(description=...)]`.
@@ -193,10 +193,10 @@ def _method(owner: object, name: str) -> Handler:
 
 def with_call_keys(tools: Iterable[Tool], make: Callable[[str], object]) -> tuple[Tool, ...]:
     """Return the tools of a class, called on the instance that `make` returns for the key of a call."""
-    return tuple(replace(one, handler=_keyed(one, make)) for one in tools)
+    return tuple(replace(one, handler=_with_key(one, make)) for one in tools)
 
 
-def _keyed(tool: Tool, make: Callable[[str], object]) -> KeyedHandler:
+def _with_key(tool: Tool, make: Callable[[str], object]) -> KeyedHandler:
     form = cast("TypedHandler", tool.handler).form
     return KeyedHandler(lambda key: getattr(make(key), tool.name), form)
 
@@ -212,7 +212,7 @@ async def call_method(tools: object, tool: Tool, call: ToolCall) -> ToolResult:
 def _make(function: Handler, *, name: str, capabilities: Iterable[str], repeatable: bool, runs_in: Place) -> Tool:
     if not _NAME.fullmatch(name):
         hint = "Use a letter, then letters, digits, '_' and '-', at most 64."
-        raise ToolUnavailable(f"{name!r} cannot name a tool", hint=hint)
+        raise ToolUnavailable(f"{name!r} is not a valid name of a tool", hint=hint)
     description = _description(inspect.getdoc(function) or "")
     if not description:
         hint = "The first paragraph of its docstring tells the model what the tool does."
@@ -232,31 +232,31 @@ def _make(function: Handler, *, name: str, capabilities: Iterable[str], repeatab
 def _known_capabilities(name: str, capabilities: Iterable[str]) -> frozenset[str]:
     if isinstance(capabilities, str):
         hint = f'Write capabilities={{"{capabilities}"}}.'
-        raise ToolUnavailable(f"the tool {name!r}: capabilities are given as a set", hint=hint)
+        raise ToolUnavailable(f"the tool {name!r}: capabilities must be a set", hint=hint)
     named = frozenset(capabilities)
     for unknown in sorted(named - CAPABILITIES.keys()):
         hint = did_you_mean(unknown, CAPABILITIES)
-        raise ToolUnavailable(f"the tool {name!r}: there is no capability {unknown!r}", hint=hint)
+        raise ToolUnavailable(f"the tool {name!r}: unknown capability {unknown!r}", hint=hint)
     return named
 
 
 @functools.lru_cache(maxsize=256)
 def _form(function: Handler, bound: bool, name: str) -> Form:
-    """The form of a function. Kept, because the built-in tools are made anew for every run."""
+    """Return the form of a function. Cached, because every run makes the built-in tools."""
     import typing_extensions
     from pydantic import ConfigDict, Field, TypeAdapter
     from pydantic.errors import PydanticUserError
 
     parameters = _parameters(function, bound, name)
     hints = _hints(function, parameters, name)
-    described = _described_arguments(inspect.getdoc(function) or "")
+    described = _argument_descriptions(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for key, parameter in parameters.items():
         kind = hints[key]
-        if key in described and not _says_description(kind):
+        if key in described and not _has_description(kind):
             kind = Annotated[kind, Field(description=described[key])]
         fields[key] = kind if parameter.default is parameter.empty else NotRequired[kind]
-    # A typed dictionary takes any name, `copy` and `json` too, unlike a model.
+    # Unlike a model, a TypedDict can have fields such as `copy` and `json`.
     shape = cast("Any", typing_extensions).TypedDict("Arguments", fields)
     shape.__pydantic_config__ = ConfigDict(extra="forbid")
     try:
@@ -265,15 +265,15 @@ def _form(function: Handler, bound: bool, name: str) -> Form:
     except PydanticUserError as error:
         problem = next(iter(str(error).splitlines()), "")
         raise ToolUnavailable(f"the tool {name!r}: its input cannot be described as JSON: {problem}") from None
-    return Form(_tidied(schema, parameters), adapter)
+    return Form(_clean_schema(schema, parameters), adapter)
 
 
 def _parameters(function: Handler, bound: bool, name: str) -> dict[str, inspect.Parameter]:
     parameters = list(inspect.signature(function).parameters.values())[1 if bound else 0 :]
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            hint = "Give every parameter a name; no *args, no **kwargs, no positional-only ones."
-            raise ToolUnavailable(f"the tool {name!r}: the parameter {str(parameter)!r} cannot be shown", hint=hint)
+            hint = "Use named parameters: no *args, **kwargs or positional-only parameters."
+            raise ToolUnavailable(f"the tool {name!r}: the parameter {str(parameter)!r} is not supported", hint=hint)
         if parameter.annotation is parameter.empty:
             hint = f"Write `{parameter.name}: str`, or whatever it is."
             raise ToolUnavailable(f"the tool {name!r}: the parameter {parameter.name!r} has no type", hint=hint)
@@ -284,7 +284,7 @@ def _parameters(function: Handler, bound: bool, name: str) -> dict[str, inspect.
 
 
 def _hints(function: Handler, parameters: Mapping[str, inspect.Parameter], name: str) -> dict[str, Any]:
-    """The parameters' types. The return type is left alone: it may name things that exist only for a type checker."""
+    """Return the types of the parameters. The return type is not resolved: it may exist for type checkers only."""
     written = types.SimpleNamespace(__annotations__={key: value.annotation for key, value in parameters.items()})
     names = getattr(inspect.unwrap(function), "__globals__", {})
     try:
@@ -294,12 +294,12 @@ def _hints(function: Handler, parameters: Mapping[str, inspect.Parameter], name:
         raise ToolUnavailable(f"the tool {name!r}: a parameter's type cannot be found: {error}", hint=hint) from None
 
 
-def _says_description(kind: Any) -> bool:
+def _has_description(kind: Any) -> bool:
     return any(getattr(extra, "description", None) for extra in getattr(kind, "__metadata__", ()))
 
 
-def _tidied(schema: dict[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """The schema without pydantic's titles, with the defaults."""
+def _clean_schema(schema: dict[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """Return the schema with defaults and without pydantic's titles."""
     schema.pop("title", None)
     properties: dict[str, dict[str, Any]] = schema.setdefault("properties", {})
     for key, shape in properties.items():
@@ -314,8 +314,8 @@ def _description(doc: str) -> str:
     return " ".join(doc.split("\n\n")[0].split()) if not doc.lstrip().startswith("Args:") else ""
 
 
-def _described_arguments(doc: str) -> dict[str, str]:
-    """What an `Args:` section says of each parameter."""
+def _argument_descriptions(doc: str) -> dict[str, str]:
+    """Return the descriptions of parameters in the `Args:` section."""
     found: dict[str, str] = {}
     inside, indent, current = False, 0, ""
     for line in doc.splitlines():
@@ -338,7 +338,7 @@ def _described_arguments(doc: str) -> dict[str, str]:
 
 
 def clean(text: str) -> str:
-    """The text as something that every encoder takes: lone surrogates become U+FFFD."""
+    """Replace lone surrogates in a text by U+FFFD, so that it can be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -347,7 +347,7 @@ def clean(text: str) -> str:
 
 
 def result_of(value: Any) -> ToolResult:
-    """What a handler returned, as a result: text, blocks, nothing, or anything that JSON can say."""
+    """Convert the return value of a handler to a result: text, blocks, None or JSON."""
     if isinstance(value, ToolResult):
         return replace(value, content=tuple(map(_clean_block, value.content)))
     if isinstance(value, str):
@@ -382,7 +382,7 @@ def _as_json(value: Any) -> ToolResult:
 
 
 async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
-    """Calls the tool's handler. Wrong arguments and failures of the handler are results that say what was wrong."""
+    """Call the handler of a tool. Return invalid arguments and failures of the handler as error results."""
     import asyncio
 
     given = accepted(tool, arguments)
@@ -391,29 +391,29 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     handler = _function(tool)
     call = functools.partial(handler, **given)
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
-        return await _awaited(call())
-    outcome = await asyncio.to_thread(_called, call)
-    return await _awaited(outcome) if inspect.isawaitable(outcome) else outcome
+        return await _await_result(call())
+    outcome = await asyncio.to_thread(_call_function, call)
+    return await _await_result(outcome) if inspect.isawaitable(outcome) else outcome
 
 
 def invoke_here(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
-    """The same in a thread that has nothing else to do: there is an event loop only if the handler needs one."""
+    """Call the handler of a tool in this thread. Start an event loop only if the handler needs it."""
     given = accepted(tool, arguments)
     return given if isinstance(given, ToolResult) else perform(_function(tool), given)
 
 
 def perform(handler: Handler, arguments: Mapping[str, Any]) -> ToolResult:
-    """What comes of a handler with arguments that were accepted, in such a thread."""
-    outcome = _called(lambda: handler(**arguments))
+    """Call a handler with valid arguments in this thread."""
+    outcome = _call_function(lambda: handler(**arguments))
     if not inspect.isawaitable(outcome):
         return outcome
     import asyncio
 
-    return asyncio.run(_awaited(outcome))
+    return asyncio.run(_await_result(outcome))
 
 
 def accepted(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:
-    """Return the arguments as the tool's handler takes them, or the error that the model reads."""
+    """Return the typed arguments for the handler, or an error result."""
     try:
         return _check(tool, arguments)
     except UsageError as error:
@@ -425,21 +425,21 @@ def _function(tool: Tool) -> Handler:
 
 
 def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the arguments, or None."""
+    """Return the problem with the arguments, or None."""
     given = accepted(tool, arguments)
     return given.text if isinstance(given, ToolResult) else None
 
 
-def _called(call: Callable[[], Any]) -> Any:
-    """The result of a plain function, or the awaitable it made. Nothing is raised: a thread's future takes not all."""
+def _call_function(call: Callable[[], Any]) -> Any:
+    """Return the result or awaitable of a function. Exceptions become results: not all can leave a thread."""
     try:
         value = call()
         return value if inspect.isawaitable(value) else result_of(value)
-    except BaseException as error:  # noqa: BLE001 - whatever a handler does, the model is told
-        return _failed(error)
+    except BaseException as error:  # noqa: BLE001 - a handler can raise anything
+        return _error_result(error)
 
 
-async def _awaited(awaitable: Any) -> ToolResult:
+async def _await_result(awaitable: Any) -> ToolResult:
     import asyncio
 
     try:
@@ -448,14 +448,14 @@ async def _awaited(awaitable: Any) -> ToolResult:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return _failed(error)
+        return _error_result(error)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever a handler does, the model is told
-        return _failed(error)
+    except BaseException as error:  # noqa: BLE001 - a handler can raise anything
+        return _error_result(error)
 
 
-def _failed(error: BaseException) -> ToolResult:
+def _error_result(error: BaseException) -> ToolResult:
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - an exception's own __str__ may be broken

@@ -49,7 +49,7 @@ class Executor:
         if isinstance(tool.handler, OnServer):
             return await tool.handler.call(arguments)
         if tool.runs_in == "hall":
-            return await invoke(_known(tool, call.key), arguments)
+            return await invoke(_tool_for(tool, call.key), arguments)
         if not isinstance(tool.handler, InFile | InPackage):  # the host of a built-in one takes what was accepted
             given = accepted(tool, arguments)
             if isinstance(given, ToolResult):
@@ -65,15 +65,15 @@ class Executor:
         self._hosts.clear()
 
     def _host(self, tool: Tool) -> ToolHost:
-        """The host of a tool. A package has its own ones: two may have modules of the same name."""
+        """Return the host of a tool. Each package has its own, because packages can have modules of the same name."""
         package = tool.handler if isinstance(tool.handler, InPackage) else None
         key = (tool.capabilities, package.toolbox if package else None)
         if key not in self._hosts:
-            made = self._of_package(package, tool.capabilities) if package else self._shared(tool.capabilities)
+            made = self._of_package(package, tool.capabilities) if package else self._shared_host(tool.capabilities)
             self._hosts[key] = made
         return self._hosts[key]
 
-    def _shared(self, capabilities: frozenset[str]) -> ToolHost:
+    def _shared_host(self, capabilities: frozenset[str]) -> ToolHost:
         alike = [tool for tool in self._tools if tool.runs_in == "host" and tool.capabilities == capabilities]
         files = {tool.handler for tool in alike if isinstance(tool.handler, InFile)}
         spec = HostSpec(
@@ -96,8 +96,8 @@ class Executor:
         return ToolHost(spec, sources=package.sources)
 
 
-def _known(tool: Tool, key: str) -> Tool:
-    """The tool as it is for the call of this key."""
+def _tool_for(tool: Tool, key: str) -> Tool:
+    """Return the tool for the call with this key."""
     handler = tool.handler
     if not isinstance(handler, KeyedHandler):
         return tool
@@ -131,22 +131,19 @@ class InPackage:
 async def describe_toolbox(
     name: str, path: Path, surroundings: Surroundings, pin: str | None = None, content: bytes | None = None
 ) -> Toolbox:
-    """The tools of a toolbox file, as a host that can do nothing at all has found them.
-
-    `content`: what was read of it; else it is read.
-    """
+    """Return the tools of a toolbox file, found in a host without capabilities. `content`: the file, if read."""
     spec = HostSpec(view=surroundings.view, toolboxes=((name, path),), pins={name: pin} if pin else {})
     sources = None if content is None else {name: text_of(name, path, content)}
-    return await _described(name, ToolHost(spec, sources=sources), InFile(name, path, pin))
+    return await _list_tools(name, ToolHost(spec, sources=sources), InFile(name, path, pin))
 
 
 async def describe_package(name: str, export: str, sources: Mapping[str, str], surroundings: Surroundings) -> Toolbox:
-    """The tools of a toolbox package, as such a host has found them."""
+    """Return the tools of a toolbox package, found in a host without capabilities."""
     host = ToolHost(HostSpec(view=surroundings.view, package=(name, export)), sources=sources)
-    return await _described(name, host, InPackage(name, export, sources))
+    return await _list_tools(name, host, InPackage(name, export, sources))
 
 
-async def _described(name: str, host: ToolHost, handler: InFile | InPackage) -> Toolbox:
+async def _list_tools(name: str, host: ToolHost, handler: InFile | InPackage) -> Toolbox:
     try:
         found = await host.describe()
     finally:
@@ -154,7 +151,7 @@ async def _described(name: str, host: ToolHost, handler: InFile | InPackage) -> 
     return Toolbox(name, *(Tool.from_described(tool, handler) for tool in found))
 
 
-# What each of them can do: known from its name alone, before anything is made.
+# The capabilities of each built-in tool.
 BUILT_IN: Mapping[str, frozenset[str]] = {
     "Read": frozenset({"fs.read"}),
     "Grep": frozenset({"fs.read"}),
@@ -169,17 +166,17 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Where a run's tools work: its view of the disk, its variables, and what only the hall may know."""
+    """The environment of a run's tools: its view of the disk, its variables, and secrets of the hall."""
 
     view: View
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     web_search: Mapping[str, Any] | None = None
-    environ: Mapping[str, str] = field(default_factory=dict[str, str])  # the hall's own: keys of search providers
-    forbidden: frozenset[str] = frozenset()  # capabilities that the worker's rules take away
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])  # of the hall: keys of search providers
+    forbidden: frozenset[str] = frozenset()  # capabilities that the worker's rules forbid
 
 
 def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Tool]:
-    """The named built-in tools, in the order of their names."""
+    """Return the named built-in tools, in the given order."""
     wanted = list(names)
     view = surroundings.view
     tools: list[Tool] = []
@@ -188,7 +185,7 @@ def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Too
     if {"Grep", "Glob"} & set(wanted):
         tools += search_tools(view)
     if "Bash" in wanted:
-        tools += shell_tools(_reduced(view, surroundings.forbidden), surroundings.env)
+        tools += shell_tools(_reduce_view(view, surroundings.forbidden), surroundings.env)
     if "WebFetch" in wanted:
         from guildhall.tools.builtin.web_fetch import web_tools
 
@@ -201,8 +198,8 @@ def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Too
     return [by_name[name] for name in wanted]
 
 
-def _reduced(view: View, forbidden: frozenset[str]) -> View:
-    """What a shell sees of a view where rules forbid to read or to write: a rule holds for programs too."""
+def _reduce_view(view: View, forbidden: frozenset[str]) -> View:
+    """Return the view of a shell without folders or write access that the rules forbid."""
     if "fs.read" in forbidden:
         return replace(view, folders=())
     if "fs.write" in forbidden:

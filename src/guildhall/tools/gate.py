@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 Approval = Literal["approved", "denied", "timed_out"]
-CLOSED = "closed"  # the rule by which a call was refused that others keep closed for now
+CLOSED = "closed"  # the rule of a call that is closed for now
 Doubt = Literal["done", "again", "fail"]
 
 
 class CallLedger(Protocol):
-    """What the gate needs to know and to record about the calls of one run."""
+    """The record of the calls of one run, as the gate reads and writes it."""
 
     def finished(self, call: ToolCall) -> ToolResult | None:
-        """The result, if this very call has been finished before."""
+        """Return the result if the call has ended, or None."""
         ...
 
     def interrupted(self, call: ToolCall) -> bool:
-        """Whether the call was started and its end is not on record."""
+        """Return True if the call was started and its end is not recorded."""
         ...
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
-        """The person's word on a call, with a note; waits for it."""
+        """Wait for the user's decision on a call. Return it with a note."""
         ...
 
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
-        """What the person knows of a call that was caught between start and end; waits for it."""
+        """Ask the user about the effect of an interrupted call. Return the choice with a note."""
         ...
 
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None: ...
@@ -54,7 +54,7 @@ class CallLedger(Protocol):
 
 
 class Gate:
-    """Lets the declared calls of one run through, as its rules say."""
+    """The tool door of one run."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Gate:
         *,
         closed: Callable[[ToolCall], str | None] | None = None,
     ) -> None:
-        """`closed` says of a call why it is not to be made for now, whatever the rules say; None: it may be."""
+        """`closed` returns the reason why a call may not be made for now, or None. It precedes the rules."""
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         self._rules = tuple(rules)
         self._mode: Mode = mode
@@ -75,51 +75,51 @@ class Gate:
         self._closed = closed
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """The result of a call. The same call, by its key, is executed once however often it is made."""
+        """Return the result of a call. A call is executed once per key."""
         if (recorded := self._ledger.finished(call)) is not None:
             return recorded
         tool = self._tools.get(call.tool)
         if tool is None:
-            return await self._refuse(call, f"There is no tool {call.tool!r}.", did_you_mean(call.tool, self._tools))
+            return await self._refuse(call, f"Unknown tool {call.tool!r}.", did_you_mean(call.tool, self._tools))
         if call.arguments is None:
             return await self._refuse(call, "The arguments are not a JSON object.", None)
         if problem := argument_problem(tool, call.arguments):
             return await self._refuse(call, problem, None)
-        doubtful = self._ledger.interrupted(call) and not tool.repeatable
-        if doubtful and (settled := await self._settle_doubt(call, tool)) is not None:
-            return settled  # first of all: a rule of today does not undo what may have happened
+        is_interrupted = self._ledger.interrupted(call) and not tool.repeatable
+        if is_interrupted and (result := await self._resolve_interrupted(call, tool)) is not None:
+            return result  # before the rules: they cannot undo an effect
         if self._closed is not None and (why := self._closed(call)) is not None:
             return await self._refuse(call, why, None, Verdict(decision="refuse", reason=why, rule=CLOSED))
         action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments), arguments=call.arguments)
         verdict = judge(action, self._rules, self._mode)
         if verdict.decision == "refuse":
             return await self._refuse(call, f"Not permitted: {verdict.reason}.", None, verdict)
-        if verdict.decision == "ask" and not doubtful:  # whoever said "again" has approved it
+        if verdict.decision == "ask" and not is_interrupted:  # "again" is an approval
             approval, note = await self._ledger.approval(call, tool, verdict)
             if approval != "approved":
                 return await self._refuse(call, _not_approved(approval), note, verdict)
         await self._ledger.started(call, tool, verdict)
         try:
             result = await self._execute(tool, call)
-        except ServerGone as error:  # nothing was done, and that is known: it ends the run, but leaves no doubt
+        except ServerGone as error:  # known to have no effect: the run ends, and the call is not interrupted
             await self._ledger.ended(call, ToolResult.error(f"The call was not made: {error.message}."))
             raise
         await self._ledger.ended(call, result)
         return result
 
-    async def _settle_doubt(self, call: ToolCall, tool: Tool) -> ToolResult | None:
-        """The result of a call whose effect is unknown, or None when the person says to make it again."""
+    async def _resolve_interrupted(self, call: ToolCall, tool: Tool) -> ToolResult | None:
+        """Return the result of an interrupted call, or None if the user says to repeat it."""
         choice, note = await self._ledger.doubt(call, tool)
         if choice == "again":
             return None
-        suffix = f" They add: {note}" if note else ""
+        suffix = f" Note: {note}" if note else ""
         if choice == "done":
             result = ToolResult.of(
-                f"The call was interrupted before its result was seen. A person says that it took effect.{suffix}"
+                f"The call was interrupted before it returned. The user says that it took effect.{suffix}"
             )
         else:
             result = ToolResult.error(
-                f"The call was interrupted. A person says to treat it as failed; do not rely on its effect.{suffix}"
+                f"The call was interrupted. The user says to treat it as failed. Do not rely on its effect.{suffix}"
             )
         await self._ledger.ended(call, result)
         return result
@@ -135,5 +135,5 @@ class Gate:
 
 def _not_approved(approval: Approval) -> str:
     if approval == "timed_out":
-        return "Nobody answered the request for approval in time, so the call was not made. This is not a refusal."
-    return "A person refused this call."
+        return "Approval timed out; the call was not made. This is not a denial."
+    return "The user denied this call. Do not repeat it unchanged."

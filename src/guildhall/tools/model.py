@@ -46,7 +46,7 @@ Block = Text | Blob
 
 
 def block_from(data: Mapping[str, Any]) -> Block:
-    """A block as it was recorded or sent."""
+    """Return the block of its dict."""
     if data["type"] == "blob":
         return Blob(base64.b64decode(data["data"]), data["media_type"])
     return Text(data["text"])
@@ -59,7 +59,7 @@ FileBefore = Literal["absent", "shown"]
 
 @dataclass(frozen=True, kw_only=True)
 class ToolResult:
-    """What a call gives back to the model. An error is content too: the model reads it and goes on."""
+    """The result of a call. An error is content too: the model reads it and continues."""
 
     content: tuple[Block, ...]
     is_error: bool = False
@@ -75,7 +75,7 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """The result as a person reads it."""
+        """Return the result as plain text."""
         return "\n".join(block.text if isinstance(block, Text) else block.label for block in self.content)
 
     def as_dict(self) -> dict[str, Any]:
@@ -97,12 +97,9 @@ Place = Literal["hall", "host", "run"]
 class Tool:
     """A name, a description, a typed input and a handler.
 
-    `runs_in` says where the handler executes: system handlers in the hall, all others in a tool host, a child process
-    that sees the run's folders and nothing of the hall, and those that need to know which call of which run they are by
-    the run itself. `repeatable` says that a call cut off by a crash may simply be
-    made again (it changes nothing, or the same call twice is the same as once). `also` are capabilities that only calls
-    with certain arguments have. A `native` tool is the provider's own: whoever answers for the model makes its calls,
-    which come with the answer and never to the gate.
+    `runs_in` is the place of the handler: the hall for system tools, a tool host (a confined child process), or the run
+    for handlers that need their call. `repeatable`: a call that a crash cut off may be repeated. `also`: capabilities
+    of calls with certain arguments. A `native` tool belongs to the provider, whose calls do not pass the gate.
     """
 
     name: str
@@ -116,16 +113,16 @@ class Tool:
     native: bool = False
 
     def capabilities_of(self, arguments: Mapping[str, Any]) -> frozenset[str]:
-        """What a call with these arguments can do to the world."""
+        """Return the capabilities of a call with these arguments."""
         return self.capabilities.union(*(more for name, more in self.also.items() if arguments.get(name)))
 
     def as_shown(self) -> dict[str, Any]:
-        """The tool as the model is shown it; this is what the record freezes."""
+        """Return the tool as the model sees it and as the journal records it."""
         shown = {"name": self.name, "description": self.description, "input_schema": dict(self.input_schema)}
         return {**shown, "native": True} if self.native else shown
 
     def as_described(self) -> dict[str, Any]:
-        """All of the tool but its handler: enough to judge its calls where the handler is not."""
+        """Return the tool without its handler."""
         return {**self.as_shown(), "capabilities": sorted(self.capabilities), "repeatable": self.repeatable}
 
     @staticmethod
@@ -149,36 +146,38 @@ class Toolbox:
 
     def __init__(self, name: str, *tools: Tool) -> None:
         if not is_name(name):
-            raise ToolUnavailable(f"{name!r} cannot name a toolbox", hint="Use letters, digits, '_', '-' and '.'.")
+            raise ToolUnavailable(
+                f"{name!r} is not a valid name of a toolbox", hint="Use letters, digits, '_', '-' and '.'."
+            )
         for given in tools:
             if not isinstance(given, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 label = getattr(given, "__name__", repr(given))
                 raise ToolUnavailable(f"{label} in the toolbox {name!r} is not a tool", hint="Decorate it with @tool.")
         names = [tool.name for tool in tools]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ToolUnavailable(f"the toolbox {name!r} has two tools named {sorted(twice)[0]!r}")
+        if duplicates := {name for name in names if names.count(name) > 1}:
+            raise ToolUnavailable(f"the toolbox {name!r} has two tools named {sorted(duplicates)[0]!r}")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "tools", tuple(tools))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """One call of a run. The key is its identity: the same key is the same call, also after a crash."""
+    """A call of a run. The key is its identity, also after a crash."""
 
     key: str
     tool: str
-    arguments: Mapping[str, Any] | None  # None: what the model wrote was not a JSON object
+    arguments: Mapping[str, Any] | None  # None: the model did not write a JSON object
 
 
 Execute = Callable[[Tool, ToolCall], Awaitable[ToolResult]]
 
-_DEEPEST = 64  # levels of nesting in arguments
+_MAX_DEPTH = 64  # levels of nesting in arguments
 
 
 def is_shallow(value: Any) -> bool:
-    """Whether a JSON value is nested so little that whatever reads it later can."""
+    """Return True if a JSON value is not nested too deeply for later readers."""
     level: list[Any] = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):

@@ -128,7 +128,7 @@ def test_a_dead_server_fails_the_run_with_its_name_and_last_words(guild: Guild, 
     assert guild("plan", "scribe").code == 0
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
-    assert "mcp_servers: toy ended by itself (exit code 2); the last that it printed: no licence" in ran.err
+    assert "mcp_servers: toy ended by itself (exit code 2); its last output: no licence" in ran.err
 
 
 def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_a_resume(
@@ -143,7 +143,7 @@ def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_
     assert "mcp_servers: toy ended by itself (exit code 3)" in ran.json["error"]["message"]
     run = ran.json["run"]
     first, second = results(journal(guild, run))
-    assert "out of paper; what it did until then is not known" in first
+    assert "out of paper; its effect is unknown" in first
     assert second.startswith("The call was not made: mcp_servers: toy")
     again = guild("resume", run, "--output", "json")
     assert again.code == 0, again

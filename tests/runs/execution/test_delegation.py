@@ -351,7 +351,7 @@ def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild:
     put_answers(
         project,
         boss=[[calls(call("hand"), call("free")), {"expect": "refused this call. not now", "say": "done"}]],
-        hand=[[WRITE, {"expect": "not now", "say": "A person refused this call. not now"}]],
+        hand=[[WRITE, {"expect": "not now", "say": "The user denied this call. Do not repeat it unchanged. not now"}]],
         free=[[{**OTHER, "sleep": 0.2}, {"say": "freely written", "sleep": 0.2}]],
     )
     waiting = run(guild, code=4)

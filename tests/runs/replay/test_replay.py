@@ -495,7 +495,7 @@ def test_a_run_that_asked(guild: Guild, project: Path, choice: str) -> None:
 @pytest.mark.req("X-1")
 def test_a_run_that_nobody_answered(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules={"fs.write": {"approval_required": True, "timeout": 0.01}})
-    put_script(project, WRITE, {"expect": "Nobody answered", **DONE})
+    put_script(project, WRITE, {"expect": "Approval timed out", **DONE})
     ran = guild("run", "scribe", "go", "--output", "json")
     while ran.code == 4:
         ran = guild("resume", ran.json["run"], "--output", "json")

@@ -101,7 +101,7 @@ def test_a_run_becomes_a_test_that_passes_although_its_work_is_done(guild: Guild
     assert script.test.output == "two\nlines"
     (answers,) = script.workers["scribe"]
     assert [answer.sent for answer in answers[1:]] == [
-        "Made a.md in the sandbox notes (3 bytes).",
+        "Created a.md in the sandbox notes (3 bytes).",
         "as it was\n",
         "Replaced b.md in the sandbox notes (3 bytes).",
         "one",
@@ -142,8 +142,8 @@ def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
         ("sandbox_write_text", "no", "not b: that is mine"),
     ]
     assert script.workers["scribe"][0][1].sent == [
-        "Made a.md in the sandbox notes (3 bytes).",
-        "error: A person refused this call. not b: that is mine",
+        "Created a.md in the sandbox notes (3 bytes).",
+        "error: The user denied this call. Do not repeat it unchanged. not b: that is mine",
     ]
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 _MAX_LINES = 2_000
-_MAX_LINE = 2_000
-_MAX_SHOWN = 100_000
-_MAX_BLOB = 5_000_000
-_SNIFFED = 8_192
+_MAX_LINE_CHARS = 2_000
+_MAX_OUTPUT_CHARS = 100_000
+_MAX_BLOB_BYTES = 5_000_000
+_SNIFFED_BYTES = 8_192
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -32,7 +32,7 @@ _MAGIC = (
 
 
 def file_tools(view: View) -> tuple[Tool, ...]:
-    """Read, Write and Edit on the folders of a view."""
+    """Return Read, Write and Edit for the folders of a view."""
     handlers = file_handlers(view)
     return (
         tool(name="Read", capabilities={"fs.read"}, repeatable=True)(handlers["Read"]),
@@ -42,7 +42,7 @@ def file_tools(view: View) -> tuple[Tool, ...]:
 
 
 def file_handlers(view: View) -> dict[str, Handler]:
-    """What they do, by their names."""
+    """Return the handlers by tool name."""
     files = _Files(view)
     return {"Read": files.read, "Write": files.write, "Edit": files.edit}
 
@@ -52,12 +52,12 @@ class _Files:
         self._rooted = Rooted(view)
 
     def read(self, file_path: str, offset: int | None = None, limit: int | None = None) -> ToolResult:
-        """Reads a file. Text comes with line numbers; images and PDFs come as they are.
+        """Read a file. Returns text with line numbers, images and PDFs as they are.
 
         Args:
-            file_path: The file, absolute or from the working folder.
-            offset: The first line to show, from 1. For files too long for one answer.
-            limit: How many lines to show, at most 2000.
+            file_path: Absolute, or relative to the working folder.
+            offset: The first line to return, from 1. Use it for long files.
+            limit: The number of lines, at most 2000.
         """
         if (offset is not None and offset < 1) or (limit is not None and limit < 1):
             raise UsageError("offset and limit count lines from 1")
@@ -71,62 +71,62 @@ class _Files:
         return _number_lines(text, offset or 1, min(limit or _MAX_LINES, _MAX_LINES))
 
     def write(self, file_path: str, content: str) -> ToolResult:
-        """Writes a file: makes it, with the folders it needs, or replaces all that was in it.
+        """Create a file and its parent folders, or replace the whole content of an existing file.
 
         Args:
-            file_path: The file, absolute or from the working folder.
-            content: All of the new text.
+            file_path: Absolute, or relative to the working folder.
+            content: The complete new text.
         """
-        data = encoded(content)
+        data = encode_text(content)
         is_new = self._rooted.write(self._rooted.spot(file_path), data)
-        text = f"{'Made' if is_new else 'Replaced'} {file_path} ({len(data):,} bytes)."
+        text = f"{'Created' if is_new else 'Replaced'} {file_path} ({len(data):,} bytes)."
         return ToolResult.of(text, file_before="absent" if is_new else None)
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
-        """Replaces a piece of text in a file. The piece must occur exactly once, unless replace_all is set.
+        """Replace a text in a file. It must occur exactly once unless replace_all is set.
 
         Args:
-            file_path: The file, absolute or from the working folder.
-            old_string: The text to replace, exactly as it stands in the file, without line numbers.
-            new_string: The text to put there.
+            file_path: Absolute, or relative to the working folder.
+            old_string: The text to replace, exactly as in the file, without line numbers.
+            new_string: The replacement.
             replace_all: Replace every occurrence.
         """
         if not old_string:
-            raise UsageError("old_string is empty", hint="Use Write to make a file or to replace all of it.")
+            raise UsageError("old_string is empty", hint="Use Write to create a file or to replace its whole content.")
         if old_string == new_string:
-            raise UsageError("old_string and new_string are the same: there is nothing to change")
+            raise UsageError("old_string and new_string are equal")
         spot = self._rooted.spot(file_path)
         try:
             text = self._rooted.read(spot, text=True).data.decode()
         except UnicodeDecodeError:
             raise Refused(f"{file_path} is not UTF-8 text and cannot be edited") from None
-        old_string, new_string = _with_line_ends_of(text, old_string, new_string)
+        old_string, new_string = _match_line_endings(text, old_string, new_string)
         count = text.count(old_string)
         if count == 0:
             hint = "Read the file and copy the text exactly, with its spaces, without line numbers."
             raise NotFound(f"old_string does not occur in {file_path}", hint=hint)
         if count > 1 and not replace_all:
-            hint = "Give more of the text around it, or set replace_all."
+            hint = "Include more of the surrounding text, or set replace_all."
             raise UsageError(f"old_string occurs {count} times in {file_path}", hint=hint)
-        self._rooted.write(spot, encoded(text.replace(old_string, new_string)))
+        self._rooted.write(spot, encode_text(text.replace(old_string, new_string)))
         return f"Replaced {count} occurrence{'s' if count > 1 else ''} in {file_path}."
 
 
-def encoded(content: str) -> bytes:
-    """The text as it is written to a file."""
+def encode_text(content: str) -> bytes:
+    """Return the UTF-8 bytes of a text. Raise UsageError if it has lone surrogates."""
     try:
         return content.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"the text cannot be written: character {error.start + 1} is half a character") from None
+        raise UsageError(f"invalid text: character {error.start + 1} is a lone surrogate") from None
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether the bytes are not meant to be read as text."""
-    return b"\0" in data[:_SNIFFED]
+    """Return True if the bytes are not text."""
+    return b"\0" in data[:_SNIFFED_BYTES]
 
 
 def media_type(data: bytes) -> str | None:
-    """What the bytes are, if a model can look at them as they are."""
+    """Return the media type of an image or PDF, or None."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), None)
@@ -135,15 +135,15 @@ def media_type(data: bytes) -> str | None:
 def _blob(contents: Contents, kind: str, shown: str) -> Blob:
     suffixes = contents.folder.attachment_suffixes
     if not suits(contents.name, suffixes):
-        raise Refused(f"{shown}: only files ending in {', '.join(suffixes)} may be handed over whole")
-    if len(contents.data) > _MAX_BLOB:
+        raise Refused(f"{shown}: only files ending in {', '.join(suffixes)} may be attached")
+    if len(contents.data) > _MAX_BLOB_BYTES:
         size = f"{len(contents.data):,} bytes"
-        raise Refused(f"{shown} is too large to look at: {size}, at most {_MAX_BLOB:,}", hint="Use a smaller one.")
+        raise Refused(f"{shown} is too large: {size}, at most {_MAX_BLOB_BYTES:,}", hint="Use a smaller one.")
     return Blob(contents.data, kind)
 
 
 def _number_lines(text: str, first: int, count: int) -> ToolResult:
-    """Return lines in the format of `cat -n`, and a note with the next offset if lines are left out."""
+    """Return numbered lines as `cat -n` prints them, with a note on how to continue if lines are left out."""
     lines = text.removesuffix("\n").split("\n") if text else []
     if not lines:
         return ToolResult.of("[the file is empty]")
@@ -153,22 +153,22 @@ def _number_lines(text: str, first: int, count: int) -> ToolResult:
     size, is_whole = 0, first == 1 and not {"\r", "\ufffd"} & set(text)  # neither is shown as it is
     for number, line in enumerate(lines[first - 1 : first - 1 + count], start=first):
         plain = line.removesuffix("\r")
-        if len(plain) > _MAX_LINE:
-            plain = f"{plain[:_MAX_LINE]} [line cut: it has {len(plain):,} characters]"
+        if len(plain) > _MAX_LINE_CHARS:
+            plain = f"{plain[:_MAX_LINE_CHARS]} [line cut: it has {len(plain):,} characters]"
             is_whole = False
         size += len(plain)
-        if shown and size > _MAX_SHOWN:
+        if shown and size > _MAX_OUTPUT_CHARS:
             break
         shown.append(f"{number:6d}\t{plain}")
     last = first + len(shown) - 1
     if last < len(lines):
-        shown.append(f"[lines {first:,} to {last:,} of {len(lines):,}; go on with offset={last + 1}]")
+        shown.append(f"[lines {first:,} to {last:,} of {len(lines):,}; continue with offset={last + 1}]")
         is_whole = False
     return ToolResult.of("\n".join(shown), file_before="shown" if is_whole else None)
 
 
-def _with_line_ends_of(text: str, old: str, new: str) -> tuple[str, str]:
-    """Both pieces with the file's own line ends: Read does not show them, so the model cannot copy them."""
+def _match_line_endings(text: str, old: str, new: str) -> tuple[str, str]:
+    """Return both texts with the line endings of the file, which Read does not show to the model."""
     if "\r\n" not in text or "\r" in old or old in text:
         return old, new
     return old.replace("\n", "\r\n"), new.replace("\r\n", "\n").replace("\n", "\r\n")
@@ -179,7 +179,7 @@ _MAX_CHARS = 200_000
 
 
 def sandbox_tools(view: View) -> tuple[Tool, ...]:
-    """The tools for the named folders of a view; none if it has no named folder."""
+    """Return the tools for the named folders of a view."""
     named = [folder for folder in view.folders if folder.name is not None]
     if not named:
         return ()
@@ -195,7 +195,7 @@ def sandbox_tools(view: View) -> tuple[Tool, ...]:
 
 
 def sandbox_handlers(view: View) -> dict[str, Handler]:
-    """What they do, by their names."""
+    """Return the handlers by tool name."""
     sandboxes = _Sandboxes(view)
     return {
         "sandbox_list": sandboxes.list_files,
@@ -209,11 +209,11 @@ class _Sandboxes:
         self._rooted = Rooted(view)
 
     def list_files(self, sandbox: str, pattern: str = "**/*") -> str:
-        """Lists the files in a sandbox, one path a line.
+        """List the files in a sandbox, one path per line.
 
         Args:
-            sandbox: The sandbox's name.
-            pattern: Which files, such as `*.md` or `reports/**/*.txt`.
+            sandbox: The name of the sandbox.
+            pattern: A glob pattern, such as `*.md` or `reports/**/*.txt`.
         """
         folder = self._rooted.sandbox(sandbox)
         wanted = PathPattern(pattern)
@@ -231,12 +231,12 @@ class _Sandboxes:
         return "\n".join([*found[:_MAX_LISTED], *note])
 
     def read_text(self, sandbox: str, path: str, max_chars: int = _MAX_CHARS) -> ToolResult:
-        """Reads a text file in a sandbox.
+        """Read a text file in a sandbox.
 
         Args:
-            sandbox: The sandbox's name.
-            path: The file, from the top of the sandbox.
-            max_chars: How many characters to read at most.
+            sandbox: The name of the sandbox.
+            path: The file, relative to the sandbox.
+            max_chars: The maximum number of characters.
         """
         if max_chars < 1:
             raise UsageError("max_chars must be at least 1")
@@ -253,15 +253,15 @@ class _Sandboxes:
         return ToolResult.of(f"{text[:max_chars]}\n[cut: {max_chars:,} of {len(text):,} characters]")
 
     def write_text(self, sandbox: str, path: str, content: str) -> ToolResult:
-        """Writes a text file in a sandbox: makes it, with the folders it needs, or replaces all that was in it.
+        """Create a text file and its parent folders in a sandbox, or replace the whole content of an existing file.
 
         Args:
-            sandbox: The sandbox's name.
-            path: The file, from the top of the sandbox.
-            content: All of the new text.
+            sandbox: The name of the sandbox.
+            path: The file, relative to the sandbox.
+            content: The complete new text.
         """
         folder = self._rooted.sandbox(sandbox)
-        data = encoded(content)
+        data = encode_text(content)
         is_new = self._rooted.write(self._rooted.within(folder, path), data)
-        text = f"{'Made' if is_new else 'Replaced'} {path} in the sandbox {sandbox} ({len(data):,} bytes)."
+        text = f"{'Created' if is_new else 'Replaced'} {path} in the sandbox {sandbox} ({len(data):,} bytes)."
         return ToolResult.of(text, file_before="absent" if is_new else None)

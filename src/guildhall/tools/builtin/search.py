@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Handler, Tool
 
 _SKIPPED = frozenset({".git"})
-_MAX_PATTERN = 1_000
-_MAX_LINE = 2_000  # how much of a line is searched: a hostile pattern is slow on long lines only
-_MAX_SHOWN_LINE = 500
-_MAX_SHOWN = 50_000
+_MAX_PATTERN_CHARS = 1_000
+_MAX_LINE_CHARS = 2_000  # how much of a line is searched: a hostile pattern is slow on long lines only
+_MAX_SHOWN_LINE_CHARS = 500
+_MAX_OUTPUT_CHARS = 50_000
 _MAX_RESULTS = 1_000
 _MAX_CONTEXT = 20
-_SECONDS = 20.0
-_LINES_BETWEEN_LOOKS = 64
+_TIMEOUT_S = 20.0
+_LINES_PER_CLOCK_CHECK = 64
 
 Mode = Literal["content", "files", "count"]
 
 
 def search_tools(view: View, clock: Clock | None = None) -> tuple[Tool, ...]:
-    """Grep and Glob on the folders of a view."""
+    """Return Grep and Glob for the folders of a view."""
     handlers = search_handlers(view, clock)
     return tuple(tool(name=name, capabilities={"fs.read"}, repeatable=True)(handlers[name]) for name in handlers)
 
 
 def search_handlers(view: View, clock: Clock | None = None) -> dict[str, Handler]:
-    """What they do, by their names."""
+    """Return the handlers by tool name."""
     search = _Search(view, clock or SystemClock())
     return {"Grep": search.grep, "Glob": search.glob}
 
@@ -63,76 +63,76 @@ class _Search:
         context: int = 0,
         max_results: int = 100,
     ) -> str:
-        """Searches the text of files for a regular expression, line by line.
+        """Search the lines of files for a regular expression.
 
         Args:
-            pattern: The regular expression, as Python's `re` reads it.
-            path: The file or folder to search; the working folder if left out.
-            glob: Only files of this kind, such as `*.py` or `src/**/*.ts`.
-            output_mode: `content` shows the lines, `files` the paths, `count` the number of lines in each file.
-            ignore_case: Whether upper and lower case are alike.
-            context: How many lines to show before and after each one, at most 20.
-            max_results: How many lines (or files) to show, at most 1000.
+            pattern: A Python regular expression.
+            path: The file or folder to search. Default: the working folder.
+            glob: Search only matching files, such as `*.py` or `src/**/*.ts`.
+            output_mode: `content` returns lines, `files` paths, `count` the number of lines per file.
+            ignore_case: Ignore letter case.
+            context: Lines to return before and after each match, at most 20.
+            max_results: The maximum number of lines or files, at most 1000.
         """
         if context < 0 or max_results < 1:
             raise UsageError("context is at least 0 and max_results at least 1")
-        hunt = _Hunt(
-            expression=_compiled(pattern, ignore_case),
+        search = _GrepSearch(
+            expression=_compile(pattern, ignore_case),
             mode=output_mode,
             context=min(context, _MAX_CONTEXT),
             most=min(max_results, _MAX_RESULTS),
             clock=self._clock,
-            deadline=self._clock.monotonic() + _SECONDS,
+            deadline=self._clock.monotonic() + _TIMEOUT_S,
         )
         wanted = PathPattern(glob, anywhere=True) if glob else None
-        for name, spot in self._files(path, hunt):
+        for name, spot in self._files(path, search):
             if wanted is None or wanted.matches(name):
-                self._search(spot, hunt)
-            if hunt.full:
+                self._search(spot, search)
+            if search.full:
                 break
-        return hunt.report(pattern)
+        return search.report(pattern)
 
     def glob(self, pattern: str, path: str | None = None) -> str:
-        """Finds files by their path, one a line, in order.
+        """List files by path, one per line, sorted.
 
         Args:
-            pattern: Which files, such as `*.md` (in the folder itself) or `src/**/*.{ts,tsx}`.
+            pattern: A glob pattern, such as `*.md` (in the folder itself) or `src/**/*.{ts,tsx}`.
             path: The folder to search; the working folder if left out.
         """
         if pattern.startswith("/"):
             path, pattern = _split(pattern)
         wanted = PathPattern(pattern)
-        deadline = self._clock.monotonic() + _SECONDS
-        hunt = _Hunt(mode="files", most=_MAX_RESULTS, clock=self._clock, deadline=deadline)
-        for name, spot in self._files(path, hunt):
+        deadline = self._clock.monotonic() + _TIMEOUT_S
+        search = _GrepSearch(mode="files", most=_MAX_RESULTS, clock=self._clock, deadline=deadline)
+        for name, spot in self._files(path, search):
             if wanted.matches(name):
-                hunt.add(self._rooted.shown(spot))
-            if hunt.full:
+                search.add(self._rooted.shown(spot))
+            if search.full:
                 break
-        return hunt.report(pattern)
+        return search.report(pattern)
 
-    def _files(self, path: str | None, hunt: _Hunt) -> Iterator[tuple[str, Spot]]:
+    def _files(self, path: str | None, search: _GrepSearch) -> Iterator[tuple[str, Spot]]:
         for start in self._rooted.starts(path):
             survey = self._rooted.files(start, skip=_SKIPPED)
             for found in survey:
-                hunt.look_at_the_clock()
+                search.look_at_the_clock()
                 yield found
             if survey.cut:
-                hunt.notes.append("there are too many files here; name a folder further down")
+                search.notes.append("there are too many files here; name a folder further down")
 
-    def _search(self, spot: Spot, hunt: _Hunt) -> None:
+    def _search(self, spot: Spot, search: _GrepSearch) -> None:
         try:
             data = self._rooted.read(spot, text=True).data
         except GuildError:
-            hunt.unread += 1
+            search.unread += 1
             return
         if not is_binary(data):
-            hunt.search(self._rooted.shown(spot), data.decode("utf-8", "replace"))
+            search.search(self._rooted.shown(spot), data.decode("utf-8", "replace"))
 
 
 @dataclass
-class _Hunt:
-    """One search: what is looked for, what has been found, and how much more there may be."""
+class _GrepSearch:
+    """A search in progress: the pattern, the results and the limits."""
 
     mode: Mode
     most: int
@@ -150,11 +150,11 @@ class _Hunt:
     def look_at_the_clock(self) -> None:
         if self.clock.monotonic() > self.deadline:
             hint = "Search fewer files, or with a simpler pattern."
-            raise TimedOut(f"the search took longer than {_SECONDS:.0f} seconds", hint=hint)
+            raise TimedOut(f"the search took longer than {_TIMEOUT_S:.0f} seconds", hint=hint)
 
     def add(self, line: str, *, counts: bool = True) -> None:
         """Takes one line into the answer, or notes that there is no more room."""
-        if (counts and self.results >= self.most) or self.size > _MAX_SHOWN:
+        if (counts and self.results >= self.most) or self.size > _MAX_OUTPUT_CHARS:
             self.full = True
             return
         self.results += counts
@@ -176,13 +176,13 @@ class _Hunt:
 
     def _hits(self, lines: list[str]) -> Iterator[int]:
         for number, line in enumerate(lines):
-            if number % _LINES_BETWEEN_LOOKS == 0 or len(line) > _MAX_SHOWN_LINE:
+            if number % _LINES_PER_CLOCK_CHECK == 0 or len(line) > _MAX_SHOWN_LINE_CHARS:
                 self.look_at_the_clock()
-            if self.expression.search(line[:_MAX_LINE].removesuffix("\r")):
+            if self.expression.search(line[:_MAX_LINE_CHARS].removesuffix("\r")):
                 yield number
 
     def _show(self, shown: str, lines: list[str], hits: Iterator[int]) -> None:
-        """The lines that were hit, with those around them; `--` where some are left out."""
+        """Return the matching lines with their context, separated by `--`."""
         matched = dict.fromkeys(hits)
         last = -1
         for hit in matched:
@@ -192,7 +192,7 @@ class _Hunt:
                 if self.context and last >= 0 and number > last + 1:
                     self.add("--", counts=False)
                 mark = ":" if number == hit else "-"
-                self.add(f"{shown}{mark}{number + 1}{mark}{_shortened(lines[number])}", counts=number == hit)
+                self.add(f"{shown}{mark}{number + 1}{mark}{_truncate(lines[number])}", counts=number == hit)
                 last = number
             if self.full:
                 return
@@ -207,9 +207,9 @@ class _Hunt:
         return "\n".join([*self.found, *(f"[{note}]" for note in self.notes)])
 
 
-def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    if len(pattern) > _MAX_PATTERN:
-        raise UsageError(f"the pattern is longer than {_MAX_PATTERN:,} characters")
+def _compile(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    if len(pattern) > _MAX_PATTERN_CHARS:
+        raise UsageError(f"the pattern is longer than {_MAX_PATTERN_CHARS:,} characters")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -219,13 +219,13 @@ def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
         raise UsageError(f"{pattern!r} is not a regular expression: {error}", hint=hint) from None
 
 
-def _shortened(line: str) -> str:
+def _truncate(line: str) -> str:
     line = line.removesuffix("\r")
-    return line if len(line) <= _MAX_SHOWN_LINE else f"{line[:_MAX_SHOWN_LINE]} [line cut]"
+    return line if len(line) <= _MAX_SHOWN_LINE_CHARS else f"{line[:_MAX_SHOWN_LINE_CHARS]} [line cut]"
 
 
 def _split(pattern: str) -> tuple[str, str]:
-    """An absolute pattern as the folder that it begins in and the rest."""
+    """Split an absolute pattern into its folder and the rest."""
     names = pattern.split("/")
     plain = next((index for index, name in enumerate(names) if set(name) & set("*?[{")), len(names) - 1)
     return "/".join(names[:plain]) or "/", "/".join(names[plain:])

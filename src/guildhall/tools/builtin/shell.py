@@ -33,7 +33,7 @@ _DRAIN_SECONDS = 2.0
 def shell_tools(
     view: View, env: Mapping[str, str], network: bool = False, *, kind: Kind | None = None
 ) -> tuple[Tool, ...]:
-    """The shell of a run. Its handler is a system one: what it starts is the confined child itself."""
+    """Return Bash. Its handler runs in the hall and starts the confined shell."""
     shell = _Shell(Confinement(view=view, env=env, network=network), kind)
     made = tool(name="Bash", capabilities=_capabilities(view, network), runs_in="hall")(shell.run)
     reach = "It reaches the network." if network else "It has no network."
@@ -41,7 +41,7 @@ def shell_tools(
 
 
 def _capabilities(view: View, network: bool) -> set[str]:
-    """A program can do with the folders whatever the folders permit: rules about files hold for it too."""
+    """Return the capabilities of a shell: rules about files apply to programs too."""
     found = {"proc.exec"}
     if view.folders:
         found.add("fs.read")
@@ -83,7 +83,7 @@ class _Shell:
             await program.kill()
             await asyncio.wait([reading], timeout=_DRAIN_SECONDS)
             reading.cancel()
-        return _shown(code, timeout, output.text())
+        return _format_output(code, timeout, output.text())
 
 
 async def _read(program: Confined, output: _Output) -> None:
@@ -92,7 +92,7 @@ async def _read(program: Confined, output: _Output) -> None:
         output.add(chunk)
 
 
-def _shown(code: int | None, seconds: float, text: str) -> ToolResult:
+def _format_output(code: int | None, seconds: float, text: str) -> ToolResult:
     body = text if not text or text.endswith("\n") else f"{text}\n"
     if code is None:
         return ToolResult.error(f"{body}[ended after {seconds:g} s: the time limit of this call]")
@@ -102,7 +102,7 @@ def _shown(code: int | None, seconds: float, text: str) -> ToolResult:
 
 
 class _Output:
-    """The beginning and the end of what a program wrote; never more than the limit is held."""
+    """The first and the last part of the output of a program, with bounded memory."""
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2

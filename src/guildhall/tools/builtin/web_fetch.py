@@ -2,8 +2,8 @@
 
 Does not search the web (see `tools.builtin.web_search`).
 
-Invariant: each address is checked after its name was resolved, again on each redirect, and the connection goes to the
-checked address. A name that resolves differently later reaches nothing else.
+Invariant: each address is checked after its name was resolved, again on each redirect, and the connection goes to
+the checked address. A name that resolves differently later has no effect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 
 def readable(html: str, base: str) -> str:
-    """The text of a page; `base` is its address, for links that are relative to it."""
+    """Return the text of a page. `base` is its address, for relative links."""
     parser = _Reader(base)
     parser.feed(html)
     parser.close()
@@ -125,18 +125,18 @@ _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48",
 
 
 def web_tools(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> tuple[Tool, ...]:
-    """WebFetch. `resolve` looks names up and `permitted` judges addresses; by default the system's, and public ones."""
+    """Return WebFetch. `resolve` looks up names; `permitted` checks addresses (default: public addresses)."""
     handlers = web_handlers(resolve=resolve, permitted=permitted)
     return (tool(name="WebFetch", capabilities={"net"}, repeatable=True)(handlers["WebFetch"]),)
 
 
 def web_handlers(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> dict[str, Handler]:
-    """What it does, by its name."""
-    return {"WebFetch": _Fetcher(resolve or resolved, permitted or is_public, SystemClock()).fetch}
+    """Return the handler by tool name."""
+    return {"WebFetch": _Fetcher(resolve or resolve_host, permitted or is_public, SystemClock()).fetch}
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public internet: no loopback, no private or local network, no way around."""
+    """Return True for public internet addresses: no loopback, private, local or embedded IPv4 addresses."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None or address.is_site_local or address.scope_id:
             return False
@@ -145,8 +145,8 @@ def is_public(address: Address) -> bool:
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
-def resolved(host: str, port: int) -> Sequence[str]:
-    """The addresses of a name, as the system knows them."""
+def resolve_host(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a name, as the system resolves it."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -179,15 +179,15 @@ class _Fetcher:
         for _ in range(MAX_REDIRECTS + 1):
             page = self._get(url, deadline)
             if page.status not in _REDIRECTS or page.location is None:
-                return _shown(url, page, max_chars)
+                return _format_page(url, page, max_chars)
             url = urljoin(url, page.location)
         raise Refused(f"more than {MAX_REDIRECTS} redirects; the last one leads to {url}")
 
     def _get(self, url: str, deadline: float) -> _Page:
-        parts, host, port = _judged(url)
+        parts, host, port = _check_url(url)
         connection = _Connection(parts.scheme, host, port, self._addresses(host, port))
         try:
-            return self._exchanged(connection, parts, deadline)
+            return self._exchange(connection, parts, deadline)
         except ssl.SSLError as error:
             raise NotFound(f"{host}: no safe connection: {error.reason or error}") from None
         except (OSError, http.client.HTTPException, zlib.error) as error:
@@ -197,12 +197,12 @@ class _Fetcher:
         finally:
             connection.close()
 
-    def _exchanged(self, connection: _Connection, parts: SplitResult, deadline: float) -> _Page:
+    def _exchange(self, connection: _Connection, parts: SplitResult, deadline: float) -> _Page:
         left = deadline - self._clock.monotonic()
         if left <= 0:
             raise TimeoutError
         connection.timeout = left
-        watch = threading.Timer(left, connection.cut_off)  # a server may also send forever, a little at a time
+        watch = threading.Timer(left, connection.cut_off)  # a server can send slowly without end
         watch.daemon = True
         watch.start()
         try:
@@ -231,13 +231,13 @@ class _Fetcher:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to addresses that are already known; the name is only for the server and its certificate."""
+    """A connection to resolved addresses. The name is only for the server and its certificate."""
 
     def __init__(self, scheme: str, host: str, port: int, addresses: Sequence[str]) -> None:
         super().__init__(host, port, timeout=MAX_SECONDS)
         self._scheme = scheme
         self._addresses = addresses
-        self._opened: socket.socket | None = None  # `sock` is given up as soon as the answer begins
+        self._opened: socket.socket | None = None  # http.client drops `sock` when the response starts
         self.default_port = 443 if scheme == "https" else 80
 
     def connect(self) -> None:
@@ -255,14 +255,14 @@ class _Connection(http.client.HTTPConnection):
         self._opened = self.sock
 
     def cut_off(self) -> None:
-        """Ends the exchange from another thread."""
+        """Close the connection from another thread."""
         if self._opened is not None:
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(self._opened, socket.SHUT_RDWR)  # of TLS too, without its farewell
+                socket.socket.shutdown(self._opened, socket.SHUT_RDWR)  # without the TLS close message
 
 
-def _judged(url: str) -> tuple[SplitResult, str, int]:
-    """The parts of an address that may be fetched, its host as DNS takes it, and its port."""
+def _check_url(url: str) -> tuple[SplitResult, str, int]:
+    """Return the parts, the host and the port of a URL. Raise Refused if it may not be fetched."""
     if len(url) > 8_000 or re.search(r"[\x00-\x20\x7f]", url):
         raise UsageError("the address has spaces or control characters in it, or is too long")
     try:
@@ -286,7 +286,7 @@ def _judged(url: str) -> tuple[SplitResult, str, int]:
 
 
 def _host(name: str) -> str:
-    """The host as DNS takes it. Addresses are written in one way: 127.1 and 0x7f000001 are 127.0.0.1 too."""
+    """Return the host in the form for DNS. Numeric addresses are normalised: 0x7f000001 is 127.0.0.1."""
     if ":" in name:
         return str(ipaddress.IPv6Address(name))
     try:
@@ -310,11 +310,11 @@ def _read(response: http.client.HTTPResponse) -> _Page:
     )
 
 
-def _shown(url: str, page: _Page, max_chars: int) -> ToolResult:
+def _format_page(url: str, page: _Page, max_chars: int) -> ToolResult:
     kind = page.content_type.partition(";")[0].strip().lower()
     if not _TEXT.match(kind) and kind != "application/xhtml+xml":
         raise GuildError(f"{url} is {kind}, not text: it cannot be shown", hint="Look for a page or a text instead.")
-    text = _decoded(page)
+    text = _decode(page)
     if kind in {"text/html", "application/xhtml+xml"} or (not kind and text.lstrip()[:1] == "<"):
         text = readable(text, url)
     notes = ["the page was too large and ends early"] if page.is_cut else []
@@ -322,11 +322,11 @@ def _shown(url: str, page: _Page, max_chars: int) -> ToolResult:
         notes.append(f"{len(text) - max_chars:,} of {len(text):,} characters are left out")
         text = text[:max_chars]
     tail = f"\n[{'; '.join(notes)}]" if notes else ""
-    shown = f"URL: {url}\nContent-Type: {page.content_type or 'not said'}\nStatus: {page.status}\n\n{text}{tail}"
+    shown = f"URL: {url}\nContent-Type: {page.content_type or 'unknown'}\nStatus: {page.status}\n\n{text}{tail}"
     return ToolResult.error(shown) if page.status >= 400 else ToolResult.of(shown)
 
 
-def _decoded(page: _Page) -> str:
+def _decode(page: _Page) -> str:
     named = re.search(r"charset=[\"']?([\w.:-]+)", page.content_type)
     charset = named[1] if named else "utf-8"
     if named is None and (in_page := re.search(rb"<meta[^>]{0,200}charset=[\"']?([\w.:-]+)", page.body[:4096])):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MAX_RESULTS = 20
 MAX_BYTES = 2_000_000
 MAX_SECONDS = 30.0
-_SNIPPET = 600
-_HOW = (
+_MAX_SNIPPET_CHARS = 600
+_SETUP_HINT = (
     "Set `web_search: {searxng: URL}` in the settings, or `web_search: {provider: tavily}` or `{provider: brave}` "
     "with TAVILY_API_KEY or BRAVE_API_KEY in the environment."
 )
@@ -35,7 +35,7 @@ _KEYS = {"tavily": "TAVILY_API_KEY", "brave": "BRAVE_API_KEY"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Engine:
-    """How a search engine is asked, and where in its answer the results are."""
+    """The request format of a search engine, and the place of the results in its answer."""
 
     name: str
     ask: Callable[[str, int], dict[str, Any]]  # the arguments of a request
@@ -44,7 +44,7 @@ class _Engine:
 
 
 def search_tool(settings: Mapping[str, Any] | None, environ: Mapping[str, str], *, base_url: str | None = None) -> Tool:
-    """WebSearch as the settings' `web_search` says. `environ` is the hall's own; `base_url` replaces a provider's."""
+    """Return WebSearch for the `web_search` settings. `environ` is the hall's; `base_url` replaces a provider's."""
     if (settings or {}).get("provider") == "native" and not (settings or {}).get("searxng"):
         return _native()
     search = _Search(_engine(settings or {}, environ, base_url))
@@ -52,11 +52,11 @@ def search_tool(settings: Mapping[str, Any] | None, environ: Mapping[str, str], 
 
 
 def _native() -> Tool:
-    """The search that the model's provider has: the model is told of it by the provider, in its own words."""
+    """Return the search of the model's provider, which describes it to the model itself."""
 
     async def search() -> str:
-        """The web search of the model's provider."""
-        raise ToolUnavailable("WebSearch is made by the provider of the model, and not here")
+        """Search the web with the model's provider."""
+        raise ToolUnavailable("WebSearch is executed by the provider of the model")
 
     made = tool(name="WebSearch", capabilities={"net"}, repeatable=True, runs_in="hall")(search)
     return replace(made, native=True)
@@ -67,18 +67,20 @@ class _Search:
         self._engine = engine
 
     async def search(self, query: str, max_results: int = 8) -> str:
-        """Searches the web and gives titles, addresses and short extracts of the results.
+        """Search the web. Returns titles, addresses and short extracts.
 
         Args:
-            query: What to look for, as typed into a search engine.
-            max_results: How many results to give, at most 20.
+            query: The search terms.
+            max_results: The number of results, at most 20.
         """
         if not query.strip() or len(query) > 1_000:
-            raise UsageError("query: say what to look for, in at most 1,000 characters")
+            raise UsageError("query: expected 1 to 1,000 characters")
         if not 1 <= max_results <= MAX_RESULTS:
             raise UsageError(f"max_results is from 1 to {MAX_RESULTS}")
         answer = await _answer(self._engine.name, self._engine.ask(query, max_results))
-        found = [shown for entry in _results(answer, self._engine) if (shown := _shown(entry, self._engine.snippet))]
+        found = [
+            shown for entry in _results(answer, self._engine) if (shown := _format_result(entry, self._engine.snippet))
+        ]
         if not found:
             return f"No results for {query!r}."
         return "\n\n".join(f"{number}. {text}" for number, text in enumerate(found[:max_results], 1))
@@ -89,10 +91,10 @@ def _engine(settings: Mapping[str, Any], environ: Mapping[str, str], base_url: s
     if searxng:
         return _searxng(str(base_url or searxng))
     if not provider:
-        raise ToolUnavailable("WebSearch has no search engine", hint=_HOW)
+        raise ToolUnavailable("WebSearch has no search engine", hint=_SETUP_HINT)
     if provider not in _KEYS:
         hint = did_you_mean(str(provider), _KEYS)
-        raise ToolUnavailable(f"WebSearch knows no provider {provider!r}", hint=hint)
+        raise ToolUnavailable(f"unknown provider {provider!r} of WebSearch", hint=hint)
     key = environ.get(_KEYS[provider], "")
     if not key:
         hint = f"Set {_KEYS[provider]} in the environment of the hall."
@@ -151,7 +153,7 @@ async def _answer(name: str, request: Mapping[str, Any]) -> Any:
             client.stream(**request) as response,
         ):
             if response.status_code != 200:
-                raise _failed(name, response.status_code)
+                raise _http_error(name, response.status_code)
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MAX_BYTES:
@@ -163,10 +165,10 @@ async def _answer(name: str, request: Mapping[str, Any]) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise NotFound(f"{name} answered with something else than JSON") from None
+        raise NotFound(f"{name} did not answer with JSON") from None
 
 
-def _failed(name: str, status: int) -> GuildError:
+def _http_error(name: str, status: int) -> GuildError:
     hints = {401: "Check its key.", 403: "Check its key, or that it gives JSON.", 429: "Wait a while, then try again."}
     return NotFound(f"{name} answered with status {status}", hint=hints.get(status))
 
@@ -177,7 +179,7 @@ def _results(answer: Any, engine: _Engine) -> list[Any]:
     return cast("list[Any]", answer) if isinstance(answer, list) else []
 
 
-def _shown(entry: Any, snippet: str) -> str | None:
+def _format_result(entry: Any, snippet: str) -> str | None:
     if not isinstance(entry, dict):
         return None
     fields = cast("dict[str, Any]", entry)
@@ -185,5 +187,5 @@ def _shown(entry: Any, snippet: str) -> str | None:
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         return None
     title = " ".join(str(fields.get("title") or "").split()) or url
-    text = " ".join(str(fields.get(snippet) or "").split())[:_SNIPPET]
+    text = " ".join(str(fields.get(snippet) or "").split())[:_MAX_SNIPPET_CHARS]
     return f"{title}\n{url}" + (f"\n{text}" if text else "")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.text import did_you_mean
 from guildhall.tools.definition import invoke_here, perform
-from guildhall.tools.host.protocol import LENGTH, MAX_FRAME, HostSpec, framed
+from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, to_frame
 from guildhall.tools.model import Handler, Tool, Toolbox, ToolResult
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 def main(fd: int) -> NoReturn:
-    """Serves on the inherited socket until the hall closes it."""
+    """Serve on the inherited socket until the hall closes it."""
     faulthandler.enable()
     with socket.socket(fileno=fd) as connection:
         Host(connection).serve()
-    os._exit(0)  # threads of handlers that still run are not waited for
+    os._exit(0)  # do not wait for running handlers
 
 
 class Host:
@@ -47,23 +47,23 @@ class Host:
         self._tools: dict[str, Callable[[Mapping[str, Any]], ToolResult]] = {}
 
     def serve(self) -> None:
-        """Reads what to load, then calls; each call has a thread of its own, so none waits for another."""
+        """Read what to load, then execute calls, each in its own thread."""
         start = self._receive()
         if start is None:
             return
         try:
             spec = HostSpec.from_dict(start["spec"])
-            if (told := _told(spec, start["sources"])) is not None:
+            if (told := _single_answer(spec, start["sources"])) is not None:
                 self._send(told)
                 return
-            built, found = built_in(spec.builtin, spec.view), loaded(spec, start["sources"])
-            _refuse_twice([*built, *(tool.name for _, tool in found)])
+            built, found = built_in(spec.builtin, spec.view), load_tools(spec, start["sources"])
+            _check_unique([*built, *(tool.name for _, tool in found)])
         except GuildError as error:
             self._send({"error": error.as_dict()})
             return
         self._tools = {name: partial(perform, handler) for name, handler in built.items()}
         self._tools |= {tool.name: partial(invoke_here, tool) for _, tool in found}
-        self._send({"tools": [described(tool, toolbox) for toolbox, tool in found]})
+        self._send({"tools": [describe_tool(tool, toolbox) for toolbox, tool in found]})
         while (request := self._receive()) is not None:
             try:
                 threading.Thread(target=self._answer, args=(request,), daemon=True).start()
@@ -74,7 +74,7 @@ class Host:
         name = request["tool"]
         tool = self._tools.get(name)
         if tool is None:
-            result = ToolResult.error(f"There is no tool {name!r}. {did_you_mean(name, self._tools) or ''}".strip())
+            result = ToolResult.error(f"Unknown tool {name!r}. {did_you_mean(name, self._tools) or ''}".strip())
         else:
             result = tool(request["arguments"])
         self._reply(request["id"], result)
@@ -86,9 +86,9 @@ class Host:
             self._send({"id": number, "result": ToolResult.error(str(error)).as_dict()})
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        data = framed(message)
-        if len(data) > MAX_FRAME:
-            raise ValueError(f"The result is too large: {len(data):,} bytes of at most {MAX_FRAME:,}.")
+        data = to_frame(message)
+        if len(data) > MAX_FRAME_BYTES:
+            raise ValueError(f"The result is too large: {len(data):,} bytes of at most {MAX_FRAME_BYTES:,}.")
         with self._sending:
             self._connection.sendall(data)
 
@@ -110,13 +110,13 @@ class Host:
         return bytes(data)
 
 
-def described(tool: Tool, toolbox: str) -> dict[str, Any]:
-    """A tool of a toolbox as the hall is told of it: everything but the handler."""
+def describe_tool(tool: Tool, toolbox: str) -> dict[str, Any]:
+    """Return the description of a tool for the hall."""
     return {"toolbox": toolbox, **tool.as_described()}
 
 
-def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str, Tool]]:
-    """The tools of toolboxes, each with the name of its toolbox. `sources` has the text of each toolbox file."""
+def load_tools(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str, Tool]]:
+    """Return the tools of the toolboxes, each with the name of its toolbox. `sources` has their texts."""
     found: list[tuple[str, Tool]] = []
     if spec.package is not None:
         name, export = spec.package
@@ -126,13 +126,13 @@ def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str, Tool]]
     return found
 
 
-def _refuse_twice(names: Sequence[str]) -> None:
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ToolUnavailable(f"two tools are named {twice[0]!r}", hint="Rename one of them.")
+def _check_unique(names: Sequence[str]) -> None:
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise ToolUnavailable(f"two tools are named {duplicates[0]!r}", hint="Rename one of them.")
 
 
-def _told(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
-    """What is wanted of a host that is to say one thing; None: its tools are wanted."""
+def _single_answer(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the answer of a host that loads no tools: a JSON Schema or an activation. Return None otherwise."""
     if spec.schema_of is not None:
         from guildhall.tools.host.modules import json_schema
 
@@ -145,7 +145,7 @@ def _told(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def built_in(names: Iterable[str], view: View) -> dict[str, Handler]:
-    """What the named built-in tools do. Only that: what they take has been looked at in the hall."""
+    """Return the handlers of built-in tools. The hall has validated their arguments."""
     wanted = set(names)
     found: dict[str, Handler] = {}
     if wanted & {"Read", "Write", "Edit"}:
@@ -170,7 +170,7 @@ def built_in(names: Iterable[str], view: View) -> dict[str, Handler]:
 
 
 def load_toolbox(name: str, path: str, source: str) -> Toolbox:
-    """The toolbox that a Python file defines: `toolbox = Toolbox(...)`, or functions decorated with `tool`."""
+    """Return the toolbox of a Python file: its variable `toolbox`, or its functions decorated with `tool`."""
     module = types.ModuleType(f"guildhall_toolbox_{name.replace('-', '_').replace('.', '_')}")
     module.__file__ = path
     sys.modules[module.__name__] = module
@@ -178,13 +178,13 @@ def load_toolbox(name: str, path: str, source: str) -> Toolbox:
     try:
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
         return _toolbox_in(module, name, path)
-    except BaseException as error:  # noqa: BLE001 - whatever the file does, it is the file that is wrong
+    except BaseException as error:  # noqa: BLE001 - foreign code can raise anything
         raise _unusable(path, error) from None
 
 
 def load_package(name: str, export: str, sources: Mapping[str, str]) -> Toolbox:
-    """The toolbox that a package exports: a module with tools, or the `Toolbox` in a module."""
-    from guildhall.tools.host.modules import load, unusable
+    """Return the toolbox that a package exports: a module with tools, or a `Toolbox` in a module."""
+    from guildhall.tools.host.modules import load, load_error
 
     try:
         found = load(export, sources)
@@ -192,10 +192,10 @@ def load_package(name: str, export: str, sources: Mapping[str, str]) -> Toolbox:
             return _toolbox_in(found, name, None)
         if isinstance(found, Toolbox):
             return found
-        what = "there is no such name in the module" if found is None else f"it is a {type(found).__name__}"
-        raise ToolUnavailable(f"{export} is no toolbox: {what}", hint="It is made by Toolbox(name, ...).")
-    except BaseException as error:  # noqa: BLE001 - whatever the package does, it is the package that is wrong
-        raise unusable(export, error, sources) from None
+        what = "the module has no such name" if found is None else f"it is a {type(found).__name__}"
+        raise ToolUnavailable(f"{export} is not a toolbox: {what}", hint="Create it with Toolbox(name, ...).")
+    except BaseException as error:  # noqa: BLE001 - foreign code can raise anything
+        raise load_error(export, error, sources) from None
 
 
 def _toolbox_in(module: types.ModuleType, name: str, path: str | None) -> Toolbox:
@@ -210,7 +210,7 @@ def _toolbox_in(module: types.ModuleType, name: str, path: str | None) -> Toolbo
 
 
 def _unusable(path: str, error: BaseException) -> ToolUnavailable:
-    """The error with the last line of the file that led to it."""
+    """Return the error with the last line of the file in its traceback."""
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == path and not isinstance(error, SyntaxError):
@@ -219,7 +219,7 @@ def _unusable(path: str, error: BaseException) -> ToolUnavailable:
     if isinstance(error, GuildError):
         return ToolUnavailable(error.message, where=where, hint=error.hint)
     said = str(error.msg if isinstance(error, SyntaxError) else error)
-    hint = "It may import the standard library and what is installed beside Guildhall; it cannot see your files here."
+    hint = "It can import the standard library and what is installed beside Guildhall. It cannot read your files here."
     return ToolUnavailable(
         f"the toolbox cannot be loaded: {type(error).__name__}: {said}",
         where=where,

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-_MOST = 2_000_000  # characters
-_MAX_SCHEMA = 1_000_000
+_MAX_ACTIVATION_CHARS = 2_000_000  # characters
+_MAX_SCHEMA_CHARS = 1_000_000
 _KINDS = "Name a pydantic model, a dataclass or a TypedDict."
-_HINT = "It may import the standard library, what is installed beside Guildhall, and its own package."
+_HINT = "It can import the standard library, what is installed beside Guildhall, and its own package."
 
 
 def load(reference: str, sources: Mapping[str, str]) -> Any:
-    """What `package.module:name` stands for, or the module where there is no name; `sources`: texts by path.
+    """Return the object `package.module:name`, or the module if there is no name. `sources` has texts by path.
 
-    It raises whatever the module does.
+    Raises what the module raises.
     """
     module, _, name = reference.partition(":")
     Modules(sources).install()
@@ -43,10 +43,10 @@ def load(reference: str, sources: Mapping[str, str]) -> Any:
     return vars(found).get(name) if name else found
 
 
-def unusable(
+def load_error(
     reference: str, error: BaseException, sources: Mapping[str, str], what: str = "cannot be loaded"
 ) -> ToolUnavailable:
-    """The error with the last line of the package's that led to it."""
+    """Return the error with the last line of the package in its traceback."""
     if isinstance(error, ToolUnavailable):
         return error
     where = None
@@ -64,7 +64,7 @@ def unusable(
 
 
 class Modules(MetaPathFinder, Loader):
-    """Finds the modules of a package among texts."""
+    """Imports the modules of a package from texts."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._files: dict[str, tuple[str, str]] = {}
@@ -76,9 +76,9 @@ class Modules(MetaPathFinder, Loader):
             self._packages.update(".".join(folders[:depth]) for depth in range(1, len(folders) + 1))
 
     def install(self) -> None:
-        """Goes before every other finder. A name that is loaded already would not even be looked for."""
+        """Insert this finder first. Raise ToolUnavailable if a module of that name is loaded already."""
         if taken := sorted({*self._files, *self._packages} & sys.modules.keys()):
-            raise ToolUnavailable(f"the module {taken[0]!r} has the name of one that is loaded already; rename it")
+            raise ToolUnavailable(f"the module {taken[0]!r} has the name of a loaded module; rename it")
         sys.meta_path.insert(0, self)
 
     def find_spec(
@@ -96,23 +96,23 @@ class Modules(MetaPathFinder, Loader):
 
 
 def activation(reference: str, sources: Mapping[str, str], context: Mapping[str, Any] | None) -> Any:
-    """What the function says to the context. It need not make sense: that is looked at in the hall.
+    """Return what the activation function returns. The hall validates it.
 
-    Without a context it is not called: it is only wanted to be there.
+    Without a context the function is only looked up.
     """
     what = "cannot be loaded"
     try:
         function = load(reference, sources)
         what = "failed"
         if not callable(function):
-            found = "there is no such name in the module" if function is None else f"it is a {type(function).__name__}"
+            found = "the module has no such name" if function is None else f"it is a {type(function).__name__}"
             raise ToolUnavailable(f"{reference} is no function: {found}")
         if context is None:
             return None
         text = json.dumps(function(dict(context)), allow_nan=False)
     except BaseException as error:  # noqa: BLE001 - whatever the function does, it is the function that is wrong
-        raise unusable(reference, error, sources, what) from None
-    if len(text) > _MOST:
+        raise load_error(reference, error, sources, what) from None
+    if len(text) > _MAX_ACTIVATION_CHARS:
         raise ToolUnavailable(f"{reference} said too much: {len(text):,} characters")
     return json.loads(text)
 
@@ -124,8 +124,8 @@ def json_schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
         schema = _schema(load(reference, sources), reference)
         text = json.dumps(schema)
     except BaseException as error:  # noqa: BLE001 - whatever the module does, it is the module that is wrong
-        raise unusable(reference, error, sources) from None
-    if len(text) > _MAX_SCHEMA:
+        raise load_error(reference, error, sources) from None
+    if len(text) > _MAX_SCHEMA_CHARS:
         raise ToolUnavailable(f"{reference}: the JSON Schema is too large: {len(text):,} characters")
     return json.loads(text)
 
@@ -135,7 +135,7 @@ def _schema(found: Any, reference: str) -> Any:
     from typing_extensions import is_typeddict as is_other_typeddict
 
     if not isinstance(found, type):
-        what = "there is no such name in the module" if found is None else f"it is a {type(found).__name__}"
+        what = "the module has no such name" if found is None else f"it is a {type(found).__name__}"
         raise ToolUnavailable(f"{reference} is no model: {what}", hint=_KINDS)
     model = cast("type[Any]", found)
     if issubclass(model, BaseModel):

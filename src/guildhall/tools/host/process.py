@@ -23,7 +23,7 @@ from guildhall.policy.rules import CAPABILITIES
 from guildhall.sandbox.jail import Confined, Confinement, Kind, describe_exit, spawn
 from guildhall.sandbox.mounts import import_paths
 from guildhall.sandbox.view import View
-from guildhall.tools.host.protocol import LENGTH, MAX_FRAME, HostSpec, framed, pin_of, read_source
+from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, pin_of, read_source, to_frame
 from guildhall.tools.model import FileBefore, ToolResult
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CALL_SECONDS = 600.0
-_START_SECONDS = 60.0
+_START_TIMEOUT_S = 60.0
 _LOG_BYTES = 65_536
 _LOG_LINES = 12
 _BOOT = (
@@ -64,26 +64,26 @@ class ToolHost:
 
     @property
     def log(self) -> str:
-        """The last of what handlers printed in the newest host."""
+        """Return the end of the output of the newest host."""
         return self._child.log if self._child else ""
 
     async def describe(self) -> list[dict[str, Any]]:
-        """The tools of the toolbox files; ToolUnavailable says which file and line cannot be loaded."""
+        """Return the tools of the toolbox files. Raise ToolUnavailable with the file and line that cannot be loaded."""
         return (await self._running()).tools
 
     async def schema(self) -> Mapping[str, Any]:
-        """The JSON Schema that the spec asks for; ToolUnavailable says why there is none."""
+        """Return the JSON Schema that the spec names. Raise ToolUnavailable if it cannot be made."""
         schema = (await self._running()).schema
         if schema is None:
             raise ToolUnavailable("the tool host gave no JSON Schema")
         return schema
 
     async def activation(self) -> Any:
-        """What the activation function said; ToolUnavailable says why it said nothing."""
+        """Return the result of the activation function. Raise ToolUnavailable if it fails."""
         return (await self._running()).said
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, seconds: float | None = None) -> ToolResult:
-        """The result of a call. Whatever happens to the host is a result too."""
+        """Return the result of a call. A failure of the host is a result too."""
         limit = self._seconds if seconds is None else seconds
         try:
             child = await self._running()
@@ -93,15 +93,15 @@ class ToolHost:
             async with asyncio.timeout(limit):
                 return await child.call(tool, arguments)
         except TimeoutError:
-            message = f"{tool} took longer than {limit:g} s and was ended."
-            await child.end(f"The tool host was ended, because {message}")
+            message = f"{tool} took longer than {limit:g} s and was killed."
+            await child.end(f"The tool host was killed, because {message}")
             return ToolResult.error(message)
         except asyncio.CancelledError:
-            await child.end(f"The tool host was ended, because the call of {tool} was cancelled.")
+            await child.end(f"The tool host was killed, because the call of {tool} was cancelled.")
             raise
 
     async def close(self) -> None:
-        """Ends the host. Calls in flight are told so, and no further one is made."""
+        """End the host. Calls in progress fail, and further calls are refused."""
         self._closed = True
         async with self._starting:
             if self._child is not None:
@@ -114,12 +114,12 @@ class ToolHost:
             if self._child is None or self._child.ended:
                 if self._sources is None:
                     self._sources = await asyncio.to_thread(_read_sources, self._spec)
-                self._child = await _Child.started(self._spec, self._sources, self._kind)
+                self._child = await _Child.start(self._spec, self._sources, self._kind)
             return self._child
 
 
 class _Child:
-    """One host process: the connection to it, the calls in flight, and the last of what it printed."""
+    """A host process: its connection, the calls in progress and the end of its output."""
 
     def __init__(self, confined: Confined, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._confined = confined
@@ -141,7 +141,7 @@ class _Child:
         return self._printed.decode("utf-8", "replace")
 
     @staticmethod
-    async def started(spec: HostSpec, sources: Mapping[str, str], kind: Kind | None) -> _Child:
+    async def start(spec: HostSpec, sources: Mapping[str, str], kind: Kind | None) -> _Child:
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
@@ -150,19 +150,19 @@ class _Child:
         reader, writer = await asyncio.open_connection(sock=ours)
         child = _Child(confined, reader, writer)
         try:
-            async with asyncio.timeout(_START_SECONDS):
+            async with asyncio.timeout(_START_TIMEOUT_S):
                 await child._load(spec, sources)
         except TimeoutError:
             await child.end("The tool host did not start.")
-            raise ToolUnavailable(f"the tool host was not ready after {_START_SECONDS:g} s and was ended") from None
+            raise ToolUnavailable(f"the tool host was not ready after {_START_TIMEOUT_S:g} s and was killed") from None
         except BaseException:
             await child.end("The tool host did not start.")
             raise
         return child
 
     async def _load(self, spec: HostSpec, sources: Mapping[str, str]) -> None:
-        """Tells the host what to load, and learns what it found."""
-        self._writer.write(framed({"spec": replace(spec, env={}).as_dict(), "sources": sources}))
+        """Send the spec and receive the tools."""
+        self._writer.write(to_frame({"spec": replace(spec, env={}).as_dict(), "sources": sources}))
         answer: dict[str, Any] | None = None
         with contextlib.suppress(OSError, EOFError, ValueError, RecursionError):
             await self._writer.drain()
@@ -173,10 +173,10 @@ class _Child:
         if spec.schema_of is not None:
             self.schema = _schema(answer)
         elif spec.activate is not None:
-            _refuse_error(answer)
+            _raise_error(answer)
             self.said = answer.get("activation")
         else:
-            self.tools = _described(answer)
+            self.tools = _check_tools(answer)
         self._listening = asyncio.create_task(self._listen())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -186,15 +186,15 @@ class _Child:
         try:
             if self.ended:
                 return ToolResult.error(self._why or "The tool host has ended.")
-            self._writer.write(framed({"id": number, "tool": tool, "arguments": dict(arguments)}))
-            with contextlib.suppress(ConnectionError):  # the listener says why
+            self._writer.write(to_frame({"id": number, "tool": tool, "arguments": dict(arguments)}))
+            with contextlib.suppress(ConnectionError):  # the listener reports the reason
                 await self._writer.drain()
             return await future
         finally:
             del self._calls[number]
 
     async def _listen(self) -> None:
-        """Hands out the answers; when there are no more, says to those who wait what has happened."""
+        """Deliver answers to their calls. At the end, report the failure to the remaining calls."""
         broken = False
         try:
             while True:
@@ -206,32 +206,34 @@ class _Child:
         except (EOFError, OSError):
             pass
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            broken = True  # a handler wrote into the connection
+            broken = True  # a handler wrote to the connection
         self.ended = True
         if broken:
             await self._confined.kill()
         code = await self._confined.wait()
         await asyncio.wait([self._logging], timeout=1)
-        self._tell(self._why or self._story("wrote what is no answer and was ended" if broken else describe_exit(code)))
+        self._fail_calls(
+            self._why or self._failure_text("sent an invalid answer and was killed" if broken else describe_exit(code))
+        )
         self._writer.close()
 
-    def _story(self, ending: str) -> str:
+    def _failure_text(self, ending: str) -> str:
         lines = self._last_lines()
-        last = f"\nThe last that it printed:\n{lines}" if lines else ""
-        return f"The tool host {ending} while the call was running; what it did until then is not known.{last}"
+        last = f"\nIts last output:\n{lines}" if lines else ""
+        return f"The tool host {ending} while the call was running; its effect is unknown.{last}"
 
-    def _tell(self, why: str) -> None:
+    def _fail_calls(self, why: str) -> None:
         for future in self._calls.values():
             if not future.done():
                 future.set_result(ToolResult.error(why))
 
     async def end(self, why: str) -> None:
-        """Ends the process; calls in flight get `why`."""
+        """Kill the process. Calls in progress get `why`."""
         self.ended = True
         self._why = self._why or why
-        await asyncio.shield(self._killed())
+        await asyncio.shield(self._kill())
 
-    async def _killed(self) -> None:
+    async def _kill(self) -> None:
         await self._confined.kill()
         if self._listening is not None:
             await asyncio.wait([self._listening])
@@ -242,11 +244,11 @@ class _Child:
 
     async def _receive(self) -> dict[str, Any]:
         (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        if size > MAX_FRAME:
+        if size > MAX_FRAME_BYTES:
             raise ValueError("a message is too large")
         message = json.loads(await self._reader.readexactly(size))
         if not isinstance(message, dict):
-            raise ValueError("a message is no object")
+            raise ValueError("a message is not an object")
         return cast("dict[str, Any]", message)
 
     async def _keep_log(self) -> None:
@@ -259,26 +261,25 @@ class _Child:
         return "\n".join(self.log.splitlines()[-_LOG_LINES:])
 
 
-def _described(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools that a host says it found, or the error it met. Foreign code has already run there: nothing is taken
-    on trust."""
-    _refuse_error(answer)
+def _check_tools(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the tools that a host found, or raise its error. The answer is validated: foreign code has run there."""
+    _raise_error(answer)
     tools = answer.get("tools")
     if isinstance(tools, list) and all(map(_is_description, cast("list[Any]", tools))):
         return cast("list[dict[str, Any]]", tools)
-    raise ToolUnavailable("the tool host described its tools in a form that cannot be used", hint=_BY_HAND)
+    raise ToolUnavailable("the tool host returned an invalid description of its tools", hint=_BY_HAND)
 
 
 def _schema(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON Schema that a host gave. Whether it is one, is looked at by whoever uses it."""
-    _refuse_error(answer)
+    """Return the JSON Schema of a host. The caller validates it."""
+    _raise_error(answer)
     schema = answer.get("schema")
     if not isinstance(schema, dict):
-        raise ToolUnavailable("the tool host gave something else than a JSON Schema")
+        raise ToolUnavailable("the tool host did not return a JSON Schema")
     return cast("dict[str, Any]", schema)
 
 
-def _refuse_error(answer: Mapping[str, Any]) -> None:
+def _raise_error(answer: Mapping[str, Any]) -> None:
     match answer:
         case {"error": {"message": str(message), **more}}:
             texts = {name: value for name, value in more.items() if isinstance(value, str)}
@@ -304,7 +305,7 @@ def _is_description(tool: Any) -> bool:
 
 
 def _result(data: Any) -> ToolResult:
-    """A result as a host sent it, which may be anything: ValueError unless it is of the right form."""
+    """Return the result that a host sent. Raise ValueError if its form is wrong."""
     match data:
         case {"content": list(), "is_error": bool()} if data.get("file_before") in (None, *get_args(FileBefore)):
             for block in cast("list[Any]", data["content"]):
@@ -315,23 +316,23 @@ def _result(data: Any) -> ToolResult:
                         raise ValueError("a block is neither text nor bytes")
             return ToolResult.from_dict(cast("dict[str, Any]", data))
         case _:
-            raise ValueError("a result is of another form")
+            raise ValueError("invalid result")
 
 
 def _command(fd: int) -> list[str]:
-    """The real interpreter without its site module: quicker, and no link has to be seen inside."""
+    """Return the command: the real interpreter without its site module, which starts faster and needs no links."""
     paths = json.dumps(import_paths())
     return [os.path.realpath(sys.executable), "-I", "-S", "-B", "-u", "-c", _BOOT, str(fd), paths]
 
 
 def _confinement(spec: HostSpec) -> Confinement:
-    """What the host sees: folders only as its capabilities say, whatever the run as a whole may see."""
+    """Return the confinement of a host: only the folders that its capabilities permit."""
     view = spec.view
     if "fs.write" not in spec.capabilities:
         folders = tuple(replace(folder, writable=False) for folder in view.folders)
         view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
     return Confinement(
-        # Built-in tools keep to what is kept by themselves; code of others is confined to it.
+        # Built-in tools respect protected paths themselves. Foreign code is confined.
         view=replace(view, kept=view.kept if spec.toolboxes or spec.package else ()),
         network="net" in spec.capabilities,
         env=spec.env,
@@ -340,32 +341,32 @@ def _confinement(spec: HostSpec) -> Confinement:
 
 
 def _read_sources(spec: HostSpec) -> dict[str, str]:
-    """The text of each toolbox file. The hall reads it, once: the host cannot see it, and a restart runs the same.
+    """Return the text of each toolbox file. Raise NotTrusted if it differs from its pin.
 
-    What is pinned must be just that: the very bytes that were compared are the ones that run.
+    The hall reads a file once, so that the compared bytes are executed, also after a restart of the host.
     """
     sources: dict[str, str] = {}
     for name, path in spec.toolboxes:
         data = read_source(path)
         if spec.pins.get(name, pinned := pin_of(data)) != pinned:
-            hint = "Look at what changed, then: guild trust"
+            hint = "Review the change, then: guild trust"
             raise NotTrusted(f"the toolbox {name!r} has changed since it was trusted", where=str(path), hint=hint)
         sources[name] = text_of(name, path, data)
     return sources
 
 
 def text_of(name: str, path: Path, content: bytes) -> str:
-    """The text of a toolbox file."""
+    """Decode the content of a toolbox file."""
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise ToolUnavailable(f"the toolbox {name!r} cannot be read: it is not UTF-8", where=str(path)) from None
+        raise ToolUnavailable(f"the toolbox {name!r} is not UTF-8 text", where=str(path)) from None
 
 
 async def schema_of(reference: str, sources: Mapping[str, str], cwd: Path) -> Mapping[str, Any]:
-    """The schema of `package.module:Model`, as a host that can do nothing at all has found it.
+    """Return the schema of `package.module:Model`, found in a host without capabilities.
 
-    `sources` is the text of every file of the package, by its path from the project: nothing else can be imported.
+    `sources` has the text of every file of the package by its path from the project. Nothing else can be imported.
     """
     host = ToolHost(HostSpec(view=View(cwd=cwd), schema_of=reference), sources=sources)
     try:

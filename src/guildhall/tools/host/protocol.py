@@ -1,4 +1,4 @@
-"""The protocol of a tool host: what the hall tells a host at its start, and how both write frames to each other.
+"""The protocol of a tool host: the specification of a host, and the frames between hall and host.
 
 Does not import asyncio or pydantic, because the program of the host (`main`) imports this module.
 """
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 
 LENGTH = struct.Struct("!I")
-
-
-MAX_FRAME = 64 * 1024**2
+MAX_FRAME_BYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostSpec:
-    """The tools of one host, and what all of them may do: one host has one set of capabilities."""
+    """The tools and the capabilities of one host."""
 
     view: View
     builtin: tuple[str, ...] = ()
@@ -37,14 +35,16 @@ class HostSpec:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     capabilities: frozenset[str] = frozenset()
     memory_bytes: int = 2 * 1024**3
-    schema_of: str | None = None  # `package.module:Model`: its JSON Schema is wanted, and no tools
+    schema_of: str | None = None  # `package.module:Model`: return its JSON Schema, load no tools
     package: tuple[str, str] | None = None  # a toolbox of several modules: its name, and `module` or `module:toolbox`
-    activate: str | None = None  # `package.module:function`: what it says to `context` is wanted, and no tools
-    context: Mapping[str, Any] | None = None  # of `activate`; None: whether the function is there is wanted
-    pins: Mapping[str, str] = field(default_factory=dict[str, str])  # by toolbox: what its file must be; the hall's
+    activate: str | None = None  # `package.module:function`: call it with `context`, load no tools
+    context: Mapping[str, Any] | None = None  # of `activate`; None: only look the function up
+    pins: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # SHA-256 of the file by toolbox; not sent to the host
 
     def as_dict(self) -> dict[str, Any]:
-        """The spec as JSON."""
+        """Return the spec as JSON."""
         return {
             "view": _view_as_dict(self.view),
             "builtin": list(self.builtin),
@@ -60,7 +60,7 @@ class HostSpec:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> HostSpec:
-        """The spec behind the JSON."""
+        """Return the spec of its JSON."""
         return HostSpec(
             view=_view_from(data["view"]),
             builtin=tuple(data["builtin"]),
@@ -98,30 +98,30 @@ def _view_from(data: Mapping[str, Any]) -> View:
     )
 
 
-def framed(message: Mapping[str, Any]) -> bytes:
-    """A message as it is written: its length, then JSON."""
+def to_frame(message: Mapping[str, Any]) -> bytes:
+    """Return a message as a frame: its length, then JSON."""
     body = json.dumps(message, separators=(",", ":")).encode()
     return LENGTH.pack(len(body)) + body
 
 
-MAX_SOURCE = 2_000_000  # bytes
+MAX_SOURCE_BYTES = 2_000_000  # bytes
 
 
 def read_source(path: Path) -> bytes:
-    """The content of a file. A pipe or a device is not waited for, and what is too large is not read."""
+    """Return the content of a regular file. Raise ToolUnavailable for other or too large files."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ToolUnavailable("this is no plain file", where=str(path))
-            data = file.read(MAX_SOURCE + 1)
+                raise ToolUnavailable("not a regular file", where=str(path))
+            data = file.read(MAX_SOURCE_BYTES + 1)
     except OSError as error:
         raise ToolUnavailable(f"the file cannot be read: {error.strerror or error}", where=str(path)) from None
-    if len(data) > MAX_SOURCE:
-        raise ToolUnavailable(f"the file is too large to be code: over {MAX_SOURCE:,} bytes", where=str(path))
+    if len(data) > MAX_SOURCE_BYTES:
+        raise ToolUnavailable(f"the file is too large to be code: over {MAX_SOURCE_BYTES:,} bytes", where=str(path))
     return data
 
 
 def pin_of(data: bytes) -> str:
-    """What pins a content: its whole SHA-256."""
+    """Return the SHA-256 of a content."""
     return hashlib.sha256(data).hexdigest()

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import ServerGone, ToolUnavailable
 from guildhall.tools.mcp.model import (
     HANDSHAKE,
+    MAX_TOOLS,
     META,
     METHOD_NOT_FOUND,
     MODERN,
-    MOST_TOOLS,
     UNSUPPORTED_VERSION,
     Link,
     LinkBroken,
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
 
-START_SECONDS = 60.0
-CALL_SECONDS = 600.0
+START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 600.0
 _ABOUT_US = {"name": "guildhall", "version": "1"}
-_MOST_PAGES = 100
-_MOMENT = 0.3  # seconds
+_MAX_PAGES = 100
+_CANCEL_TIMEOUT_S = 0.3
 
 
 class _Refused(Exception):
@@ -55,21 +55,21 @@ class _Refused(Exception):
 class Server:
     """One server, connected."""
 
-    def __init__(self, spec: ServerSpec, link: Link, seconds: float = CALL_SECONDS) -> None:
+    def __init__(self, spec: ServerSpec, link: Link, seconds: float = CALL_TIMEOUT_S) -> None:
         self.spec = spec
         self._link = link
         self._seconds = seconds
         self._numbers = itertools.count(1)
         self._modern = False
-        self._broken = False  # the last call found nobody there
+        self._broken = False  # the last call could not be sent
         self.offered: tuple[Offered, ...] = ()  # as the server names them
         self.tools: tuple[Tool, ...] = ()  # as a run has them
 
     @staticmethod
     async def connect(
-        spec: ServerSpec, *, start_seconds: float = START_SECONDS, call_seconds: float = CALL_SECONDS
+        spec: ServerSpec, *, start_seconds: float = START_TIMEOUT_S, call_seconds: float = CALL_TIMEOUT_S
     ) -> Server:
-        """A server that has said which tools it has; ToolUnavailable says why there is none."""
+        """Connect to a server and list its tools. Raise ToolUnavailable if that fails."""
         link = await StdioLink.start(spec) if spec.command else HttpLink(spec)
         server = Server(spec, link, call_seconds)
         try:
@@ -79,7 +79,7 @@ class Server:
                 server.tools = tuple(server._tools())
         except TimeoutError:
             await link.close()
-            raise spec.wrong(f"was not ready after {start_seconds:g} s and was given up") from None
+            raise spec.wrong(f"was not ready after {start_seconds:g} s and was closed") from None
         except LinkBroken as error:
             await link.close()
             raise spec.wrong(error.why, "Try the command by hand.") from None
@@ -92,7 +92,7 @@ class Server:
         return server
 
     async def _begin(self, seconds: float) -> None:
-        """The handshake; a server that knows none is spoken to without it."""
+        """Perform the handshake. A server without a handshake is used in the modern protocol."""
         about = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _ABOUT_US}
         try:
             await self._ask("initialize", about, seconds)
@@ -106,14 +106,14 @@ class Server:
     async def _listing(self, seconds: float) -> list[Any]:
         found: list[Any] = []
         cursor: Any = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await self._ask("tools/list", {} if cursor is None else {"cursor": cursor}, seconds)
             tools = page.get("tools")
             if not isinstance(tools, list):
-                raise _Refused(None, "its list of tools is none")
+                raise _Refused(None, "its list of tools is invalid")
             found += cast("list[Any]", tools)
             cursor = page.get("nextCursor")
-            if cursor is None or len(found) > 10 * MOST_TOOLS:
+            if cursor is None or len(found) > 10 * MAX_TOOLS:
                 return found
         raise _Refused(None, "its list of tools has no end")
 
@@ -130,27 +130,27 @@ class Server:
             )
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """The result of a call. ServerGone: it was not made, because the server is not there any more."""
+        """Return the result of a call. Raise ServerGone if it was not made because the server has ended."""
         if self._link.gone is not None:
-            raise self._lost(self._link.gone)
+            raise self._gone_error(self._link.gone)
         try:
             answer = await self._ask("tools/call", {"name": tool, "arguments": dict(arguments)}, self._seconds)
         except _Refused as error:
             return ToolResult.error(f"The server {self.spec.name} refused the call: {error}")
         except LinkBroken as error:
             if not error.sent and self._broken:
-                raise self._lost(error.why) from None
+                raise self._gone_error(error.why) from None
             self._broken = not error.sent
-            known = "what it did until then is not known" if error.sent else "the call was not made"
+            known = "its effect is unknown" if error.sent else "the call was not made"
             return ToolResult.error(f"The server {self.spec.name} {error.why}; {known}.")
         self._broken = False
         return result_of(answer)
 
-    def _lost(self, why: str) -> ServerGone:
+    def _gone_error(self, why: str) -> ServerGone:
         return ServerGone(
             f"{self.spec.field}: {self.spec.name} {why}",
             where=self.spec.where,
-            hint="See to it that it works, then resume the run: the server is started anew.",
+            hint="Fix the server, then resume the run, which starts it again.",
         )
 
     async def close(self) -> None:
@@ -161,19 +161,19 @@ class Server:
         try:
             answer = await self._link.ask(self._message(number, method, params), seconds)
         except asyncio.CancelledError:
-            await self._take_back(number)
+            await self._cancel_request(number)
             raise
         result, error = answer.get("result"), answer.get("error")
         if isinstance(result, dict):
             return cast("dict[str, Any]", result)
-        told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
-        raise _Refused(told.get("code"), shortened(str(told.get("message") or "it gave no reason")))
+        error_body = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+        raise _Refused(error_body.get("code"), shortened(str(error_body.get("message") or "no reason given")))
 
-    async def _take_back(self, number: int) -> None:
-        """Tells the server that nobody waits for an answer any more, if it listens."""
-        gone = {"requestId": number, "reason": "nobody waits for it any more"}
+    async def _cancel_request(self, number: int) -> None:
+        """Notify the server that the request was cancelled."""
+        gone = {"requestId": number, "reason": "cancelled"}
         with suppress(TimeoutError):
-            async with asyncio.timeout(_MOMENT):
+            async with asyncio.timeout(_CANCEL_TIMEOUT_S):
                 await self._link.tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gone})
 
     def _message(self, number: int, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Server:
 
 
 class OnServer:
-    """Stands for a handler that is somewhere else: the tool of a server."""
+    """The handler of a tool on a server."""
 
     def __init__(self, server: Server, tool: str) -> None:
         self._server = server
@@ -205,7 +205,7 @@ class Servers:
 
     @staticmethod
     async def connect(specs: Iterable[ServerSpec]) -> Servers:
-        """All of them, or none: what was started is ended where another one cannot be."""
+        """Connect to all servers. If one fails, close the others and raise."""
         tasks = [asyncio.create_task(Server.connect(spec)) for spec in specs]
         try:
             return Servers(await asyncio.gather(*tasks))
@@ -219,17 +219,17 @@ class Servers:
 
     @property
     def tools(self) -> dict[str, tuple[Tool, ...]]:
-        """The tools by the name of their server."""
+        """Return the tools by the name of their server."""
         return {server.spec.name: server.tools for server in self._connected}
 
     async def close(self) -> None:
-        """Ends those that were started, and lets go of the others."""
+        """Close all connections and end the programs."""
         await asyncio.gather(*(server.close() for server in self._connected))
 
 
 @asynccontextmanager
 async def ended_if_not_used(servers: Servers) -> AsyncGenerator[None]:
-    """Ends servers where what they were started for does not come to be."""
+    """Close the servers if the block raises."""
     try:
         yield
     except BaseException:

@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
     from guildhall.sandbox.jail import Confinement
 
-HANDSHAKE = "2025-11-25"  # what we begin with
-MODERN = "2026-07-28"  # what we speak with a server that knows no handshake
+HANDSHAKE = "2025-11-25"  # the first version to try
+MODERN = "2026-07-28"  # for servers without a handshake
 META = "io.modelcontextprotocol/"
 METHOD_NOT_FOUND = -32601
 UNSUPPORTED_VERSION = -32022
 
-MAX_MESSAGE = 16 * 1024**2  # bytes
-MOST_TOOLS = 500
-MAX_LISTING = 2_000_000  # characters of all descriptions and schemas
-MAX_NAME = 64  # characters of a tool's name, as models take it
-_LONGEST = 1000  # characters of a server's words in an error
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+MAX_MESSAGE_BYTES = 16 * 1024**2  # bytes
+MAX_TOOLS = 500
+MAX_LISTING_CHARS = 2_000_000  # characters of all descriptions and schemas
+MAX_NAME_CHARS = 64  # characters of a tool's name, as models take it
+_MAX_TEXT_CHARS = 1000  # characters of a server's words in an error
+_INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec:
-    """How one server is reached, and what its tools can do to the world."""
+    """The address or command of a server, and the capabilities of its tools."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class ServerSpec:
     tools: tuple[str, ...] | None = None  # only these
     capabilities: frozenset[str] = frozenset()
     where: str | None = None  # the worker's file, for errors
-    field: str = "mcp_servers"  # of that file, in which it is named
+    field: str = "mcp_servers"  # the field of that file
 
     def wrong(self, message: str, hint: str | None = None) -> ToolUnavailable:
         return ToolUnavailable(f"{self.field}: {self.name} {message}", where=self.where, hint=hint)
@@ -60,18 +60,18 @@ class Link(Protocol):
     """A way to a server: its standard input and output, or HTTP."""
 
     async def ask(self, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        """The answer to a request; LinkBroken: there is none and there will be none."""
+        """Send a request and return the answer. Raise LinkBroken if there is no answer."""
         ...
 
     async def tell(self, message: Mapping[str, Any]) -> None:
-        """Sends what nobody answers."""
+        """Send a notification or response."""
         ...
 
     async def close(self) -> None: ...
 
     @property
     def gone(self) -> str | None:
-        """Why the server is there no more; None: it is, as far as is known."""
+        """Return the reason why the server has ended, or None."""
         ...
 
 
@@ -85,9 +85,9 @@ class LinkBroken(Exception):
 
 
 def tool_name(server: str, tool: str) -> str:
-    """The name under which a run has a tool of a server, made of what every model takes."""
-    name = _NOT_IN_NAMES.sub("_", f"{server}_{tool}")
-    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 9]}_{digest(name.encode())[:8]}"
+    """Return the name of a server's tool in a run, with characters that every model accepts."""
+    name = _INVALID_NAME_CHARS.sub("_", f"{server}_{tool}")
+    return name if len(name) <= MAX_NAME_CHARS else f"{name[: MAX_NAME_CHARS - 9]}_{digest(name.encode())[:8]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +97,14 @@ class Offered:
     name: str
     description: str
     input_schema: Mapping[str, Any]
-    repeatable: bool  # by the server's own word
+    repeatable: bool  # as the server declares
 
     def as_shown(self) -> dict[str, Any]:
         return {"name": self.name, "description": self.description, "input_schema": dict(self.input_schema)}
 
 
 def offered(spec: ServerSpec, listed: Iterable[Any]) -> list[Offered]:
-    """The tools of a listing that the worker is to have; ToolUnavailable says what is wrong with it."""
+    """Return the tools of a listing that the worker uses. Raise ToolUnavailable if the listing is invalid."""
     found: dict[str, Any] = {}
     for entry in listed:
         name = cast("dict[str, Any]", entry).get("name") if isinstance(entry, dict) else None
@@ -120,9 +120,9 @@ def offered(spec: ServerSpec, listed: Iterable[Any]) -> list[Offered]:
                 raise spec.wrong(f"has no tool {name!r}", f"It has: {shown}.")
         found = {name: entry for name, entry in found.items() if name in spec.tools}
     size = len(json.dumps(list(found.values())))
-    if len(found) > MOST_TOOLS or size > MAX_LISTING:
-        said = f"lists {len(found)} tools in {size:,} characters, which is too much to show to a model"
-        raise spec.wrong(said, f"Name those that are needed under `tools:`, at most {MOST_TOOLS}.")
+    if len(found) > MAX_TOOLS or size > MAX_LISTING_CHARS:
+        said = f"lists {len(found)} tools in {size:,} characters, which is too much for a model"
+        raise spec.wrong(said, f"List the needed tools under `tools:`, at most {MAX_TOOLS}.")
     return [_offered(spec, name, entry) for name, entry in found.items()]
 
 
@@ -159,18 +159,18 @@ def _schema_problem(schema: Mapping[str, Any]) -> str | None:
 
 
 def shortened(text: str) -> str:
-    """A server's words on one line, every character of them visible, and not too many."""
+    """Return a text of a server as one short line with visible characters."""
     shown = "".join(char if char.isprintable() else " " for char in clean(text))
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    return shown if len(shown) <= _MAX_TEXT_CHARS else f"{shown[:_MAX_TEXT_CHARS]}..."
 
 
 def result_of(answer: Any) -> ToolResult:
-    """What a server answered to a call, as the model reads it."""
+    """Return the answer of a server to a call as a result."""
     if not isinstance(answer, dict):
         return ToolResult.error("The server answered with something that is no result.")
     result = cast("dict[str, Any]", answer)
     if result.get("resultType", "complete") != "complete":
-        return ToolResult.error("The server wants to ask something before it answers, which is not possible here.")
+        return ToolResult.error("The server requested input, which is not supported.")
     content = result.get("content")
     blocks = [_block(item) for item in cast("list[Any]", content)] if isinstance(content, list) else []
     if not blocks and result.get("structuredContent") is not None:
@@ -203,7 +203,7 @@ def _bytes(data: str, kind: str) -> Block:
 
 
 def refused_request(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Our answer to what a server asks of us: that we are there, and nothing else. None: it asks nothing."""
+    """Return the response to a request of a server, or None if the message is not a request."""
     id = message.get("id")
     if not isinstance(message.get("method"), str) or not isinstance(id, str | int):
         return None
@@ -213,7 +213,7 @@ def refused_request(message: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def installation(program: Path) -> tuple[Path, ...]:
-    """What a program needs to see of where it is installed: the folder around its `bin`, else its own."""
+    """Return the folders of an installed program: the parent of its `bin`, or its own folder."""
     found: list[Path] = []
     for path in dict.fromkeys((program, program.resolve())):
         folder = path.parent.parent if path.parent.name == "bin" else path.parent

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.sse import EventReader, EventTooLarge
 from guildhall.sandbox.jail import Confined, describe_exit, spawn
-from guildhall.tools.mcp.model import HANDSHAKE, MAX_MESSAGE, META, LinkBroken, ServerSpec, refused_request, shortened
+from guildhall.tools.mcp.model import (
+    HANDSHAKE,
+    MAX_MESSAGE_BYTES,
+    META,
+    LinkBroken,
+    ServerSpec,
+    refused_request,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -23,14 +31,14 @@ if TYPE_CHECKING:
     import httpx2
 
 
-_CONNECT_SECONDS = 10.0
-_TELL_SECONDS = 10.0
+_CONNECT_TIMEOUT_S = 10.0
+_TELL_TIMEOUT_S = 10.0
 _SESSION = "mcp-session-id"
 _MAX_EVENTS = 10_000  # before the answer
 
 
 class HttpLink:
-    """The connection to an address. Redirects are not followed: the token is for this address alone."""
+    """The connection to an address. Redirects are not followed, because the token is for this address only."""
 
     def __init__(self, spec: ServerSpec) -> None:
         import httpx2
@@ -40,19 +48,19 @@ class HttpLink:
         headers = {"accept": "application/json, text/event-stream"}
         if spec.token is not None:
             headers["authorization"] = f"Bearer {spec.token}"
-        limits = httpx2.Timeout(None, connect=_CONNECT_SECONDS)
+        limits = httpx2.Timeout(None, connect=_CONNECT_TIMEOUT_S)
         self._client = httpx2.AsyncClient(headers=headers, timeout=limits, trust_env=False, follow_redirects=False)
 
     @property
     def gone(self) -> str | None:
-        return None  # every request finds out by itself
+        return None  # each request reports failures itself
 
     async def ask(self, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         import httpx2
 
         try:
             async with asyncio.timeout(seconds):
-                return await self._asked(message)
+                return await self._request(message)
         except TimeoutError:
             raise LinkBroken(f"did not answer within {seconds:g} s") from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
@@ -60,7 +68,7 @@ class HttpLink:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise LinkBroken(f"did not answer: {shortened(str(error)) or type(error).__name__}") from None
 
-    async def _asked(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _request(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         async with self._client.stream("POST", self._url, json=message, headers=self._headers(message)) as response:
             self._session = response.headers.get(_SESSION, self._session)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -69,11 +77,11 @@ class HttpLink:
                 answer = _read(await _whole(response))
             if answer is not None and ("result" in answer or "error" in answer):
                 return answer
-        hint = {401: " (it wants another token)", 403: " (it refuses)", 404: " (there is nothing there)"}
+        hint = {401: " (invalid token)", 403: " (refused)", 404: " (not found)"}
         raise LinkBroken(f"answered with HTTP status {response.status_code}{hint.get(response.status_code, '')}")
 
     def _headers(self, message: Mapping[str, Any]) -> dict[str, str]:
-        """What a message says about itself once more in its headers, as its era wants it."""
+        """Return the headers that the protocol version requires for a message."""
         headers: dict[str, str] = {}
         if self._session is not None:
             headers[_SESSION] = self._session
@@ -88,7 +96,7 @@ class HttpLink:
         return headers
 
     async def _in_events(self, response: httpx2.Response, id: object) -> Mapping[str, Any] | None:
-        """The answer among the events of a stream; what the server asks on the way is answered."""
+        """Return the answer from a stream of events. Answer requests of the server meanwhile."""
         async for data in _events(response):
             message = _read(data)
             if message is None:
@@ -97,18 +105,18 @@ class HttpLink:
                 await self.tell(reply)
             elif message.get("id") == id:
                 return message
-        raise LinkBroken("ended its answer before it was whole")
+        raise LinkBroken("ended its answer early")
 
     async def tell(self, message: Mapping[str, Any]) -> None:
         import httpx2
 
         with contextlib.suppress(httpx2.HTTPError):
-            await self._client.post(self._url, json=message, headers=self._headers(message), timeout=_TELL_SECONDS)
+            await self._client.post(self._url, json=message, headers=self._headers(message), timeout=_TELL_TIMEOUT_S)
 
     async def close(self) -> None:
-        await asyncio.shield(self._closed())  # whoever closes it may just be cancelled
+        await asyncio.shield(self._close())  # the caller may be cancelled
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         import httpx2
 
         if self._session is not None:
@@ -122,14 +130,14 @@ async def _whole(response: httpx2.Response) -> bytes:
     data = bytearray()
     async for chunk in response.aiter_bytes():
         data += chunk
-        if len(data) > MAX_MESSAGE:
-            raise LinkBroken(f"sent a message of more than {MAX_MESSAGE:,} bytes")
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise LinkBroken(f"sent a message of more than {MAX_MESSAGE_BYTES:,} bytes")
     return bytes(data)
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
     """Yield the data of each event of a stream."""
-    reader, count = EventReader(MAX_MESSAGE), 0
+    reader, count = EventReader(MAX_MESSAGE_BYTES), 0
     try:
         async for chunk in response.aiter_bytes():
             for event in reader.feed(chunk):
@@ -139,7 +147,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
             if count > _MAX_EVENTS:
                 raise EventTooLarge
     except EventTooLarge:
-        text = f"sent more than {MAX_MESSAGE:,} bytes, or {_MAX_EVENTS:,} events, for one answer"
+        text = f"sent more than {MAX_MESSAGE_BYTES:,} bytes, or {_MAX_EVENTS:,} events, for one answer"
         raise LinkBroken(text) from None
 
 
@@ -153,9 +161,9 @@ def _read(data: bytes | bytearray) -> Mapping[str, Any] | None:
 
 _CHUNK = 65_536
 _LOG_BYTES = 16_384
-_END_SECONDS = 1.0  # that a server gets to end by itself when its input ends
-_DRAIN_SECONDS = 10.0
-_MOST_IDLE = 100_000  # lines in a row that are no answer
+_EXIT_TIMEOUT_S = 1.0  # for a server to exit after its input ends
+_DRAIN_TIMEOUT_S = 10.0
+_MAX_IDLE_LINES = 100_000  # lines in a row without an answer
 
 
 class StdioLink:
@@ -199,37 +207,37 @@ class StdioLink:
         if stream is None or self._gone is not None:
             return
         stream.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):  # the reader says why
+        with contextlib.suppress(ConnectionError):  # the reader reports the reason
             await stream.drain()
 
     async def close(self) -> None:
-        """Ends the program: it gets a moment to end by itself."""
+        """Close the input, wait briefly for the program to exit, then kill it."""
         self._gone = self._gone or "was ended"
-        await asyncio.shield(self._closed())
+        await asyncio.shield(self._close())
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         stream = self._confined.process.stdin
         if stream is not None:
             stream.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
+            async with asyncio.timeout(_EXIT_TIMEOUT_S):
                 await self._over.wait()
         await self._confined.kill()
         self._logging.cancel()
         await asyncio.wait([self._reading, self._logging], timeout=1)
 
     async def _read(self) -> None:
-        """Hands out the answers; when there are no more, says to those who wait why."""
+        """Deliver answers to their requests. At the end, report the reason to the remaining requests."""
         why: str | None = None
         try:
             why = await self._listen()
         except (OSError, EOFError):
             pass
         finally:
-            await self._ended(why)
+            await self._finish(why)
 
     async def _listen(self) -> str | None:
-        """Reads messages until the stream ends, or until something comes that ends it."""
+        """Read messages until the stream ends. Return the reason if the program must be killed, or None."""
         stream = self._confined.process.stdout
         buffer, idle = bytearray(), 0
         while stream is not None and (chunk := await stream.read(_CHUNK)):
@@ -238,10 +246,10 @@ class StdioLink:
                 *lines, buffer = buffer.split(b"\n")
                 for line in lines:
                     idle = 0 if await self._take(line) else idle + 1
-            if len(buffer) > MAX_MESSAGE:
-                return f"wrote a message of more than {MAX_MESSAGE:,} bytes and was ended"
-            if idle > _MOST_IDLE:
-                return "wrote without end what is no answer and was ended"
+            if len(buffer) > MAX_MESSAGE_BYTES:
+                return f"wrote a message of more than {MAX_MESSAGE_BYTES:,} bytes and was killed"
+            if idle > _MAX_IDLE_LINES:
+                return "wrote too many lines that are not answers and was killed"
         return None
 
     async def _take(self, line: bytes | bytearray) -> bool:
@@ -262,28 +270,28 @@ class StdioLink:
         future.set_result(message)
         return True
 
-    async def _ended(self, why: str | None) -> None:
+    async def _finish(self, why: str | None) -> None:
         if why is None:
             try:
-                async with asyncio.timeout(_END_SECONDS):
+                async with asyncio.timeout(_EXIT_TIMEOUT_S):
                     await self._confined.process.wait()
             except TimeoutError:
-                why = "closed its output and was ended"
+                why = "closed its output and was killed"
         if why is not None:
             await asyncio.gather(self._confined.kill(), self._drain())
         code = await self._confined.wait()
         await asyncio.wait([self._logging], timeout=0.2)
-        self._gone = self._gone or f"{why or describe_exit(code)}{self._last_words()}"
+        self._gone = self._gone or f"{why or describe_exit(code)}{self._last_output()}"
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(LinkBroken(self._gone))
         self._over.set()
 
     async def _drain(self) -> None:
-        """Reads what is left: a pipe with something in it is not closed, and its process not over."""
+        """Read the rest of the output, so that the pipe can close and the process can exit."""
         stream = self._confined.process.stdout
         with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 while stream is not None and await stream.read(_CHUNK):
                     pass
 
@@ -293,6 +301,6 @@ class StdioLink:
             self._log += chunk
             del self._log[:-_LOG_BYTES]
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         lines = [line for line in self._log.decode("utf-8", "replace").splitlines() if line.strip()]
-        return f"; the last that it printed: {shortened(lines[-1])}" if lines else ""
+        return f"; its last output: {shortened(lines[-1])}" if lines else ""

@@ -203,7 +203,7 @@ def test_show_tells_all_about_an_ask(guild: Guild, project: Path) -> None:
     guild("deny", ask, "--note", "not now")
     assert "no (not now), by person" in guild("show", ask).out
     assert f"{ask} no: scribe wants" in guild("show", told["run"]).out
-    assert "A person refused this call. not now" in guild("log", ask).out
+    assert "The user denied this call. Do not repeat it unchanged. not now" in guild("log", ask).out
     assert guild("log", ask).out == guild("log", told["run"]).out
 
 

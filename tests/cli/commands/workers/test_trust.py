@@ -191,7 +191,7 @@ def test_what_cannot_be_read_is_told_and_not_trusted(guild: Guild, post: Path, t
     ran = guild("trust", "--yes")
     assert ran.code == 0
     for said in (
-        "pipe.py: this is no plain file",
+        "pipe.py: not a regular file",
         "loop.py: ",
         "out.py: a link out",
         "huge.py: the file is too",

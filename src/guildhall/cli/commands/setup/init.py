@@ -108,7 +108,7 @@ workers:
           - Grace
         call: sandbox_write_text
         with: {sandbox: notes, path: greeting.md, content: "Hello Ada! Hello Grace!"}
-      - sent: "Made greeting.md in the sandbox notes (23 bytes)."
+      - sent: "Created greeting.md in the sandbox notes (23 bytes)."
         say: I greeted Ada and Grace.
 """
 
