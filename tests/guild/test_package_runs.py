@@ -225,6 +225,6 @@ def test_in_a_meeting_it_is_told_so_with_the_project(guild: Guild, project: Path
     refused = guild("package", "rm", "writer")
     (meeting,) = re.findall(r"\bt-\w{10}", refused.err)
     frozen = json.loads(guild("log", meeting, "--json").out.splitlines()[0])["data"]
-    assert "You talk with a person." in frozen["system_prompt"]
+    assert "You are talking with the user." in frozen["system_prompt"]
     assert "You work for the project letters." in frozen["system_prompt"]
     assert names(frozen)[: len(BASE)] == BASE

@@ -68,7 +68,7 @@ def test_a_worker_dispatches_watches_and_fetches(guild: Guild, project: Path, ho
     assert "there is no job 'j-1'" in told[5]
     tools, prompt = shown(entries)
     assert tools == [f"ant-dispatch_{name}" for name in SIX]
-    assert "- ant (Ant): Does what ant does. Its tools begin with `ant-dispatch_`." in prompt
+    assert "- ant (Ant): Does what ant does. Its tools start with `ant-dispatch_`." in prompt
     for word in (*SIX, "questions", "artifacts"):
         assert f"`{word}`" in prompt
     assert (folder / "left").read_text() == "politely", "it was stopped with the hall"

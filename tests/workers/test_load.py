@@ -212,7 +212,7 @@ WRONG: list[tuple[str, int, str, str | None]] = [
     ("name: 7", 1, "name: expected text", None),
     ("name: other", 1, "name: the file of the worker 'other' has another name", "Rename the file to other.yaml"),
     ("instructions: ' '", 1, "instructions: the instructions are empty", None),
-    ("description: x", 1, "the worker has no instructions", "Write `instructions:` here, or the file"),
+    ("description: x", 1, "the worker has no instructions", "Add `instructions:`, or create"),
     ("- x", 1, "expected a mapping", None),
     ("", 1, "expected a mapping", None),
 ]

@@ -114,7 +114,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dispatch", {"worker": "../../etc/passwd", "task": "x"}, "etc/passwd"),
     ("dispatch", {"worker": "smith", "task": " "}, "empty"),
     ("dispatch", {"worker": "smith", "task": "x", "config": {"maxTurns": -1}}, "config.maxTurns"),
-    ("dispatch", {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}}, "for a person to say"),
+    (
+        "dispatch",
+        {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}},
+        "only the user can choose the model",
+    ),
     ("dispatch", {"worker": "smith"}, "task"),
     ("status", {"job": "j-nobody"}, "no job"),
     ("status", {}, "which one"),

@@ -79,7 +79,7 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
         "memory_write",
         "sandbox_write_text",
         "docs: starts uvx docs-mcp with DOCS_TOKEN",
-        "home/researcher: may dispatch to it; runs ${PYTHON} server.py ${PORT} ",
+        "home/researcher: can dispatch jobs to it; runs ${PYTHON} server.py ${PORT} ",
         "sandbox_write_text (fs.write), Bash (fs.write), docs_* (fs.write)",
         "at most 3.00 USD; 7 turns; 300 seconds; then asks you",
         "exfiltration: reads private files and untrusted text, and can reach the network; asks before each call of ",

@@ -243,7 +243,7 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     command = next(line for line in which.err.splitlines() if "late" in line)
     assert guild_hall(*shlex.split(command)[1:]).code == 0, command
     lost = guild_hall("answer", job, "x", cwd=elsewhere)
-    assert (lost.code, "found from that project's folder" in lost.err) == (3, True)
+    assert (lost.code, "found only in its folder" in lost.err) == (3, True)
     answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
     assert (answered.code, answered.err.strip()) == (0, f"{job} has your answer.")
     ended = guild_hall("wait", job)
