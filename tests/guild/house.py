@@ -138,7 +138,7 @@ class House(Workshop):
 
     async def _meeting(self, worker: str, frame: Frame) -> str:
         meeting = await self.hall.meetings.open(worker, "Go.", frame)
-        await self._followed(self.hall.meetings.come(meeting.id, frame))
+        await self._followed(self.hall.meetings.join(meeting.id, frame))
         run = self.hall.meetings.get(meeting.id).run
         await self.hall.meetings.close_meeting(meeting.id, frame, summarise=False)
         return run

@@ -85,7 +85,7 @@ def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
 
     third = guild_hall("meet", id, "--say", "So what do we do?", "--output", "json", env=env)
     assert [one["answer"] for one in third.json["exchanges"]] == ["Agreed on Parquet."]
-    assert third.json["sittings"] == 1
+    assert third.json["session_count"] == 1
 
     asked = [spoken(exchange.body or {}) for exchange in server.requests[before:]]
     assert asked[-1] == [
@@ -107,7 +107,7 @@ def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
 
 @pytest.mark.req("WKR-20", "WKR-14")
 def test_the_same_with_the_real_claude(guild_hall: GuildWithHall, parlour: Parlour) -> None:
-    """Each sitting is another process of the program, in another hall; it is walked through what was said."""
+    """Each session is another process of the program, in another hall, and receives the conversation so far."""
     env = {"GUILDHALL_CLAUDE": str(claude_program())}
     parlour.worker(runtime="claude")
     expected = [{"expect": "How do we store exports?"}, {"expect": "They must be small"}]

@@ -561,7 +561,7 @@ async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) 
     with pytest.raises(Conflict, match="cannot be abandoned"):
         await both.once("commissions.abandon", made.id)
     await both.once("commissions.delete", made.id)
-    with pytest.raises(NotFound, match="no commission"):
+    with pytest.raises(NotFound, match="unknown commission"):
         await both("commissions.get", made.id)
 
 

@@ -235,7 +235,7 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
         job = await shop.dispatch()
         await asked(shop)
         await shop.until(lambda: not shop.hall.runs.alive(job.run))
-        assert shop.jobs.expecting
+        assert shop.jobs.is_expecting
         assert shop.hall.is_busy()
         return job.id if again else (await shop.ended(job.id)).id
 
@@ -245,7 +245,7 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
         assert ended.status == "completed"
         ends = [e for e in shop.hall.history.entries(ended.run) if e.kind == "tool_refused"]
         assert "in time" in ends[0].data.result["content"][0]["text"]
-        assert not shop.jobs.expecting
+        assert not shop.jobs.is_expecting
 
     job = shop.inside(work)
     shop.inside(later)

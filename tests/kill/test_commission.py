@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COMMITS = 15  # of the command below; the last case finds that there are no more
 CALLS = 47  # of git
 STRIDE = 8 if os.environ.get("HYPOTHESIS_PROFILE") != "deep" else 1
-GIT = "guildhall.projects.git.repository:_call"
+GIT = "guildhall.projects.git.repository:_run"
 WRITTEN = 8  # the commit after which the file is there, and no result is submitted
 
 

@@ -23,7 +23,7 @@ OPEN, SAY, CLOSE = 12, 13, 8
 FIRST = [call("Write", file_path=".lore/first.md", content="one"), say("one")]
 SECOND = [call("link_artifact", path=".lore/plan.md"), say("two")]
 # What moves refs: the integration branch, the meeting's own, and those that are kept.
-MOVES = "guildhall.projects.git.repository:Git.theirs"
+MOVES = "guildhall.projects.git.repository:Git.run_in_repository"
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def shop(repo: Repository) -> Project:
 
 @pytest.fixture
 def git(shop: Project, home: Home) -> Git:
-    return Git(shop.path, home.desks / shop.name)
+    return Git(shop.path, home.git_dirs / shop.name)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def branches(shop: Project, git: Git) -> Branches:
 def follow(branches: Branches) -> str:
     """Follow the user's branch, and return what that did: made, nothing, forwarded or merged."""
     before = branches.git.resolve("claude/main")
-    after = branches.follow()
+    after = branches.update()
     if before is None or before == after:
         return "made" if before is None else "nothing"
     return "forwarded" if after == branches.git.resolve(branches.project.ref) else "merged"
@@ -125,4 +125,4 @@ def follow(branches: Branches) -> str:
 
 @pytest.fixture
 def worktrees(home: Home) -> Worktrees:
-    return Worktrees(home, cache(lambda project: Git(project.path, home.desks / project.name)))  # as the hall has it
+    return Worktrees(home, cache(lambda project: Git(project.path, home.git_dirs / project.name)))  # as the hall has it

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError
-from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
+from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore
 from guildhall.projects.model import Artifact
 from tests.runs.places import put_script, put_worker
 
@@ -96,7 +96,7 @@ def test_a_text_without_front_matter_is_all_body() -> None:
 
 
 def test_on_the_integration_branch_each_write_is_a_commit(repo: Repository, branches: Branches) -> None:
-    artifacts = Artifacts(OnBranch(branches, "writer"))
+    artifacts = Artifacts(BranchStore(branches, "writer"))
     assert artifacts.read("plan.md") == "The plan\n"
     artifacts.write("plans/launch.md", TEXT, date="2026-01-01")
     written = artifacts.write(".lore/plans/launch.md", "Gone.\n", date="2026-01-02", status="done")
@@ -116,8 +116,8 @@ def test_on_the_integration_branch_each_write_is_a_commit(repo: Repository, bran
 
 
 def test_in_a_worktree_they_lie_there(worktrees: Worktrees, shop: Project, repo: Repository) -> None:
-    path = worktrees.make(shop, "c-one", "claude/commission/c-one-1", "sparse")
-    artifacts = Artifacts(InWorktree(path))
+    path = worktrees.check_out(shop, "c-one", "claude/commission/c-one-1", "sparse")
+    artifacts = Artifacts(CheckoutStore(path))
     artifacts.write("report.md", "# Report\n", date="2026-01-01", tags=["a"])
     assert (
         path / ".lore" / "report.md"
@@ -140,7 +140,7 @@ def test_in_a_worktree_they_lie_there(worktrees: Worktrees, shop: Project, repo:
      "meetings/t.md"],
 )  # fmt: skip
 def test_other_paths_are_refused(branches: Branches, path: str) -> None:
-    artifacts = Artifacts(OnBranch(branches, "writer"))
+    artifacts = Artifacts(BranchStore(branches, "writer"))
     with pytest.raises((UsageError, Refused)):
         artifacts.write(path, "x", date="")
     assert not branches.exists("claude/main")
@@ -148,7 +148,7 @@ def test_other_paths_are_refused(branches: Branches, path: str) -> None:
 
 def test_too_much_is_refused(branches: Branches) -> None:
     with pytest.raises(Refused, match="1,000,0"):
-        Artifacts(OnBranch(branches, "writer")).write("x.md", "y" * 1_000_001, date="")
+        Artifacts(BranchStore(branches, "writer")).write("x.md", "y" * 1_000_001, date="")
 
 
 @pytest.mark.req("SYS-2")

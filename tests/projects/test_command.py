@@ -40,7 +40,7 @@ def test_registered_listed_checked_and_taken_out(guild: Guild, repo: Repository,
     assert gone.code == 0
     assert home.settings.read_text() == "# mine\nprojects:\n  broken:\n    pfad: /x\n"
     missing = guild("project", "rm", "shopp")
-    assert (missing.code, "no project 'shopp'" in missing.err) == (3, True)
+    assert (missing.code, "unknown project 'shopp'" in missing.err) == (3, True)
     assert (repo.git("for-each-ref"), repo.git("config", "--list")) == before
 
 
@@ -61,21 +61,21 @@ def test_what_cannot_be_registered_says_why(guild: Guild, repo: Repository, home
     detached.git("checkout", "-q", "--detach")
     odd = repository(tmp_path / "odd name")
     odd.commit({"a": "b"})
-    assert "no git repository" in refused(tmp_path / "plain")
+    assert "not a git repository" in refused(tmp_path / "plain")
     assert "no such folder" in refused(tmp_path / "nowhere")
     assert "no branch 'main' with a commit" in refused(empty.path)
     assert "bare" in refused(tmp_path / "bare.git")
     assert "home of Guildhall" in refused(inside.path)
     assert "detached HEAD" in refused(detached.path)
     assert "top of a checkout" in refused(repo.path / "src")
-    assert "cannot name a project" in refused(odd.path)
+    assert "invalid project name" in refused(odd.path)
     assert "no branch 'mian'" in refused(repo.path, "--branch", "mian")
     assert "Did you mean 'main'" in refused(repo.path, "--branch", "mian")
     assert "no branch 'claude/main'" in refused(repo.path, "--branch", "claude/main")
     assert "no branch '-f'" in refused(repo.path, "--branch=-f")
     assert "PATH: it is empty" in guild("project", "add", "").err
-    assert "'' cannot name a project" in refused(repo.path, "--name", "")
-    assert "(65 characters) cannot name a project" in refused(repo.path, "--name", "x" * 65)
+    assert "invalid project name: ''" in refused(repo.path, "--name", "")
+    assert "(65 characters)" in refused(repo.path, "--name", "x" * 65)
     repo.git("branch", "claude")
     assert "`git branch -m claude NAME`" in refused(repo.path)
 
@@ -91,7 +91,7 @@ def test_an_entry_that_is_wrong_can_be_taken_out(guild: Guild, home: Home) -> No
         told = guild("project", *verb)
         assert (told.code, "config.yaml:2: projects: expected" in told.err) == (2, True), told
     home.settings.write_text("projects: [a]\n")
-    assert "`projects:` of Guildhall's is no list" in guild("project", "add").err
+    assert "In Guildhall `projects:` is a mapping" in guild("project", "add").err
 
 
 def test_what_keeps_the_guild_from_working_is_told_with_the_way_out(guild: Guild, repo: Repository, home: Home) -> None:
@@ -105,7 +105,7 @@ def test_what_keeps_the_guild_from_working_is_told_with_the_way_out(guild: Guild
     told = guild("project", "check", "--json")
     assert told.code == 1
     [one] = told.json[0]["problems"]
-    assert (one["blocks"], one["message"].endswith("the same places: README.md")) == (True, True)
+    assert (one["blocks"], one["message"].endswith("conflict between main and claude/main: README.md")) == (True, True)
     assert "`git merge claude/main`" in one["hint"]
     repo.git("branch", "-m", "main", "trunk")
     told = guild("project", "check")
@@ -135,7 +135,7 @@ def test_a_project_with_a_worktree_is_not_taken_out(
     guild: Guild, repo: Repository, worktrees: Worktrees, shop: Project
 ) -> None:
     guild("project", "add", repo.path)
-    worktrees.make(shop, "c-one", "claude/commission/c-one-1", "full")
+    worktrees.check_out(shop, "c-one", "claude/commission/c-one-1", "full")
     refused = guild("project", "rm", "shop")
     assert refused.code == 1
     assert "c-one" in refused.err

@@ -84,7 +84,7 @@ def test_a_repository_keeps_its_records_where_it_is_moved_or_registered_again(
         await shop.client.projects.remove("shop")
         assert await _listed(shop) == []
         assert [one.id for one in await shop.commissions.all()] == [id]
-        assert "no project" in (await shop.commissions.details(id)).warnings[0]
+        assert "unknown project" in (await shop.commissions.details(id)).warnings[0]
         shop.repo.path.rename(tmp_path / "elsewhere")
         await shop.client.projects.add(tmp_path / "elsewhere", name="store")
         return [one.id for one in await shop.commissions.all("store")]

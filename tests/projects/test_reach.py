@@ -35,7 +35,7 @@ toolbox = Toolbox("desk", look)
 
 @pytest.fixture
 def frame(repo: Repository, worktrees: Worktrees, shop: Project) -> Frame:
-    path = worktrees.make(shop, "c-one", "claude/commission/c-one-1", "full")
+    path = worktrees.check_out(shop, "c-one", "claude/commission/c-one-1", "full")
     (path / "src" / "cart.py").write_text("of the worktree\n")
     return Frame(cwd=repo.path, root=repo.path, worktree=path, env={"PATH": "/usr/bin:/bin"})
 

@@ -37,13 +37,13 @@ def test_put_in_and_taken_out_nothing_else_changes(home: Home, repo: Repository)
     assert (added.name, added.path, added.branch) == ("shop", repo.path, "main")
     lines = [line for line in home.settings.read_text().splitlines() if line not in CONFIG.splitlines()]
     assert lines == ["  shop:", f'    path: "{repo.path}"', "    branch: main"]
-    assert projects.at(repo.path / "src") == added
-    assert projects.at(repo.path.parent) is None
+    assert projects.find_at(repo.path / "src") == added
+    assert projects.find_at(repo.path.parent) is None
     with pytest.raises(Conflict, match="already"):
         projects.add(repo.path, name="other")
     projects.remove("shop")
     assert home.settings.read_text() == CONFIG
-    with pytest.raises(NotFound, match="no project 'shop'"):
+    with pytest.raises(NotFound, match="unknown project 'shop'"):
         projects.remove("shop")
     assert projects.check("old")[0].message == "there is no folder /nowhere/old any more"
 

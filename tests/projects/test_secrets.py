@@ -10,7 +10,7 @@ import pytest
 from guildhall.core.redaction import Secrets
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.git.integration import Branches
-from guildhall.projects.model import Artifact, without_secrets
+from guildhall.projects.model import Artifact, redact_file
 from tests.projects.commissions.workshop import Workshop, call, say, submit, write
 from tests.projects.meetings.parlour import Parlour
 
@@ -104,7 +104,7 @@ def test_whatever_is_written_on_the_integration_branch(repo: Repository, shop: P
 def test_front_matter_stays_what_it_is(value: str) -> None:
     secrets = Secrets({"MY_TOKEN": value})
     before = Artifact(title=value, status="open", tags=(value,), extra={"deep": {"x": [value, 3]}}, body=f"{value}\n")
-    after = Artifact.parse(without_secrets(before.render().encode(), secrets).decode())
+    after = Artifact.parse(redact_file(before.render().encode(), secrets).decode())
     told = "[MY_TOKEN]"
     assert after == Artifact(
         title=told, status="open", tags=(told,), extra={"deep": {"x": [told, 3]}}, body=f"{told}\n"
@@ -113,4 +113,4 @@ def test_front_matter_stays_what_it_is(value: str) -> None:
 
 @pytest.mark.parametrize("text", ["---\n# mine\ntitle:   x\n---\nbody", "---\n- no fields\n---\n", "plain", ""])
 def test_where_there_is_nothing_to_hide_not_a_byte_is_changed(text: str) -> None:
-    assert without_secrets(text.encode(), Secrets({"MY_TOKEN": KEY})) == text.encode()
+    assert redact_file(text.encode(), Secrets({"MY_TOKEN": KEY})) == text.encode()

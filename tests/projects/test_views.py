@@ -31,8 +31,8 @@ def frame(repo: Repository, worktrees: Worktrees, shop: Project, home: Home) -> 
     repo.write("secret.txt", "the user's own, not committed\n")
     (home.path / "hall.json").parent.mkdir(parents=True, exist_ok=True)
     (home.path / "hall.json").write_text("token")
-    path = worktrees.make(shop, "c-one", "claude/commission/c-one-1", "full")
-    worktrees.make(shop, "c-two", "claude/commission/c-two-1", "full")
+    path = worktrees.check_out(shop, "c-one", "claude/commission/c-one-1", "full")
+    worktrees.check_out(shop, "c-two", "claude/commission/c-two-1", "full")
     return Frame(cwd=repo.path, root=repo.path, worktree=path)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import MergeConflict
-from guildhall.projects.workspace import Workplace
+from guildhall.projects.workspace import Workspace
 
 if TYPE_CHECKING:
     from guildhall.projects.git.integration import Branches
@@ -19,8 +19,8 @@ RECORD = {".lore/meetings/t-one.md": b"closed\n"}
 
 
 @pytest.fixture
-def place(shop: Project, branches: Branches, worktrees: Worktrees) -> Workplace:
-    return Workplace(
+def place(shop: Project, branches: Branches, worktrees: Worktrees) -> Workspace:
+    return Workspace(
         project=shop,
         branches=branches,
         worktrees=worktrees,
@@ -30,43 +30,43 @@ def place(shop: Project, branches: Branches, worktrees: Worktrees) -> Workplace:
     )
 
 
-def test_it_lands_once_however_often_it_is_tried(repo: Repository, branches: Branches, place: Workplace) -> None:
-    assert place.keep("Nobody was here").tip is None
+def test_it_lands_once_however_often_it_is_tried(repo: Repository, branches: Branches, place: Workspace) -> None:
+    assert place.commit("Nobody was here").tip is None
     (place.check_out("full") / "new.txt").write_text("new\n")
-    tip = place.keep("The work").tip
-    assert tip == place.keep("The work").tip == place.tip()
+    tip = place.commit("The work").tip
+    assert tip == place.commit("The work").tip == place.tip()
     repo.commit({"README.md": "Mine\n"})
     for _ in range(2):
-        place.land("The meeting", RECORD)
+        place.merge("The meeting", RECORD)
     assert repo.git("log", "--first-parent", "--format=%an", "claude/main").split("\n")[0] == "coder"
     assert (repo.at("claude/main", "new.txt"), repo.at("claude/main", "README.md")) == ("new", "Mine")
     assert repo.git("rev-list", "--count", "--author=coder", "claude/main") == "1"
     for _ in range(2):
-        assert place.put_away(landed=True) is None
+        assert place.remove(is_merged=True) is None
     assert (place.tip(), place.path.exists()) == (None, False)
     assert repo.git("rev-parse", "refs/guildhall/kept/meeting/t-one") == tip
-    place.land("The meeting", RECORD)  # also where it was put away before it was said that it had landed
+    place.merge("The meeting", RECORD)  # also where it was put away before it was said that it had landed
     assert repo.git("rev-list", "--count", "--author=coder", "claude/main") == "1"
     repo.fsck()
 
 
-def test_what_does_not_fit_stays_where_it_is(repo: Repository, branches: Branches, place: Workplace) -> None:
+def test_what_does_not_fit_stays_where_it_is(repo: Repository, branches: Branches, place: Workspace) -> None:
     (place.check_out("full") / "src" / "cart.py").write_text("total = 3\n")
-    place.keep("The work")
+    place.commit("The work")
     branches.write({"src/cart.py": b"total = 4\n"}, "Meanwhile", "other")
     with pytest.raises(MergeConflict, match=r"src/cart\.py"):
-        place.land("The meeting", RECORD)
+        place.merge("The meeting", RECORD)
     assert repo.git("ls-tree", "claude/main", ".lore/meetings/t-one.md") == ""
-    place.put_away(landed=False)
+    place.remove(is_merged=False)
     assert repo.at("claude/meeting/t-one", "src/cart.py") == "total = 3"
 
 
 def test_what_does_not_fit_the_user_s_keeps_nobody_else_from_landing(
-    repo: Repository, branches: Branches, place: Workplace
+    repo: Repository, branches: Branches, place: Workspace
 ) -> None:
     branches.write({"README.md": b"Of the guild\n"}, "Theirs", "other")
     repo.commit({"README.md": "Of the user\n"})
     (place.check_out("full") / "new.txt").write_text("new\n")
-    place.keep("The work")
-    place.land("The meeting", RECORD)
+    place.commit("The work")
+    place.merge("The meeting", RECORD)
     assert (repo.at("claude/main", "new.txt"), repo.at("claude/main", "README.md")) == ("new", "Of the guild")

@@ -39,7 +39,7 @@ EVERY: list[Purpose] = [
     JobPurpose(id="j-1", description="A report", remembers=True, contract=CONTRACT),
     CommissionPurpose(id="c-1", attempt=2, title="A report", contract=CONTRACT),
     CommissionPurpose(id="c-1", attempt=2, title="A report", contract=None),
-    MeetingPurpose(id="m-1", sitting=2, after=7),
+    MeetingPurpose(id="m-1", session=2, after=7),
     WorkflowPurpose(tag="main", params={"path": "a.md"}, mode="start"),
 ]
 

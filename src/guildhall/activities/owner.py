@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class RunOwner(Protocol):
     """Jobs, commissions or meetings of a hall."""
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run to resume for its owner."""
         ...
 
@@ -28,24 +28,24 @@ class RunOwner(Protocol):
         """End the job, commission or meeting of a run, and return the runs that ended."""
         ...
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Record that a run cannot be resumed automatically."""
         ...
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """Apply the recorded end of a run that no process executes."""
         ...
 
-    async def answered(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         """Apply the user's answer to an ask of the run or of a run below it."""
         ...
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
-        """Resume waiting runs with `go_on` from now on, as soon as nothing holds them."""
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
+        """Resume waiting runs with `resume` from now on, as soon as nothing holds them."""
         ...
 
     @property
-    def expecting(self) -> bool:
+    def is_expecting(self) -> bool:
         """True if a run is about to be resumed automatically."""
         ...
 

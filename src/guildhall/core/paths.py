@@ -85,9 +85,9 @@ class Home:
         return self.path / "aside"
 
     @property
-    def desks(self) -> Path:
+    def git_dirs(self) -> Path:
         """Return the folder of the git directories that the hall works in, one per project."""
-        return self.path / "desks"
+        return self.path / "git"
 
     @staticmethod
     def locate(env: dict[str, str]) -> Home:

@@ -260,11 +260,11 @@ class Jobs(JobQueries):
             self._timers.expect(run)
         if stretch.status in ENDED:
             try:
-                await self.follow(run)
+                await self.apply_end(run)
             except GuildError as error:  # the next start repairs the directory
                 _log.warning("%s: %s", id, error)
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare the run of a stopped job to be resumed. The status of the job is `running` then."""
         purpose = self._history.purpose(run, JobPurpose)
         if (job := self._index.get(purpose.id)) is None:
@@ -276,16 +276,16 @@ class Jobs(JobQueries):
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
-        """Resume waiting jobs with `go_on` from now on, as soon as no ask blocks them."""
-        self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=go_on)
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
+        """Resume waiting jobs with `resume` from now on, as soon as no ask blocks them."""
+        self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=resume)
         for job in self._index.running():
             run = self._find_run(job)
             if run is not None and run.status == "waiting":
                 self._timers.expect(run.id)
 
     @property
-    def expecting(self) -> bool:
+    def is_expecting(self) -> bool:
         """Return True if a job is about to be resumed."""
         return self._timers is not None and self._timers.busy
 
@@ -293,7 +293,7 @@ class Jobs(JobQueries):
         if self._timers is not None:
             self._timers.close()
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Record that a run cannot be resumed: its job has failed. A run that never became a job is cancelled."""
         if (status := self._history.get(run.id).status) == "running" or status in ENDED:
             return  # it was resumed or ended meanwhile
@@ -307,16 +307,16 @@ class Jobs(JobQueries):
                 records.cancel_tree(connection, run.id, now)
 
         await self._store.write(write)
-        await self.follow(run.id)
+        await self.apply_end(run.id)
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """Write the recorded end of a run to its job."""
         found = self._history.get(run)
         job = self._index.get(self._history.purpose(run, JobPurpose).id)
         if job is not None and job.status == "running" and found.status in ENDED:
             await self._save(self._with_run_status(job, found, missing="failed"))
 
-    async def answered(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         """Write the user's answer to a question of a job to its directory."""
         purpose = self._history.get(ask.run).purpose_as(JobPurpose)
         if ask.kind != "question" or purpose is None or self._index.get(purpose.id) is None:

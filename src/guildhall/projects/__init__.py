@@ -24,6 +24,6 @@ if TYPE_CHECKING:
     from guildhall.projects.model import ProjectSettings as ProjectSettings
     from guildhall.projects.registry import Projects as Projects
     from guildhall.projects.workspace import UsableModels as UsableModels
-    from guildhall.projects.workspace import Workplace as Workplace
+    from guildhall.projects.workspace import Workspace as Workspace
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -21,25 +21,25 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.atomic_file import replace_user_file
 from guildhall.core.errors import GuildError
-from guildhall.projects.git import repository as program
-from guildhall.projects.records import aside, put_aside, take_back
+from guildhall.projects.git import repository
+from guildhall.projects.records import archive, archive_key, restore
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.projects.model import Project
     from guildhall.store.engine import Store
 
-_FILE = "guildhall-id"  # in the git directory: it moves with the repository, and a clone has none
+_ID_FILE = "guildhall-id"  # in the git directory: it moves with the repository, and a clone has none
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
-    """The repository that a name stood for when it was last looked at."""
+class _Binding:
+    """The repository that a project name was last bound to."""
 
     id: str
     path: str
-    commit: str  # that it has
+    commit: str  # of the user's branch; empty if it had none
 
 
 class Identities:
@@ -48,108 +48,108 @@ class Identities:
     def __init__(self, home: Home, store: Store) -> None:
         self._home = home
         self._store = store
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def claim(self, project: Project) -> None:
-        """Bind the name to this repository, with the records of this repository and of no other."""
-        with self._one_at_a_time:
-            common = program.common_directory(project.path)
-            known = self._known(project.name)
-            own = self._identify(project, common, known)
-            if known is not None and known.id == own:
-                if known.path != str(project.path):  # it was moved
-                    self._remember(project, own)
+        """Bind a project's name to its repository. Archive the records of another repository with this name."""
+        with self._lock:
+            common = repository.common_directory(project.path)
+            binding = self._read_binding(project.name)
+            id = self._identify(project, common, binding)
+            if binding is not None and binding.id == id:
+                if binding.path != str(project.path):  # it was moved
+                    self._write_binding(project, id)
                 return
-            if known is not None:
-                self._put_aside(project.name, known.id)
-            self._take_back(project.name, own)
-            self._remember(project, own)
+            if binding is not None:
+                self._archive(project.name, binding.id)
+            self._restore(project.name, id)
+            self._write_binding(project, id)
 
     def release(self, name: str, project: Project | None) -> None:
         """Unbind a name, and archive its records. `project` is None if its entry is invalid."""
-        with suppress(GuildError, OSError):  # its folder may be gone
+        with suppress(GuildError, OSError):  # its folder may be missing
             if project is not None:
                 self.claim(project)
-        with self._one_at_a_time:
-            known = self._known(name)
-            self._put_aside(name, known.id if known else secrets.token_hex(8))
+        with self._lock:
+            binding = self._read_binding(name)
+            self._archive(name, binding.id if binding else secrets.token_hex(8))
 
-    def is_at(self, name: str, path: Path) -> bool:
-        """Return True if the repository in a folder is bound to a name."""
-        known = self._known(name)
-        return known is not None and known.id == _own(program.common_directory(path))
+    def is_bound(self, name: str, path: Path) -> bool:
+        """Return True if a name is bound to the repository in a folder."""
+        binding = self._read_binding(name)
+        return binding is not None and binding.id == _read_id(repository.common_directory(path))
 
-    # how
+    def _identify(self, project: Project, common: Path, binding: _Binding | None) -> str:
+        """Return the id of a repository. Write a new id to a repository without one, and to a copy."""
+        id = _read_id(common)
+        if not id or self._is_copy(id, project.path, common):
+            is_clone = not id and binding is not None and _is_new_clone(project, binding)
+            id = binding.id if binding is not None and is_clone else secrets.token_hex(8)
+            replace_user_file(common / _ID_FILE, f"{id}\n")
+        return id
 
-    def _identify(self, project: Project, common: Path, known: _Known | None) -> str:
-        own = _own(common)
-        if not own or self._is_copy(own, project.path, common):
-            same = not own and known is not None and _is_same(project, known)
-            own = known.id if known is not None and same else secrets.token_hex(8)
-            replace_user_file(common / _FILE, f"{own}\n")
-        return own
-
-    def _is_copy(self, own: str, path: Path, common: Path) -> bool:
+    def _is_copy(self, id: str, path: Path, common: Path) -> bool:
         """Return True if the original with this id still exists in another folder."""
-        every = (self._known(place.parent.name) for place in self._records.glob("*/repository.json"))
-        known = [Path(one.path) for one in every if one is not None and one.id == own]
-        if path in known:
+        bindings = (self._read_binding(file.parent.name) for file in self._records.glob("*/repository.json"))
+        paths = [Path(binding.path) for binding in bindings if binding is not None and binding.id == id]
+        if path in paths:
             return False
-        there: set[Path] = set()
-        for one in known:
+        originals: set[Path] = set()
+        for other in paths:
             with suppress(GuildError, OSError):
-                there.add(program.common_directory(one))
-        return common not in there and own in map(_own, there)
+                originals.add(repository.common_directory(other))
+        return common not in originals and id in map(_read_id, originals)
 
-    def _put_aside(self, name: str, id: str) -> None:
-        self._store.submit(lambda connection: put_aside(connection, name, id)).result()
-        shutil.rmtree(self._home.desks / name, ignore_errors=True)
-        for folder in (self._home.worktrees, self._records):  # the mark is in the last: what is cut off is done again
+    def _archive(self, name: str, id: str) -> None:
+        self._store.submit(lambda connection: archive(connection, name, id)).result()
+        shutil.rmtree(self._home.git_dirs / name, ignore_errors=True)
+        for folder in (self._home.worktrees, self._records):  # the binding last: a crash repeats the archiving
             if (folder / name).is_dir():
-                _rename(folder / name, folder / aside(name, id))
+                _rename(folder / name, folder / archive_key(name, id))
 
-    def _take_back(self, name: str, id: str) -> None:
-        self._store.submit(lambda connection: take_back(connection, name, id)).result()
+    def _restore(self, name: str, id: str) -> None:
+        self._store.submit(lambda connection: restore(connection, name, id)).result()
         for folder in (self._home.worktrees, self._records):
-            for there in sorted(folder.glob(aside("*", id))):
+            for archived in sorted(folder.glob(archive_key("*", id))):
                 if not (folder / name).exists():
-                    _rename(there, folder / name)
+                    _rename(archived, folder / name)
 
     @property
     def _records(self) -> Path:
         return self._home.path / "projects"
 
-    def _known(self, name: str) -> _Known | None:
+    def _read_binding(self, name: str) -> _Binding | None:
         try:
             fields: dict[str, Any] = json.loads((self._records / name / "repository.json").read_text())
-            known = _Known(**{key: str(fields[key]) for key in ("id", "path", "commit")})
+            binding = _Binding(**{key: str(fields[key]) for key in ("id", "path", "commit")})
         except (OSError, ValueError, TypeError, KeyError):
             return None
-        return known if _ID.fullmatch(known.id) else None
+        return binding if _ID.fullmatch(binding.id) else None
 
-    def _remember(self, project: Project, id: str) -> None:
-        commit = program.ask(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128)).line
-        known = _Known(id=id, path=str(project.path), commit=commit)
+    def _write_binding(self, project: Project, id: str) -> None:
+        result = repository.run_git(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128))
+        binding = _Binding(id=id, path=str(project.path), commit=result.text)
         folder = self._records / project.name
         folder.mkdir(parents=True, exist_ok=True)
-        replace_user_file(folder / "repository.json", json.dumps(vars(known), indent=1) + "\n")
+        replace_user_file(folder / "repository.json", json.dumps(vars(binding), indent=1) + "\n")
 
 
-def _own(common: Path) -> str:
+def _read_id(common: Path) -> str:
     """Return the id in a git directory, or an empty text."""
-    place = common / _FILE
-    told = place.read_text(errors="replace").strip() if place.is_file() else ""
-    return told if _ID.fullmatch(told) else ""
+    file = common / _ID_FILE
+    text = file.read_text(errors="replace").strip() if file.is_file() else ""
+    return text if _ID.fullmatch(text) else ""
 
 
-def _is_same(project: Project, known: _Known) -> bool:
-    """Return True if the repository is a new clone, in the same place, of the one before."""
-    if not known.commit or known.path != str(project.path):
+def _is_new_clone(project: Project, binding: _Binding) -> bool:
+    """Return True if a repository is a new clone, in the same folder, of the bound repository."""
+    if not binding.commit or binding.path != str(project.path):
         return False
-    return program.ask(project.path, "cat-file", "-e", f"{known.commit}^{{commit}}", ok=(0, 1, 128)).code == 0
+    commit = f"{binding.commit}^{{commit}}"
+    return repository.run_git(project.path, "cat-file", "-e", commit, ok=(0, 1, 128)).code == 0
 
 
-def _rename(there: Path, to: Path) -> None:
-    if to.is_dir():  # an earlier one was cut off, or its records came twice: neither is lost
-        to = to.with_name(f"{to.name}~{secrets.token_hex(4)}")
-    there.rename(to)
+def _rename(folder: Path, target: Path) -> None:
+    if target.is_dir():  # an earlier rename was interrupted: keep both
+        target = target.with_name(f"{target.name}~{secrets.token_hex(4)}")
+    folder.rename(target)

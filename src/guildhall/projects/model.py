@@ -16,45 +16,44 @@ from guildhall.core.yaml_writer import dump
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-INTEGRATION = "claude/main"  # the branch that all work is gathered on
-OURS = "claude/"  # below it are the branches of the hall; everything else is the user's
-KEPT = "refs/guildhall/kept/"  # where branches go that are done with: nothing is ever thrown away
+INTEGRATION = "claude/main"  # finished work is merged into this branch
+BRANCH_PREFIX = "claude/"  # of the hall's branches; all other branches are the user's
+ARCHIVE_REFS = "refs/guildhall/kept/"  # branches are archived here, never deleted
 LORE = ".lore"  # the folder of a project's artifacts
-OF_THE_HALL = ("commissions", "meetings", "reviews")  # what it writes there itself, so that nobody else does
+HALL_FOLDERS = ("commissions", "meetings", "reviews")  # in `.lore`; only the hall writes there
+
+Scope = Literal["sparse", "full"]  # the content of a worktree: only the artifacts, or all files
 
 
-def is_of_the_hall(path: str) -> bool:
-    """Return True if only the hall writes there."""
-    return any(path == place or path.startswith(f"{place}/") for place in (f"{LORE}/{name}" for name in OF_THE_HALL))
+def is_hall_path(path: str) -> bool:
+    """Return True if only the hall writes to this path."""
+    return any(f"{path}/".startswith(f"{LORE}/{name}/") for name in HALL_FOLDERS)
 
 
-def join_names(names: Sequence[str], most: int = 10) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-Scope = Literal["sparse", "full"]  # what a worktree has: the artifacts only, or everything
+def join_names(names: Sequence[str], max_names: int = 10) -> str:
+    """Return the first names and the number of omitted names."""
+    omitted = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + omitted
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectSettings:
-    """What config.yaml may say about a project beside where it is."""
+    """The optional fields of a project in config.yaml."""
 
     max_commissions: int = 3
     max_meetings: int = 5
-    checks: tuple[str, ...] = ()  # commands that every commission's work has to pass
-    remote: str = "origin"  # where pull requests go
+    checks: tuple[str, ...] = ()  # commands that the work of every commission has to pass
+    remote: str = "origin"  # of pull requests
     memory_tokens: int | None = None  # limit of the memory block; None: the limit of the settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A repository of the user's that is registered."""
+    """A registered git repository of the user."""
 
     name: str
-    path: Path  # the user's own folder; nobody works there but the user
-    branch: str  # the user's, that the integration branch follows
+    path: Path  # the user's checkout, which the hall does not change
+    branch: str  # the user's branch, which is merged into the integration branch
     settings: ProjectSettings = field(default_factory=ProjectSettings)
 
     @property
@@ -62,14 +61,13 @@ class Project:
         return f"refs/heads/{self.branch}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the project as `--json` prints it."""
         settings = {**asdict(self.settings), "checks": list(self.settings.checks)}
         return {"name": self.name, "path": str(self.path), "branch": self.branch, "settings": settings}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that is wrong with a project. `blocks`: nothing can be done there before it is put right."""
+    """A defect of a project. `blocks`: the project cannot be used until it is fixed."""
 
     message: str
     hint: str | None = None
@@ -77,21 +75,21 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectShown:
-    """A project in a listing. One that is written wrongly is listed too, with what is wrong."""
+class ProjectEntry:
+    """An entry of the registry: the project, or the error if the entry is invalid."""
 
     name: str
     project: Project | None = None
     error: str | None = None
-    living: tuple[str, ...] = ()  # its commissions and meetings that have not ended
+    unfinished: tuple[str, ...] = ()  # ids of its commissions and meetings that have not ended
 
     def as_dict(self) -> dict[str, Any]:
-        told = {} if self.project is None else self.project.as_dict()
-        return {"name": self.name, **told, "error": self.error, "living": list(self.living)}
+        fields = {} if self.project is None else self.project.as_dict()
+        return {"name": self.name, **fields, "error": self.error, "unfinished": list(self.unfinished)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class TimelineEntry:
     """An entry in the timeline of a commission or a meeting: a transition, or a note if `after` is None."""
 
     at: str
@@ -106,70 +104,70 @@ class Moment:
 
 
 _FENCE = "---"
-_MOST_HEAD = 100_000  # characters of front matter
-_WORDS = ("title", "date", "status")
+_MAX_FRONT_MATTER_CHARS = 100_000
+_TEXT_FIELDS = ("title", "date", "status")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """An artifact, in its parts."""
+    """A markdown file with front matter, split into fields and body."""
 
     title: str = ""
     date: str = ""
     status: str = ""
     tags: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])  # whatever else the front matter says
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])  # other fields of the front matter
     body: str = ""
 
     @staticmethod
     def parse(text: str, where: str = "the artifact") -> Artifact:
-        """Parse an artifact. A text without front matter is only a body."""
-        head, body = _split(text)
+        """Parse an artifact. Without front matter, the whole text is the body."""
+        head, body = _split_front_matter(text)
         if head is None:
             return Artifact(body=text)
-        if len(head) > _MOST_HEAD:
-            raise InvalidFile("the front matter is too long", where=where)
+        if len(head) > _MAX_FRONT_MATTER_CHARS:
+            raise InvalidFile(f"front matter: longer than {_MAX_FRONT_MATTER_CHARS:,} characters", where=where)
         data: Any = yaml.parse(Path(where), head).data
         if data is None:
             return Artifact(body=body)
         if not isinstance(data, dict):
-            raise InvalidFile("the front matter has no fields, like `title: ...`", where=where)
+            raise InvalidFile("front matter: expected fields such as `title: ...`", where=where)
         fields = cast("dict[str, Any]", data)
-        words = {name: _word(fields.get(name), name, where) for name in _WORDS}
-        extra = {name: value for name, value in fields.items() if name not in (*_WORDS, "tags")}
-        return Artifact(**words, tags=_tags(fields.get("tags"), where), extra=extra, body=body)
+        texts = {name: _parse_text(fields.get(name), name, where) for name in _TEXT_FIELDS}
+        extra = {name: value for name, value in fields.items() if name not in (*_TEXT_FIELDS, "tags")}
+        return Artifact(**texts, tags=_parse_tags(fields.get("tags"), where), extra=extra, body=body)
 
     @staticmethod
-    def of(data: bytes, where: str) -> Artifact:
-        """Parse the content of a file, which may not be valid UTF-8."""
+    def decode(data: bytes, where: str) -> Artifact:
+        """Parse the content of a file. Invalid UTF-8 is replaced."""
         return Artifact.parse(data.decode("utf-8", "replace"), where)
 
     @property
     def revision(self) -> int:
         """Return the number of transitions that the artifact of a commission or meeting contains.
 
-        An artifact with fewer transitions than the row is older. Another difference is an edit by hand.
+        An artifact with fewer transitions than the row is outdated. Any other difference is an edit by hand.
         """
-        found = self.extra.get("revision")
-        return found if isinstance(found, int) else 0
+        revision = self.extra.get("revision")
+        return revision if isinstance(revision, int) else 0
 
-    def redacted(self, redact: Callable[[str], str]) -> Artifact:
+    def redact(self, redact: Callable[[str], str]) -> Artifact:
         """Return the artifact without known secrets, also in its front matter."""
-        words = {name: redact(getattr(self, name)) for name in (*_WORDS, "body")}
-        return Artifact(**words, tags=tuple(map(redact, self.tags)), extra=_each(self.extra, redact))
+        texts = {name: redact(getattr(self, name)) for name in (*_TEXT_FIELDS, "body")}
+        return Artifact(**texts, tags=tuple(map(redact, self.tags)), extra=_redact_value(self.extra, redact))
 
     def render(self) -> str:
-        """Return the text of the artifact. `parse` returns an equal artifact."""
-        words = {name: value for name in _WORDS if (value := getattr(self, name))}
+        """Return the text of the artifact. `parse` is the inverse."""
+        texts = {name: value for name in _TEXT_FIELDS if (value := getattr(self, name))}
         tags = {"tags": list(self.tags)} if self.tags else {}
-        head = {**words, **tags, **self.extra}
-        if not head and _split(self.body)[0] is None:
+        head = {**texts, **tags, **self.extra}
+        if not head and _split_front_matter(self.body)[0] is None:
             return self.body
         return f"{_FENCE}\n{dump(head)}{_FENCE}\n{self.body}"
 
 
-def _split(text: str) -> tuple[str | None, str]:
-    """Return front matter, or None if there is none, and body."""
+def _split_front_matter(text: str) -> tuple[str | None, str]:
+    """Return the front matter, or None if it is missing, and the body."""
     lines = text.splitlines(keepends=True)
     if not lines or lines[0].rstrip("\r\n") != _FENCE:
         return None, text
@@ -179,26 +177,26 @@ def _split(text: str) -> tuple[str | None, str]:
     return None, text
 
 
-def without_secrets(data: bytes, redact: Callable[[str], str]) -> bytes:
-    """Return the content of a file without secrets. It is unchanged if it contains none."""
+def redact_file(data: bytes, redact: Callable[[str], str]) -> bytes:
+    """Return the content of a file without secrets. Content without secrets is unchanged, byte by byte."""
     try:
         artifact = Artifact.parse(data.decode())
     except (InvalidFile, UnicodeDecodeError):
         return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-    redacted = artifact.redacted(redact)
+    redacted = artifact.redact(redact)
     return data if redacted == artifact else redacted.render().encode()
 
 
-def _each(value: Any, redact: Callable[[str], str]) -> Any:
-    """Redact all texts in a YAML value."""
+def _redact_value(value: Any, redact: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {_each(key, redact): _each(one, redact) for key, one in cast("dict[Any, Any]", value).items()}
-    return [_each(one, redact) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+        fields = cast("dict[Any, Any]", value)
+        return {_redact_value(key, redact): _redact_value(inner, redact) for key, inner in fields.items()}
+    return [_redact_value(item, redact) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
-def _word(value: Any, name: str, where: str) -> str:
+def _parse_text(value: Any, name: str, where: str) -> str:
     if value is None:
         return ""
     if isinstance(value, dict | list):
@@ -206,11 +204,11 @@ def _word(value: Any, name: str, where: str) -> str:
     return str(value)
 
 
-def _tags(value: Any, where: str) -> tuple[str, ...]:
+def _parse_tags(value: Any, where: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
         return tuple(tag.strip() for tag in value.split(",") if tag.strip())
     if not isinstance(value, list) or any(isinstance(tag, dict | list) for tag in cast("list[Any]", value)):
-        raise InvalidFile("tags: expected a list of words", where=where)
+        raise InvalidFile("tags: expected a list of texts", where=where)
     return tuple(str(tag) for tag in cast("list[Any]", value))

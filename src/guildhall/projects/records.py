@@ -13,7 +13,7 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from guildhall.activities.contract import Decided
 from guildhall.core.redaction import MIN_GUESSED_CHARS
-from guildhall.projects.model import Moment
+from guildhall.projects.model import TimelineEntry
 from guildhall.runs.assembly.tool_set import record_decision
 from guildhall.runs.record.journal import calls_made
 from guildhall.store.tables import commissions, meetings, redactions, timeline
@@ -25,81 +25,80 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
 
-_ENDED = ("completed", "abandoned", "closed", "declined")
+_FINAL = ("completed", "abandoned", "closed", "declined")
 
 
-def living(connection: Connection, project: str) -> tuple[str, ...]:
+def list_unfinished(connection: Connection, project: str) -> tuple[str, ...]:
     """Return the commissions and meetings of a project that have not ended or can be dispatched again."""
     parts = [
-        select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(_ENDED))
+        select(table.c.id, table.c.created_at).where(table.c.project == project, table.c.status.not_in(_FINAL))
         for table in (commissions, meetings)
     ]
-    every = union_all(*parts).subquery()
-    return tuple(connection.execute(select(every.c.id).order_by(every.c.created_at)).scalars())
+    both = union_all(*parts).subquery()
+    return tuple(connection.execute(select(both.c.id).order_by(both.c.created_at)).scalars())
 
 
-def known(connection: Connection) -> set[str]:
-    """Return the ids of all commissions and meetings, including deleted ones."""
-    every = union(select(commissions.c.id), select(meetings.c.id), select(timeline.c.activity))
-    return set(connection.execute(every).scalars())
+def list_known_ids(connection: Connection) -> set[str]:
+    """Return the ids of all commissions and meetings, including deleted activities."""
+    ids = union(select(commissions.c.id), select(meetings.c.id), select(timeline.c.activity))
+    return set(connection.execute(ids).scalars())
 
 
-def aside(name: str, id: str) -> str:
+def archive_key(name: str, id: str) -> str:
     """Return the archive key of a repository whose name was reassigned. It is not a valid project name."""
     return f"{name}~{id}"
 
 
-def put_aside(connection: Connection, name: str, id: str) -> None:
+def archive(connection: Connection, name: str, id: str) -> None:
     """Archive the records of a project name under the id of its repository."""
     for table in (commissions, meetings):
-        connection.execute(update(table).where(table.c.project == name).values(project=aside(name, id)))
+        connection.execute(update(table).where(table.c.project == name).values(project=archive_key(name, id)))
 
 
-def take_back(connection: Connection, name: str, id: str) -> None:
+def restore(connection: Connection, name: str, id: str) -> None:
     """Restore the archived records of a repository under its new name."""
     for table in (commissions, meetings):
-        kept = table.c.project.endswith(aside("", id), autoescape=True)
-        connection.execute(update(table).where(kept).values(project=name))
+        is_archived = table.c.project.endswith(archive_key("", id), autoescape=True)
+        connection.execute(update(table).where(is_archived).values(project=name))
 
 
 # timelines
 
 
-def add_moment(connection: Connection, activity: str, moment: Moment) -> None:
+def add_entry(connection: Connection, activity: str, entry: TimelineEntry) -> None:
     """Append a timeline entry, in the transaction of the change that it reports."""
-    connection.execute(insert(timeline).values(activity=activity, **{**vars(moment), "data": dict(moment.data)}))
+    connection.execute(insert(timeline).values(activity=activity, **{**vars(entry), "data": dict(entry.data)}))
 
 
-def moments(connection: Connection, activity: str) -> list[Moment]:
+def list_timeline(connection: Connection, activity: str) -> list[TimelineEntry]:
     """Return the timeline, oldest entry first."""
     query = select(timeline).where(timeline.c.activity == activity).order_by(timeline.c.id)
     names = ("at", "reason", "kind", "before", "after", "data")
-    return [Moment(**{name: row[name] for name in names}) for row in connection.execute(query).mappings()]
+    return [TimelineEntry(**{name: row[name] for name in names}) for row in connection.execute(query).mappings()]
 
 
-def transitions(connection: Connection, activity: str) -> int:
-    """Return the number of transitions. An artifact with fewer is older than the row."""
+def count_transitions(connection: Connection, activity: str) -> int:
     query = select(func.count()).where(timeline.c.activity == activity, timeline.c.after.is_not(None))
     return connection.execute(query).scalar_one()
 
 
-def forget(connection: Connection, activity: str, now: str) -> None:
-    """Delete a timeline, except for an entry that says so."""
+def delete_timeline(connection: Connection, activity: str, now: str) -> None:
+    """Delete a timeline, except for an entry that records the deletion."""
     connection.execute(delete(timeline).where(timeline.c.activity == activity))
-    add_moment(connection, activity, Moment(at=now, reason="taken off the record"))
+    add_entry(connection, activity, TimelineEntry(at=now, reason="deleted"))
 
 
-def decided(entries: Sequence[Entry[Payload]]) -> list[Decided]:
+def list_decisions(entries: Sequence[Entry[Payload]]) -> list[Decided]:
     """Return the decisions that a run has recorded, in order."""
     names = ("question", "decision", "reasoning")
     calls = calls_made(entries, record_decision.name)
     return [Decided(**{name: str(call.get(name, "")) for name in names}) for call in calls]
 
 
-class Redactions:
-    """Removes the secrets from a text that are known now, and those that were known when it was first seen.
+class PersistentRedactor:
+    """Removes from a text all secrets that are known now or were known when the text was first redacted.
 
-    The redacted text is stored, so that a later hall that does not know the secret also writes it.
+    The redacted text is stored, so that a later hall without the secret writes the same text.
     """
 
     def __init__(self, store: Store, secrets: Callable[[str], str], *, readonly: bool = False) -> None:

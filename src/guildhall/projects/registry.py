@@ -1,6 +1,6 @@
 """The project registry: reads, adds, moves, removes and checks the projects in config.yaml.
 
-People and programs may edit config.yaml. Errors name the line.
+Users and programs may edit config.yaml. Errors name the line.
 Does not change a repository: removing a project keeps its branches and checkouts.
 
 Invariant: a change of a project leaves the rest of config.yaml as it is. The new text is parsed and compared before it
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -24,8 +23,8 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, U
 from guildhall.core.ids import LONGEST_NAME, is_name
 from guildhall.core.text import did_you_mean
 from guildhall.core.yaml_writer import dump, field_lines
-from guildhall.projects.git import repository as program
-from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings, ProjectShown
+from guildhall.projects.git import repository
+from guildhall.projects.model import BRANCH_PREFIX, INTEGRATION, Problem, Project, ProjectEntry, ProjectSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,126 +32,112 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
 
 
-_HINT = "Write the change into it yourself: `projects:`, then `  NAME:` with `path:` and `branch:`."
+_CONFIG = Path("config.yaml")
+_HINT = "Edit config.yaml by hand: `projects:`, then `  NAME:` with `path:` and `branch:`."
 
 
-def with_project(text: str, name: str, fields: Mapping[str, str]) -> str:
-    """The text with one more project."""
-    data = _data(text)
+def _add_to_text(text: str, name: str, fields: Mapping[str, str]) -> str:
+    """Return the text of config.yaml with one more project."""
+    data = _parse(text)
     others: dict[str, Any] = data.get("projects") or {}
     expected = {**data, "projects": {**others, name: dict(fields)}}
-    return _first_right(_with(text, name, fields), expected)
+    return _choose(_texts_with_entry(text, name, fields), expected)
 
 
-def with_fields(text: str, name: str, fields: Mapping[str, str]) -> str:
-    """The text with something else said of a project that it has."""
-    data = _data(text)
+def _update_text(text: str, name: str, fields: Mapping[str, str]) -> str:
+    """Return the text of config.yaml with some fields of a project changed."""
+    data = _parse(text)
     others: dict[str, Any] = data["projects"]
     expected = {**data, "projects": {**others, name: {**others[name], **fields}}}
-    return _first_right(_with_fields(text, name, fields), expected)
+    return _choose(_texts_with_fields(text, name, fields), expected)
 
 
-def without_project(text: str, name: str) -> str:
-    """The text with one project less."""
-    data = _data(text)
+def _remove_from_text(text: str, name: str) -> str:
+    """Return the text of config.yaml without a project."""
+    data = _parse(text)
     rest = {other: value for other, value in data["projects"].items() if other != name}
-    return _first_right(_without(text, name), {**data, "projects": rest})
+    return _choose(_texts_without_entry(text, name), {**data, "projects": rest})
 
 
-def _data(text: str) -> dict[str, Any]:
-    data: Any = _parsed(text)
+def _parse(text: str) -> dict[str, Any]:
+    data: Any = yaml.parse(_CONFIG, text).data if text.strip() else None
     if data is not None and not isinstance(data, dict):
-        raise Conflict("config.yaml has no fields, so none can be put in", hint=_HINT)
+        raise Conflict("cannot change config.yaml: it has no fields", hint=_HINT)
     return cast("dict[str, Any]", data or {})
 
 
-def _parsed(text: str) -> Any:
-    from pathlib import Path
-
-    return yaml.parse(Path("config.yaml"), text).data if text.strip() else None
-
-
-def _first_right(texts: Iterator[str], expected: dict[str, Any]) -> str:
-    """Return the first text with the expected data. Raise Conflict if there is none."""
-    from pathlib import Path
+def _choose(texts: Iterator[str], expected: dict[str, Any]) -> str:
+    """Return the first text with the expected data. Raise Conflict if no text has it."""
 
     def normalise(data: dict[str, Any] | None) -> dict[str, Any]:
         return {"projects": {}, **{name: value for name, value in (data or {}).items() if name != "projects" or value}}
 
-    text = yaml_edit.first_reading_as(expected, texts, Path("config.yaml"), normalise=normalise)
+    text = yaml_edit.first_reading_as(expected, texts, _CONFIG, normalise=normalise)
     if text is None:
-        raise Conflict("config.yaml is written in a way that cannot be changed safely", hint=_HINT)
+        raise Conflict("cannot change config.yaml without changing other parts of it", hint=_HINT)
     return text
 
 
-def _with(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
+def _texts_with_entry(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
+    """Yield candidates for the new text. The first candidates change the fewest characters."""
     ended = text if not text or text.endswith("\n") else f"{text}\n"
     inner = [f"  {line}" for field, value in fields.items() for line in field_lines(field, value, 4)]
     lines = [dump({name: None}).removesuffix(" null\n"), *inner]
-    node = _field(text, "projects")
+    node = _projects_node(text)
     if node is None:
         yield ended + "".join(f"{line}\n" for line in ("projects:", *(f"  {line}" for line in lines)))
     elif getattr(node, "value", None) and not node.flow_style and not isinstance(node.value, str):
         column = node.value[0][0].start_mark.column
-        at = _end_of(ended, node)
-        yield ended[:at] + "".join(f"{' ' * column}{line}\n" for line in lines) + ended[at:]
-    yield yaml_edit.round_trip(text, partial(_set, name=name, fields=dict(fields)))
+        end = _end_of(ended, node)
+        yield ended[:end] + "".join(f"{' ' * column}{line}\n" for line in lines) + ended[end:]
+
+    def add(tree: Any) -> None:
+        if not tree.get("projects"):
+            tree["projects"] = {}
+        tree["projects"][name] = dict(fields)
+
+    yield yaml_edit.round_trip(text, add)
 
 
-def _without(text: str, name: str) -> Iterator[str]:
-    node = _field(text, "projects")
+def _texts_without_entry(text: str, name: str) -> Iterator[str]:
+    node = _projects_node(text)
     if node is not None and not node.flow_style and len(node.value) > 1:
         starts = [(key.value, key.start_mark) for key, _ in node.value]
         place = next(n for n, (key, _) in enumerate(starts) if key == name)
         start = text.rfind("\n", 0, starts[place][1].index) + 1
-        last = place == len(starts) - 1
-        end = _end_of(text, node) if last else text.rfind("\n", 0, starts[place + 1][1].index) + 1
+        is_last = place == len(starts) - 1
+        end = _end_of(text, node) if is_last else text.rfind("\n", 0, starts[place + 1][1].index) + 1
         yield text[:start] + text[end:]
-    yield yaml_edit.round_trip(text, partial(_unset, name=name))
+    yield yaml_edit.round_trip(text, lambda tree: tree["projects"].pop(name))
 
 
-def _with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
-    """Each value replaced where it stands, from the last to the first."""
-    entries = {key.value: value.value for key, value in _field(text, "projects").value}
+def _texts_with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
+    entries = {key.value: value.value for key, value in _projects_node(text).value}
     entry: list[tuple[Any, Any]] = entries[name]
     places = [(value.start_mark.index, value.end_mark.index, key.value) for key, value in entry if key.value in fields]
     new = text
-    for start, end, field in sorted(places, reverse=True):
+    for start, end, field in sorted(places, reverse=True):  # from the end, so that the other marks stay valid
         new = new[:start] + json.dumps(fields[field], ensure_ascii=False) + new[end:]
     yield new
-    yield yaml_edit.round_trip(text, partial(_update, name=name, fields=fields))
+    yield yaml_edit.round_trip(text, lambda tree: tree["projects"][name].update(fields))
 
 
 def _end_of(text: str, node: Any) -> int:
-    """Where the lines of a mapping end: after its last value, not after the comments and empty lines behind it."""
+    """Return the index after the last value of a mapping. Comments and empty lines that follow are not part of it."""
     last: Any = node.value[-1][1]
     while getattr(last, "value", None) and not isinstance(last.value, str) and not last.flow_style:
         last = last.value[-1][1] if isinstance(last.value[-1], tuple) else last.value[-1]
     end = last.end_mark.index
-    if end and text[end - 1] == "\n":  # of a block of text: it ends where the next line begins
+    if end and text[end - 1] == "\n":  # a block of text ends where the next line begins
         return end
     line = text.find("\n", end)
     return len(text) if line < 0 else line + 1
 
 
-def _field(text: str, name: str) -> Any:
+def _projects_node(text: str) -> Any:
     tree = yaml_edit.compose(text)
     pairs: list[tuple[Any, Any]] = tree.value if tree is not None and not isinstance(tree.value, str) else []
-    return next((value for key, value in pairs if key.value == name), None)
-
-
-def _set(tree: Any, name: str, fields: dict[str, str]) -> None:
-    if not tree.get("projects"):
-        tree["projects"] = {}
-    tree["projects"][name] = fields
-
-
-def _update(tree: Any, name: str, fields: Mapping[str, str]) -> None:
-    tree["projects"][name].update(fields)
-
-
-def _unset(tree: Any, name: str) -> None:
-    del tree["projects"][name]
+    return next((value for key, value in pairs if key.value == "projects"), None)
 
 
 _Count = Annotated[StrictInt, Field(gt=0, le=1000)]
@@ -160,7 +145,7 @@ _Word = Annotated[StrictStr, Field(min_length=1, max_length=250)]
 
 
 class _Entry(BaseModel):
-    """A project as config.yaml has it."""
+    """The fields of a project in config.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -174,246 +159,233 @@ class _Entry(BaseModel):
 
 
 class Projects:
-    """What is registered in a home."""
+    """The projects that are registered in the config.yaml of a home."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
 
     @property
-    def file(self) -> Path:
-        """Where they are registered."""
+    def config_path(self) -> Path:
         return self._home.settings
 
     def all(self) -> list[Project]:
-        """Every project, by name. Raises for the first that is written wrongly."""
+        """Return the projects, sorted by name. Raise InvalidFile for the first invalid entry."""
         return [self._project(name) for name in sorted(self._names())]
 
-    def listed(self) -> list[ProjectShown]:
-        """Every project, the wrong ones too."""
-        self._demand_names()
-        return self._shown()
+    def list_entries(self) -> list[ProjectEntry]:
+        """Return the entries, sorted by name, including invalid entries."""
+        self._check_names()
+        return [self._entry(name) for name in sorted(self._names())]
 
-    def _shown(self) -> list[ProjectShown]:
-        found: list[ProjectShown] = []
-        for name in sorted(self._names()):
-            try:
-                found.append(ProjectShown(name=name, project=self._project(name)))
-            except InvalidFile as error:
-                found.append(ProjectShown(name=name, error=f"{error.where}: {error.message}"))
-        return found
-
-    def sound(self) -> list[Project]:
-        """All projects that can be read; the others are for `all` and `check` to complain about."""
-        return [shown.project for shown in self._shown() if shown.project is not None]
+    def list_valid(self) -> list[Project]:
+        """Return the projects with a valid entry. Invalid entries are reported by `all` and `check`."""
+        entries = map(self._entry, sorted(self._names()))
+        return [entry.project for entry in entries if entry.project is not None]
 
     def get(self, name: str) -> Project:
-        self._demand_names()
-        names = self._names()
-        if name not in names:
-            hint = did_you_mean(name[:60], names) or "`guild project add PATH` registers one."
-            raise NotFound(f"there is no project {name[:60]!r}", hint=hint)
+        self._check_known(name)
         return self._project(name)
 
-    def at(self, path: Path) -> Project | None:
-        """The project in whose folder a path lies."""
+    def get_entry(self, name: str) -> ProjectEntry:
+        """Return the entry of a project, also if it is invalid. Raise NotFound for an unknown name."""
+        self._check_known(name)
+        return self._entry(name)
+
+    def _check_known(self, name: str) -> None:
+        self._check_names()
+        names = self._names()
+        if name not in names:
+            hint = did_you_mean(name[:60], names) or "`guild project add PATH` registers a project."
+            raise NotFound(f"unknown project {name[:60]!r}", hint=hint)
+
+    def _entry(self, name: str) -> ProjectEntry:
+        try:
+            return ProjectEntry(name=name, project=self._project(name))
+        except InvalidFile as error:
+            return ProjectEntry(name=name, error=f"{error.where}: {error.message}")
+
+    def find_at(self, path: Path) -> Project | None:
+        """Return the project whose folder contains a path, or None."""
         real = Path(os.path.realpath(path))
-        found = [one for one in self.sound() if one.path == real or one.path in real.parents]
-        return max(found, key=lambda one: len(one.path.parts), default=None)
+        found = [project for project in self.list_valid() if project.path == real or project.path in real.parents]
+        return max(found, key=lambda project: len(project.path.parts), default=None)
 
     def add(self, path: Path, name: str | None = None, branch: str | None = None) -> Project:
-        """Registers a repository."""
         folder = Path(os.path.realpath(path))
-        program.demand_version()
-        _demand_repository(folder)
+        repository.check_version()
+        _check_repository(folder)
         name = folder.name if name is None else name
         if not is_name(name):
             shown = f"{name[:60]!a}" + (f" ({len(name)} characters)" if len(name) > LONGEST_NAME else "")
-            hint = f"Letters, digits, dots, dashes and underscores, at most {LONGEST_NAME}; `--name NAME` gives it one."
-            raise UsageError(f"{shown} cannot name a project", hint=hint)
-        self._demand_free(name, folder)
-        project = Project(name=name, path=folder, branch=branch or _branch_of(folder))
-        self._demand_sound(project)
-        self._write(with_project(self._text(), name, {"path": str(folder), "branch": project.branch}))
+            hint = f"Choose one with `--name NAME`: letters, digits, dots, dashes, underscores, at most {LONGEST_NAME}."
+            raise UsageError(f"invalid project name: {shown}", hint=hint)
+        self._check_unregistered(name, folder)
+        project = Project(name=name, path=folder, branch=branch or _current_branch(folder))
+        self._check_usable(project)
+        self._write(_add_to_text(self._text(), name, {"path": str(folder), "branch": project.branch}))
         return self.get(name)
 
     def move(self, project: Project, path: Path, branch: str | None = None) -> Project:
-        """Registers a project in another place than it was; all else that is said of it stays."""
-        there = replace(project, path=Path(os.path.realpath(path)), branch=branch or project.branch)
-        self._demand_sound(there)
-        new = {"path": str(there.path), **({"branch": branch} if branch else {})}
-        self._write(with_fields(self._text(), project.name, new))
+        """Change the folder, and optionally the branch, of a project. Keep its other settings."""
+        moved = replace(project, path=Path(os.path.realpath(path)), branch=branch or project.branch)
+        self._check_usable(moved)
+        fields = {"path": str(moved.path), **({"branch": branch} if branch else {})}
+        self._write(_update_text(self._text(), project.name, fields))
         return self.get(project.name)
 
-    def remove(self, name: str) -> ProjectShown:
-        """Takes a project out of the register, also one that is written wrongly. Its repository, its branches and its
-        worktrees stay as they are."""
-        shown = self.shown(name)
-        self._write(without_project(self._text(), name))
-        return shown
-
-    def shown(self, name: str) -> ProjectShown:
-        """A project, also one that is written wrongly."""
-        try:
-            return ProjectShown(name=name, project=self.get(name))
-        except InvalidFile as error:
-            if name not in self._names():
-                raise
-            return ProjectShown(name=name, error=f"{error.where}: {error.message}")
+    def remove(self, name: str) -> ProjectEntry:
+        """Remove a project, also if its entry is invalid, and return the entry. Keep its repository and worktrees."""
+        entry = self.get_entry(name)
+        self._write(_remove_from_text(self._text(), name))
+        return entry
 
     def check(self, name: str) -> list[Problem]:
-        """What is wrong with a project, the worst first."""
-        shown = self.shown(name)
-        if (project := shown.project) is None:
-            hint = f"Put it right there, or take it out: `guild project rm {name}`."
-            return [Problem(message=shown.error or "", hint=hint)]
+        """Return the problems of a project, blocking problems first."""
+        entry = self.get_entry(name)
+        if (project := entry.project) is None:
+            hint = f"Correct the entry, or remove it: `guild project rm {name}`."
+            return [Problem(message=entry.error or "", hint=hint)]
         if not project.path.is_dir():
-            hint = "Was it moved? `guild project add` in its new place knows it again. Is it gone for good? "
-            hint += f"`guild project rm {name}` takes it out."
-            return [Problem(message=f"there is no folder {project.path} any more", hint=hint)]
+            hint = "If it was moved, run `guild project add` in its new folder. If it was deleted, remove the project: "
+            return [Problem(message=f"missing folder: {project.path}", hint=f"{hint}`guild project rm {name}`.")]
         try:
-            program.demand_version()
+            repository.check_version()
             return sorted(self._problems(project), key=lambda problem: not problem.blocks)
         except GuildError as error:
             return [Problem(message=error.message, hint=error.hint)]
 
-    # how
-
-    def _demand_sound(self, project: Project) -> None:
+    def _check_usable(self, project: Project) -> None:
         problems = [problem for problem in self._problems(project) if problem.blocks]
         if problems:
             raise Conflict(problems[0].message, where=str(project.path), hint=problems[0].hint)
 
     def _problems(self, project: Project) -> list[Problem]:
         try:
-            _demand_repository(project.path)
-            common = program.common_directory(project.path)
+            _check_repository(project.path)
+            common = repository.common_directory(project.path)
         except GuildError as error:
             return [Problem(message=error.message, hint=error.hint)]
         found: list[Problem] = []
-        if self._in_home(project.path):
-            found.append(Problem(message="it lies in the home of Guildhall", hint="Have it elsewhere."))
+        home = Path(os.path.realpath(self._home.path))
+        if project.path == home or home in project.path.parents:
+            found.append(Problem(message="the repository is inside the home of Guildhall", hint="Move it elsewhere."))
         if not _has_branch(project):
-            every = program.ask(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").line.split()
-            there = [branch for branch in every if not branch.startswith(OURS)]
-            message = f"there is no branch {project.branch!r} with a commit"
-            hint = did_you_mean(project.branch, there) or "Commit something first: `git commit --allow-empty -m Start`."
+            names = repository.run_git(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").text
+            others = [branch for branch in names.split() if not branch.startswith(BRANCH_PREFIX)]
+            message = f"no branch {project.branch!r} with a commit"
+            hint = did_you_mean(project.branch, others) or "Create a commit: `git commit --allow-empty -m Start`."
             found.append(Problem(message=message, hint=hint))
-        ref = f"refs/heads/{OURS.removesuffix('/')}"
-        if program.ask(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0:
-            message = f"it has a branch {OURS[:-1]!r}, so that git can have none called {INTEGRATION}"
-            hint = f"Call yours something else: `git branch -m {OURS[:-1]} NAME`."
-            found.append(Problem(message=message, hint=hint))
-        found += _special(project.path, common)
-        for head, where in program.checkouts(common):
+        prefix = BRANCH_PREFIX.removesuffix("/")
+        ref = f"refs/heads/{prefix}"
+        if repository.run_git(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0:
+            message = f"the branch {prefix!r} prevents a branch {INTEGRATION}"
+            found.append(Problem(message=message, hint=f"Rename yours: `git branch -m {prefix} NAME`."))
+        found += _storage_problems(project.path, common)
+        for head, where in repository.list_checkouts(common):
             if head == f"refs/heads/{INTEGRATION}":
-                message = f"{INTEGRATION} is checked out in {where}; it is the hall's to move"
-                found.append(Problem(message=message, hint=f"`git switch {project.branch}` there."))
+                message = f"{INTEGRATION} is checked out in {where}; only the hall may move it"
+                found.append(Problem(message=message, hint=f"Run `git switch {project.branch}` there."))
         return found
 
-    def _demand_free(self, name: str, folder: Path) -> None:
-        others = self.sound()
+    def _check_unregistered(self, name: str, folder: Path) -> None:
+        others = self.list_valid()
         for other in others:
             if other.path == folder:
-                hint = f"`guild project check {other.name}` says how it is."
-                raise Conflict(f"this is registered already, as {other.name!r}", where=str(folder), hint=hint)
+                hint = f"Check it: `guild project check {other.name}`."
+                raise Conflict(f"already registered as {other.name!r}", where=str(folder), hint=hint)
         for other in others:
             if other.name == name:
-                raise Conflict(f"there is a project {name!r} already: {other.path}", hint="`--name` gives another.")
-            if program.common_directory(folder) == _common_or_none(other.path):
+                raise Conflict(f"project {name!r} already exists: {other.path}", hint="Choose another: `--name NAME`.")
+            if repository.common_directory(folder) == _common_or_none(other.path):
                 raise Conflict(f"this is a checkout of {other.name!r}, which is registered", where=str(folder))
         if name in self._names():
-            raise Conflict(f"there is a project {name!r} already", hint="`--name` gives another.")
-
-    def _in_home(self, folder: Path) -> bool:
-        home = Path(os.path.realpath(self._home.path))
-        return folder == home or home in folder.parents
-
-    def _source(self) -> yaml.Source | None:
-        return yaml.read(self._home.settings) if self._home.settings.exists() else None
+            raise Conflict(f"project {name!r} already exists", hint="Choose another: `--name NAME`.")
 
     def _text(self) -> str:
         return yaml.read_text(self._home.settings) if self._home.settings.exists() else ""
 
-    def _demand_names(self) -> None:
-        source = self._source()
-        data: Any = source.data if source else None
-        named: Any = cast("dict[str, Any]", data).get("projects") if isinstance(data, dict) else None
-        if source is not None and named is not None and not isinstance(named, dict):
-            raise source.error("expected names, each with its `path:` below it", ("projects",))
-
-    def _names(self) -> list[str]:
-        source = self._source()
-        data: Any = source.data if source else None
-        named: Any = cast("dict[str, Any]", data).get("projects") if isinstance(data, dict) else None
-        return list(cast("dict[str, Any]", named)) if isinstance(named, dict) else []
-
-    def _project(self, name: str) -> Project:
-        source = self._source()
-        assert source is not None
-        if not is_name(name):
-            raise source.error("this cannot name a project", ("projects", name))
-        entry = yaml.validate(_Entry, source, ("projects", name))
-        path = Path(entry.path).expanduser()
-        if not path.is_absolute():
-            raise source.error("write the whole path", ("projects", name, "path"))
-        if entry.branch.startswith(OURS):
-            raise source.error("this is a branch of the hall's, not of yours", ("projects", name, "branch"))
-        fields = entry.model_dump(exclude={"path", "branch"})
-        settings = ProjectSettings(**fields)
-        return Project(name=name, path=Path(os.path.realpath(path)), branch=entry.branch, settings=settings)
-
     def _write(self, text: str) -> None:
         replace_user_file(self._home.settings, text)
 
+    def _read(self) -> tuple[yaml.Source | None, Any]:
+        """Return the source of config.yaml, or None if the file is missing, and its value of `projects`."""
+        source = yaml.read(self._home.settings) if self._home.settings.exists() else None
+        data: Any = source.data if source else None
+        return source, cast("dict[str, Any]", data).get("projects") if isinstance(data, dict) else None
 
-def _demand_repository(folder: Path) -> None:
-    """Raises where a folder is not the top of a checkout."""
+    def _check_names(self) -> None:
+        source, value = self._read()
+        if source is not None and value is not None and not isinstance(value, dict):
+            raise source.error("expected project names, each with a `path:` below it", ("projects",))
+
+    def _names(self) -> list[str]:
+        _, value = self._read()
+        return list(cast("dict[str, Any]", value)) if isinstance(value, dict) else []
+
+    def _project(self, name: str) -> Project:
+        source, _ = self._read()
+        assert source is not None
+        if not is_name(name):
+            raise source.error("invalid project name", ("projects", name))
+        entry = yaml.validate(_Entry, source, ("projects", name))
+        path = Path(entry.path).expanduser()
+        if not path.is_absolute():
+            raise source.error("expected an absolute path", ("projects", name, "path"))
+        if entry.branch.startswith(BRANCH_PREFIX):
+            raise source.error("expected a branch of yours, not a branch of the hall", ("projects", name, "branch"))
+        settings = ProjectSettings(**entry.model_dump(exclude={"path", "branch"}))
+        return Project(name=name, path=Path(os.path.realpath(path)), branch=entry.branch, settings=settings)
+
+
+def _check_repository(folder: Path) -> None:
+    """Raise if a folder is not the top of a checkout."""
     if not folder.is_dir():
-        raise NotFound("there is no such folder", where=str(folder))
-    common = program.common_directory(folder)
-    if program.ask(folder, "rev-parse", "--is-bare-repository").line == "true":
+        raise NotFound("no such folder", where=str(folder))
+    common = repository.common_directory(folder)
+    if repository.run_git(folder, "rev-parse", "--is-bare-repository").text == "true":
         raise Conflict("this repository is bare", where=str(folder), hint="Register a checkout of it.")
-    top = Path(os.path.realpath(program.ask(folder, "rev-parse", "--show-toplevel", ok=(0, 128)).line or common))
+    output = repository.run_git(folder, "rev-parse", "--show-toplevel", ok=(0, 128)).text
+    top = Path(os.path.realpath(output or common))
     if top != folder:
         raise Conflict("this is not the top of a checkout", where=str(folder), hint=f"Register {top}.")
 
 
-def _branch_of(folder: Path) -> str:
-    """The branch that the user is on."""
-    told = program.ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD", ok=(0, 1)).line
-    if not told:
+def _current_branch(folder: Path) -> str:
+    branch = repository.run_git(folder, "symbolic-ref", "--quiet", "--short", "HEAD", ok=(0, 1)).text
+    if not branch:
         raise Conflict("no branch is checked out (detached HEAD)", where=str(folder), hint="Name it: `--branch NAME`.")
-    if told.startswith(OURS):
-        raise Conflict(f"{told} is a branch of the hall's", where=str(folder), hint="Name yours: `--branch NAME`.")
-    return told
+    if branch.startswith(BRANCH_PREFIX):
+        raise Conflict(f"{branch} is a branch of the hall", where=str(folder), hint="Name yours: `--branch NAME`.")
+    return branch
 
 
 def _has_branch(project: Project) -> bool:
-    if project.branch.startswith(OURS):
+    if project.branch.startswith(BRANCH_PREFIX):
         return False
     ref = f"{project.ref}^{{commit}}"
-    return program.ask(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0
+    return repository.run_git(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0
 
 
-def _special(folder: Path, common: Path) -> list[Problem]:
-    """What a repository may be that the hall cannot work with, or only with care."""
+def _storage_problems(folder: Path, common: Path) -> list[Problem]:
+    """Return the problems of a repository that the hall cannot use, or only in part."""
     found: list[Problem] = []
-    storage = program.ask(folder, "config", "--get", "extensions.refStorage", ok=(0, 1)).line
+    storage = repository.run_git(folder, "config", "--get", "extensions.refStorage", ok=(0, 1)).text
     if storage not in ("", "files"):
-        found.append(Problem(message=f"its refs are stored as {storage!r}, which is not supported"))
-    if program.ask(folder, "config", "--get-regexp", r"^remote\..*\.promisor$", ok=(0, 1)).line:
-        message = "it is a partial clone: what is not here cannot be checked out"
-        found.append(Problem(message=message, hint="`git fetch --refetch --filter=blob:limit=1000g` gets the rest."))
+        found.append(Problem(message=f"unsupported storage of refs: {storage!r}"))
+    if repository.run_git(folder, "config", "--get-regexp", r"^remote\..*\.promisor$", ok=(0, 1)).text:
+        message = "this is a partial clone: missing objects cannot be checked out"
+        found.append(Problem(message=message, hint="Fetch them: `git fetch --refetch --filter=blob:limit=1000g`."))
     if (common / "shallow").exists():
-        message = "it is a shallow clone: what lies further back is not known"
-        found.append(Problem(message=message, hint="`git fetch --unshallow`.", blocks=False))
+        message = "this is a shallow clone: older history is missing"
+        found.append(Problem(message=message, hint="Fetch it: `git fetch --unshallow`.", blocks=False))
     if not os.access(common, os.W_OK):
-        found.append(Problem(message="its git directory cannot be written", hint="Give yourself the right to."))
+        message = f"the git directory is not writable: {common}"
+        found.append(Problem(message=message, hint="Give yourself write permission."))
     return found
 
 
 def _common_or_none(folder: Path) -> Path | None:
     try:
-        return program.common_directory(folder)
+        return repository.common_directory(folder)
     except GuildError:
         return None

@@ -1,4 +1,4 @@
-"""What commissions and meetings share: the context, the checkout with its branch, and the check of a worker's model.
+"""Shared parts of commissions and meetings: the context, the checkout with its branch, and checks of models.
 
 Does not call git (`git`) or a model, and does not decide when to merge (`commissions/completion.py`,
 `meetings/service.py`).
@@ -20,7 +20,7 @@ from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
 from guildhall.models.credentials import WITH_LOGIN
 from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
-from guildhall.projects.records import moments, transitions
+from guildhall.projects.records import count_transitions, list_timeline
 from guildhall.runs.assembly.preflight import adapt_model
 from guildhall.runs.execution.grants import unpriced
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.models.model import Source
     from guildhall.projects.git.integration import Branches
-    from guildhall.projects.git.snapshot import Aside
+    from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.git.worktrees import Worktrees
-    from guildhall.projects.model import Moment, Project, Scope
+    from guildhall.projects.model import Project, Scope, TimelineEntry
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.runs import Runs
     from guildhall.runs.record.history import History
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The tip of the branch, if it exists, and the paths that cannot be committed, each with the reason."""
+    """The tip of a branch, or None if the branch does not exist, and the paths that git cannot store, with reasons."""
 
     tip: str | None = None
-    left: Sequence[tuple[str, str]] = ()
+    rejected: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workplace:
+class Workspace:
     """The checkout and branch of a meeting, or of one attempt at a commission."""
 
     project: Project
@@ -59,7 +59,7 @@ class Workplace:
     worktrees: Worktrees
     activity: str  # the name of the checkout
     branch: str
-    worker: str  # whose work it is
+    worker: str  # the author of its commits
 
     @property
     def path(self) -> Path:
@@ -71,78 +71,80 @@ class Workplace:
         return self.branches.git.resolve(self.branch)
 
     def check_out(self, scope: Scope) -> Path:
-        """Return the checkout. Create it if it does not exist."""
-        return self.worktrees.make(self.project, self.activity, self.branch, scope)
+        """Return the path of the checkout, created if necessary."""
+        return self.worktrees.check_out(self.project, self.activity, self.branch, scope)
 
-    def keep(self, message: str, wanted: Sequence[str] = ()) -> Work:
+    def commit(self, message: str, wanted: Sequence[str] = ()) -> Work:
         """Commit the checkout on its branch, with `wanted` paths even if git ignores them."""
-        left: Sequence[tuple[str, str]] = ()
-        with suppress(NotFound):  # there is no checkout: what is on the branch is all there is
-            left = self.worktrees.keep(self.project, self.activity, message, self.worker, wanted).left
-        return Work(tip=self.tip(), left=left)
+        rejected: Sequence[tuple[str, str]] = ()
+        with suppress(NotFound):  # without a checkout, the branch has all of the work
+            rejected = self.worktrees.commit(self.project, self.activity, message, self.worker, wanted).rejected
+        return Work(tip=self.tip(), rejected=rejected)
 
-    def ignored(self) -> list[str]:
+    def list_ignored(self) -> list[str]:
         """Return the ignored paths in the checkout. A folder without tracked files ends in a slash."""
-        return self.worktrees.ignored(self.project, self.activity)
+        return self.worktrees.list_ignored(self.project, self.activity)
 
-    def land(self, message: str, also: Mapping[str, bytes | None]) -> None:
+    def merge(self, message: str, files: Mapping[str, bytes | None]) -> None:
         """Squash the work and further files into the integration branch, as one commit."""
-        self.branches.keep_up()  # so that what does not fit the user's branch of today is not taken in
-        self.branches.squash(self.branch, message, self.worker, also)
+        self.branches.try_update()  # the work has to fit the user's current branch
+        self.branches.squash(self.branch, message, self.worker, files)
 
-    def put_away(self, *, landed: bool) -> Aside | None:
-        """Remove the checkout after committing its content. Archive a branch that has `landed`."""
-        aside = self.worktrees.remove(self.project, self.activity)
-        if landed and self.tip() is not None:
-            self.branches.keep(self.branch)
-        return aside
-
-
-FILES = (*READING, *WRITING)  # that it has without declaring them
+    def remove(self, *, is_merged: bool) -> UncommittedFiles | None:
+        """Remove the checkout after committing its content. Archive the branch if it is merged."""
+        uncommitted = self.worktrees.remove(self.project, self.activity)
+        if is_merged and self.tip() is not None:
+            self.branches.archive(self.branch)
+        return uncommitted
 
 
-def in_checkout(worker: Worker, how_to: str) -> Worker:
+FILE_TOOLS = (*READING, *WRITING)
+
+
+def checkout_profile(worker: Worker, instructions: str) -> Worker:
     """Return the worker with file tools and further instructions. Its own schema does not apply."""
     definition = worker.definition
-    declared = [name for name in definition.tools if name not in FILES]
-    changed = {"tools": (*FILES, *declared), "output_schema_ref": None}
-    told = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
-    return replace(worker, definition=definition.model_copy(update=changed), instructions=told)
+    declared = [name for name in definition.tools if name not in FILE_TOOLS]
+    changes = {"tools": (*FILE_TOOLS, *declared), "output_schema_ref": None}
+    instructions = f"{worker.instructions.rstrip()}\n\n{instructions}\n"
+    return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsableModels:
-    """The models that workers can use."""
+    """Checks the models of workers before runs are created."""
 
     settings: Callable[[Frame], Settings]
     source: Callable[[str, Frame, bool], Source]
-    priced: Callable[[str, Frame], bool | None]  # None: that cannot be known
+    is_priced: Callable[[str, Frame], bool | None]  # None: unknown
 
-    def later(self, worker: Worker, frame: Frame, *, override: str | None = None, in_dollars: bool = False) -> None:
+    def check_known(
+        self, worker: Worker, frame: Frame, *, override: str | None = None, in_dollars: bool = False
+    ) -> None:
         """Raise if the worker has no model or an unknown one. The model need not be callable yet.
 
-        `in_dollars`: a limit in dollars must be kept.
+        `in_dollars`: the run has a limit in dollars, so the model needs a price.
         """
-        choice = self.chosen(worker, frame, override)
+        choice = self.choose(worker, frame, override)
         if choice.by in ("override", "frame"):
-            _refuse_unknown(choice.model)
-        if in_dollars and self.priced(choice.model, frame) is False:
+            _check_model_name(choice.model)
+        if in_dollars and self.is_priced(choice.model, frame) is False:
             raise unpriced(choice.model)
 
-    def now(self, worker: Worker, frame: Frame) -> None:
+    def check_callable(self, worker: Worker, frame: Frame) -> None:
         """Raise if the worker has no model that can be called now."""
-        choice = self.chosen(worker, frame)
+        choice = self.choose(worker, frame)
         self.source(choice.model, frame, worker.definition.runtime == WITH_LOGIN)
 
-    def chosen(
+    def choose(
         self, worker: Worker, frame: Frame, override: str | None = None, *, model_option: str = MODEL_OPTION
     ) -> ModelChoice:
-        """Return the worker's model, or raise if it has none. `model_option`: how a person could have named one."""
+        """Return the worker's model, or raise if it has none. `model_option`: the option that the error recommends."""
         choice = choose_model(worker, frame, self.settings(frame), override=override, model_option=model_option)
         return adapt_model(worker, choice)
 
 
-def _refuse_unknown(model: str) -> None:
+def _check_model_name(model: str) -> None:
     if model.startswith(SCRIPT):
         load_script(Path(model.removeprefix(SCRIPT)))
     elif model != AUTO and not model.startswith((CURSOR, REPLAY)):
@@ -177,28 +179,27 @@ class ProjectContext:
     is_alive: Callable[[str], bool]  # True if this hall executes the run
     find_worker: Callable[[str, Frame], Worker]
     models: UsableModels
-    frame_at: Callable[[Path], Frame]  # the frame of what the hall does on its own in a folder
+    frame_at: Callable[[Path], Frame]  # the frame of the hall's own operations in a folder
 
     def now(self) -> str:
         return stamp(self.clock.now())
 
-    def timeline(self, id: str) -> list[Moment]:
-        return self.store.read(lambda connection: moments(connection, id))
+    def timeline(self, id: str) -> list[TimelineEntry]:
+        return self.store.read(lambda connection: list_timeline(connection, id))
 
     def revision(self, id: str) -> int:
-        """Return the number of transitions in a timeline."""
-        return self.store.read(lambda connection: transitions(connection, id))
+        return self.store.read(lambda connection: count_transitions(connection, id))
 
     def project(self, activity: Activity) -> Project:
         return self.projects().get(activity.project)
 
-    def git(self, activity: Activity) -> Branches:
+    def branches_of(self, activity: Activity) -> Branches:
         return self.branches(self.project(activity))
 
-    def workplace(self, activity: Activity) -> Workplace:
+    def workspace(self, activity: Activity) -> Workspace:
         """Return the checkout and branch of a meeting, or of the current attempt at a commission."""
         project = self.project(activity)
-        return Workplace(
+        return Workspace(
             project=project,
             branches=self.branches(project),
             worktrees=self.worktrees,

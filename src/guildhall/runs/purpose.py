@@ -77,7 +77,7 @@ class MeetingPurpose:
 
     kind: Literal["meeting"] = "meeting"
     id: str
-    sitting: int  # number of the session, from 1
+    session: int  # number of the session, from 1
     after: int  # number of the last message of the user before this session
 
 

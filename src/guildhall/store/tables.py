@@ -379,7 +379,7 @@ meetings = Table(
     Column("ask", Text),  # by which it was asked for
     Column("deferred_to", Text),  # not before this moment
     Column("linked", JSON, nullable=False),
-    Column("sittings", Integer, nullable=False),  # how many runs it has had: a renewed session is a new one
+    Column("session_count", Integer, nullable=False),  # more than 1 after a renewal
     Column("run", Text),  # the last of them
     Column("branch", Text),
     Column("summary", Text),

@@ -128,7 +128,7 @@ def test_cancel_keeps_the_work_on_its_branch(workshop: Workshop) -> None:
         with pytest.raises(Conflict, match="cannot be cancelled"):
             await shop.commissions.cancel(made.id)
         with pytest.raises(Conflict, match="cannot be resumed"):
-            await shop.commissions.again(str(done.run), shop.frame)
+            await shop.commissions.prepare_resume(str(done.run), shop.frame)
         gone = await shop.commissions.abandon(made.id, "never")
         assert gone.status == "abandoned"
         assert "status: abandoned" in shop.repo.at("claude/main", made.path)
@@ -197,7 +197,7 @@ def test_concurrent_edits_are_serialised(workshop: Workshop) -> None:
         done = await shop.quiet(made.id)
         assert (done.status, done.draft.prompt, done.title) == ("completed", "Of gold.", "A gold key")
         assert (await shop.commissions.details(made.id)).worktree is None
-        assert shop.services.worktrees.activities("shop") == []
+        assert shop.services.worktrees.list_activities("shop") == []
 
     workshop.inside(work)
 

@@ -58,9 +58,9 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(workshop: Workshop) -> No
         over = shop.hall.meetings.get(meeting.id)
         assert (over.status, over.reason) == ("declined", "the conflict is resolved")
         assert shop.hall.asks.get(asks["meeting"].id).status == "withdrawn"
-        assert shop.services.worktrees.activities("shop") == []
+        assert shop.services.worktrees.list_activities("shop") == []
         # As if the hall had died before it was taken away.
-        shop.services.worktrees.make(shop.hall.projects.get("shop"), f"{made.id}-1", str(failed.branch), "full")
+        shop.services.worktrees.check_out(shop.hall.projects.get("shop"), f"{made.id}-1", str(failed.branch), "full")
 
     workshop.inside(work)
 

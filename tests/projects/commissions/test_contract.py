@@ -116,12 +116,12 @@ def test_only_people_set_checks_models_and_worker_files(workshop: Workshop) -> N
         ]
         for more in wrong:
             draft = Draft(**{"title": "A key", "worker": "smith", "prompt": "Forge.", **more})
-            with pytest.raises(UsageError, match=r"only a person may set|not a worker's name"):
+            with pytest.raises(UsageError, match=r"only the user may set|invalid worker name"):
                 await shop.commissions.create(project, draft, shop.frame, by="manager", made_by="r-2222222222")
         made = await shop.new(checks=("true",))
         edited = await shop.commissions.edit(made.id, {"prompt": "Forge two."}, shop.frame, by="manager")
         assert (edited.draft.checks, edited.draft.prompt) == (("true",), "Forge two.")
-        with pytest.raises(UsageError, match="only a person may set"):
+        with pytest.raises(UsageError, match="only the user may set"):
             await shop.commissions.edit(made.id, {"checks": ["rm -rf ."]}, shop.frame, by="manager")
 
     workshop.inside(work)
@@ -220,7 +220,7 @@ def test_an_ignored_artifact_is_merged_and_other_ignored_files_are_kept(workshop
         assert shop.repo.git("ls-tree", "claude/main", "dist/other.md") == ""
         kept = f"refs/guildhall/kept/ignored/commission/{done.id}-1"
         assert shop.repo.at(kept, "dist/other.md") == "beside"
-        assert f"git ignores some of what was made; kept at {kept}: dist/other.md" in await shop.reasons(done.id)
+        assert f"ignored files kept at {kept}: dist/other.md" in await shop.reasons(done.id)
 
     workshop.inside(work)
 

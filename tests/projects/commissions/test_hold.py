@@ -190,7 +190,7 @@ def test_every_command_shows_the_reason_of_a_hold(guild: Guild, workshop: Worksh
         return one.id
 
     id = workshop.inside(work)
-    why = "The work is done but cannot be merged now: the branch 'main' of the project shop is gone"
+    why = "The work is done but cannot be merged now: branch 'main' of project shop is missing or has no commit"
     for command in (("commission", "ls"), ("show", id), ("wait", id), ("ls",), ("ls", id)):
         shown = guild(*command).out.partition("timeline")[0]
         assert why[:40] in shown

@@ -47,7 +47,7 @@ def test_files_in_a_submodule_are_refused_and_kept_aside(guild: Guild, workshop:
     id = failed.json["commission"]
     place = workshop.home.aside / "shop" / f"{id}-1-1"
     assert (place / "lib/key.py").read_text() == "precious\n"
-    assert f"it is in {place}: lib" in guild("show", id).out
+    assert f"moved to {place}: lib" in guild("show", id).out
     assert guild("commission", "abandon", id).code == 0
     removed = guild("project", "rm", "shop")
     assert removed.code == 0, removed.err
@@ -159,7 +159,7 @@ def test_stale_checkouts_are_removed_at_the_next_start_even_if_one_is_broken(wor
         one, two = await shop.done(), await shop.done()
         project = shop.hall.projects.get("shop")
         for done in (one, two):  # as if they could not be put away then
-            path = shop.services.worktrees.make(project, f"{done.id}-1", f"claude/commission/{done.id}-1", "full")
+            path = shop.services.worktrees.check_out(project, f"{done.id}-1", f"claude/commission/{done.id}-1", "full")
             (path / "late.py").write_text("late\n")
             await shop.commissions.delete(done.id)
         bad, good = sorted((one.id, two.id))
@@ -171,7 +171,7 @@ def test_stale_checkouts_are_removed_at_the_next_start_even_if_one_is_broken(wor
 
     async def later(shop: Workshop) -> None:
         await shop.commissions.drain()
-        assert shop.services.worktrees.activities("shop") == [f"{bad}-1"]
+        assert shop.services.worktrees.list_activities("shop") == [f"{bad}-1"]
         assert shop.repo.at(f"claude/commission/{good}-1", "late.py") == "late"
 
     bad, good = workshop.inside(work)

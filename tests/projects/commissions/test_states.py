@@ -24,7 +24,7 @@ from guildhall.projects.commissions.states import (
     parse_status,
     transit,
 )
-from guildhall.projects.records import moments
+from guildhall.projects.records import list_timeline
 from guildhall.runs.model import PauseCause, Run, RunRequest, RunStatus
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
@@ -79,7 +79,7 @@ def test_every_event_in_every_state(store: Store) -> None:
     for before, event in product(STATUSES, TRANSITIONS):
         values: dict[str, Any] = {"status": before, "reason": "set by the test", "conflict": ["a.py"]}
         store.submit(lambda c, values=values: c.execute(update(commissions).values(**values))).result()
-        lines = store.read(lambda connection: moments(connection, one.id))
+        lines = store.read(lambda connection: list_timeline(connection, one.id))
 
         def apply(connection: Any, event: Any = event) -> Commission:
             return records.apply(connection, one.id, event, f"by {event}", AT, attempt=7)
@@ -91,7 +91,7 @@ def test_every_event_in_every_state(store: Store) -> None:
             assert (after.status, after.reason, after.attempt) == (target, f"by {event}", 7)
             assert (after.hold, after.conflict) == (None, ()), "every transition clears them"
             assert store.read(lambda connection: records.get(connection, one.id)) == after
-            *same, line = store.read(lambda connection: moments(connection, one.id))
+            *same, line = store.read(lambda connection: list_timeline(connection, one.id))
             assert same == lines
             assert (line.kind, line.before, line.after, line.at) == (event, before, target, AT)
         else:
@@ -99,7 +99,7 @@ def test_every_event_in_every_state(store: Store) -> None:
                 store.submit(apply).result()
             now = store.read(lambda connection: records.get(connection, one.id))
             assert (now.status, now.reason) == (before, "set by the test")
-            assert store.read(lambda connection: moments(connection, one.id)) == lines
+            assert store.read(lambda connection: list_timeline(connection, one.id)) == lines
 
 
 def test_an_unknown_id_is_not_found(store: Store) -> None:

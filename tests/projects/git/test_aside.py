@@ -19,7 +19,7 @@ KEPT = "refs/guildhall/kept/ignored/commission/c-one-1"
 @pytest.mark.req("X-7")
 def test_what_is_ignored_is_kept_when_the_checkout_goes(repo: Repository, worktrees: Worktrees, shop: Project) -> None:
     repo.commit({".gitignore": "dist/\nnode_modules/\n*.log\n"})
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     for name in ("dist/deep/report.md", "src/a.log", "src/new.py"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text("precious\n")
@@ -39,14 +39,14 @@ def test_what_is_ignored_is_kept_when_the_checkout_goes(repo: Repository, worktr
     assert repo.git("diff", "--name-only", BRANCH, KEPT).split() == list(aside.kept)
     assert repo.at(BRANCH, "src/new.py") == "precious"
     for part in (KEPT, "dist/deep/report.md", "not kept: large.log", "node_modules/"):
-        assert part in aside.told()
+        assert part in aside.text()
     assert not path.exists()
     repo.fsck()
 
 
 def test_a_worker_that_ignores_all_of_its_work(repo: Repository, worktrees: Worktrees, shop: Project) -> None:
     for text in ("one", "one", "two"):  # what is the same is kept once
-        path = worktrees.make(shop, "c-one", BRANCH, "full")
+        path = worktrees.check_out(shop, "c-one", BRANCH, "full")
         (path / ".gitignore").write_text("*\n")
         (path / "src" / "key.py").write_text(f"{text}\n")
         aside = worktrees.remove(shop, "c-one")
@@ -59,7 +59,7 @@ def test_a_worker_that_ignores_all_of_its_work(repo: Repository, worktrees: Work
 
 def test_what_cannot_be_read_is_named(repo: Repository, worktrees: Worktrees, shop: Project) -> None:
     repo.commit({".gitignore": "dist/\n"})
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "dist" / ".GIT").mkdir(parents=True)
     (path / "dist" / ".GIT" / "config").write_text("x")
     (path / "dist" / "there").write_text("x")
@@ -71,7 +71,7 @@ def test_what_cannot_be_read_is_named(repo: Repository, worktrees: Worktrees, sh
 
 def test_nothing_ignored_nothing_kept(repo: Repository, worktrees: Worktrees, shop: Project) -> None:
     repo.commit({".gitignore": "dist/\n.lore/\n"})
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "dist").mkdir()
     (path / ".lore" / "report.md").write_text("report\n")
     assert worktrees.remove(shop, "c-one") is None

@@ -40,20 +40,20 @@ def test_it_follows_the_users_branch(repo: Repository, branches: Branches) -> No
 def test_a_squash_is_one_commit_with_what_goes_with_it(
     repo: Repository, branches: Branches, worktrees: Worktrees, shop: Project
 ) -> None:
-    path = worktrees.make(shop, "c-one", COMMISSION, "full")
+    path = worktrees.check_out(shop, "c-one", COMMISSION, "full")
     (path / "src" / "cart.py").write_text("total = 3\n")
     (path / "new.txt").write_text("new\n")
-    first = worktrees.commit(shop, "c-one", "The work", "coder")
+    first = worktrees.commit(shop, "c-one", "The work", "coder").commit
     assert first is not None
     before = branches.tip()
-    squash = branches.squash(COMMISSION, "Carts count", "coder", also={".lore/commissions/c-one.md": b"done\n"})
+    squash = branches.squash(COMMISSION, "Carts count", "coder", files={".lore/commissions/c-one.md": b"done\n"})
     assert branches.tip() == squash
     assert repo.git("rev-parse", f"{squash}^@") == before
     assert repo.git("log", "-1", "--format=%an|%cn", squash) == "coder|Guildhall"
     assert repo.at(squash, ".lore/commissions/c-one.md") == "done"
     assert repo.at(squash, "src/cart.py") == "total = 3"
     assert branches.squash(COMMISSION, "Carts count", "coder") == squash
-    branches.keep(COMMISSION)
+    branches.archive(COMMISSION)
     assert not branches.exists(COMMISSION)
     assert branches.squash(COMMISSION, "Carts count", "coder") == squash
     assert repo.git("rev-parse", "refs/guildhall/kept/commission/c-one-1") == first
@@ -61,7 +61,7 @@ def test_a_squash_is_one_commit_with_what_goes_with_it(
 
 
 def test_a_conflict_changes_nothing(repo: Repository, branches: Branches, worktrees: Worktrees, shop: Project) -> None:
-    path = worktrees.make(shop, "c-one", COMMISSION, "full")
+    path = worktrees.check_out(shop, "c-one", COMMISSION, "full")
     (path / "src" / "cart.py").write_text("total = 3\n")
     (path / ".lore" / "plan.md").write_text("Their plan\n")
     worktrees.commit(shop, "c-one", "The work", "coder")
@@ -80,14 +80,14 @@ def test_two_that_never_moved_from_the_same_commit_are_two(
     repo: Repository, branches: Branches, worktrees: Worktrees, shop: Project
 ) -> None:
     other = "claude/meeting/t-one"
-    worktrees.make(shop, "c-one", COMMISSION, "full")
-    worktrees.make(shop, "t-one", other, "full")
+    worktrees.check_out(shop, "c-one", COMMISSION, "full")
+    worktrees.check_out(shop, "t-one", other, "full")
     assert branches.tip(COMMISSION) == branches.tip(other)
-    first = branches.squash(COMMISSION, "Said", "coder", also={".lore/one.md": b"one\n"})
-    second = branches.squash(other, "Said too", "coder", also={".lore/two.md": b"two\n"})
+    first = branches.squash(COMMISSION, "Said", "coder", files={".lore/one.md": b"one\n"})
+    second = branches.squash(other, "Said too", "coder", files={".lore/two.md": b"two\n"})
     assert first != second
     assert repo.at("claude/main", ".lore/two.md") == "two"
-    assert branches.squash(COMMISSION, "Said", "coder", also={".lore/one.md": b"again\n"}) == first
+    assert branches.squash(COMMISSION, "Said", "coder", files={".lore/one.md": b"again\n"}) == first
 
 
 @pytest.mark.req("WKR-26")
@@ -96,7 +96,7 @@ def test_what_the_hall_writes_is_not_taken_from_a_branch(
 ) -> None:
     own = {f".lore/{name}": b"ours\n" for name in ("commissions/c-a.md", "commissions/c-b.md", "meetings/t-a.md")}
     branches.write(own, "Records", "Guildhall")
-    path = worktrees.make(shop, "c-one", COMMISSION, "full")
+    path = worktrees.check_out(shop, "c-one", COMMISSION, "full")
     lore = path / ".lore"
     (lore / "commissions" / "c-a.md").write_text("forged\n")
     (lore / "commissions" / "c-b.md").unlink()
@@ -107,7 +107,7 @@ def test_what_the_hall_writes_is_not_taken_from_a_branch(
     (lore / "report.md").write_text("report\n")
     worktrees.commit(shop, "c-one", "The work", "coder")
     branches.write({".lore/commissions/c-a.md": b"later\n"}, "Records", "Guildhall")
-    squash = branches.squash(COMMISSION, "Work", "coder", also={".lore/commissions/c-new.md": b"done\n"})
+    squash = branches.squash(COMMISSION, "Work", "coder", files={".lore/commissions/c-new.md": b"done\n"})
     names = repo.git("ls-tree", "-r", "--name-only", squash, ".lore").split()
     assert names == sorted([*own, ".lore/commissions/c-new.md", ".lore/plan.md", ".lore/report.md"])
     assert repo.at(squash, ".lore/commissions/c-a.md") == "later"

@@ -45,7 +45,7 @@ class Scene:
             shutil.copytree(self._store / place.name, place, symlinks=True)
 
     def make(self) -> None:
-        self.worktrees.make(self.shop, "c-one", BRANCH, "full")
+        self.worktrees.check_out(self.shop, "c-one", BRANCH, "full")
 
     def work(self) -> None:
         path = self.worktrees.path(self.shop, "c-one")
@@ -57,13 +57,13 @@ class Scene:
         self.worktrees.commit(self.shop, "c-one", "Work", "coder")
 
     def follow(self) -> None:
-        self.branches.follow()
+        self.branches.update()
 
     def squash(self) -> None:
-        self.branches.squash(BRANCH, "Work", "coder", also=ALSO)
+        self.branches.squash(BRANCH, "Work", "coder", files=ALSO)
 
     def keep(self) -> None:
-        self.branches.keep(BRANCH)
+        self.branches.archive(BRANCH)
 
     def remove(self) -> None:
         self.worktrees.remove(self.shop, "c-one")

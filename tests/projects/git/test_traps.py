@@ -63,10 +63,10 @@ def test_nothing_of_the_repositories_is_executed(
 ) -> None:
     repo.commit({".gitattributes": ATTRIBUTES, "a.txt": "one\ntwo\n", "id.txt": "$Id$\n"})
     arm(repo.path / ".git", evil)
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     assert (path / "a.txt").read_bytes() == b"one\ntwo\n"
     assert (path / "id.txt").read_bytes() == b"$Id$\n"
-    assert worktrees.commit(shop, "c-one", "Nothing", "coder") is None
+    assert worktrees.commit(shop, "c-one", "Nothing", "coder").commit is None
     (path / "a.txt").write_text("one\n2\n")
     nested = repository(path / "sub" / "nested")
     nested.commit({"work.txt": "nested work\n", "deep/er.txt": "deeper\n"})
@@ -76,10 +76,10 @@ def test_nothing_of_the_repositories_is_executed(
     replaced = repository(path)
     arm(replaced.path / ".git", evil)
     branches.write({"b.txt": b"b\n"}, "Meanwhile", "other")
-    assert worktrees.commit(shop, "c-one", "Work", "coder")
+    assert worktrees.commit(shop, "c-one", "Work", "coder").commit
     squash = branches.squash(BRANCH, "Work", "coder")
     assert "nested work" in branches.diff(BRANCH)
-    branches.keep(BRANCH)
+    branches.archive(BRANCH)
     worktrees.remove(shop, "c-one")
     assert not (tmp_path / "EXECUTED").exists()
     (repo.path / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
@@ -107,12 +107,12 @@ def test_links_are_kept_as_links(
 ) -> None:
     (tmp_path / "private").mkdir()
     (tmp_path / "private" / "key").write_text("secret words\n")
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "out").symlink_to(tmp_path / "private")
     shutil.rmtree(path / "src")
     (path / "src").symlink_to(tmp_path / "private")
     (path / "loop").symlink_to("loop")
-    commit = str(worktrees.commit(shop, "c-one", "Links", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "Links", "coder").commit)
     assert repo.git("ls-tree", commit, "out", "src", "loop").count("120000 blob") == 3
     assert "secret" not in repo.git("log", "-p", "-1", commit)
     worktrees.remove(shop, "c-one")
@@ -122,25 +122,25 @@ def test_links_are_kept_as_links(
 def test_names_that_git_refuses_are_said_and_put_aside(
     worktrees: Worktrees, shop: Project, repo: Repository, home: Home
 ) -> None:
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     for name in (".GIT", "git~1", ".git ", ".g\u200cit"):
         (path / name).mkdir()
         (path / name / "config").write_text("x")
     (path / "good").write_text("good\n")
-    kept = worktrees.keep(shop, "c-one", "Work", "coder")
+    kept = worktrees.commit(shop, "c-one", "Work", "coder")
     assert kept.commit
     assert repo.at(BRANCH, "good") == "good"
-    assert [reason for _, reason in kept.left] == ["git can hold nothing of this name"] * 4
+    assert [reason for _, reason in kept.rejected] == ["git does not allow this name"] * 4
     aside = worktrees.remove(shop, "c-one")
     assert aside is not None
     assert len(aside.moved) == 4
     assert (home.aside / "shop/c-one-1/.GIT/config").read_text() == "x"
-    assert f"git cannot hold some of what was made; it is in {home.aside}/shop/c-one-1: " in aside.told()
+    assert f"files that git cannot store, moved to {home.aside}/shop/c-one-1: " in aside.text()
     assert not path.exists()
 
 
 def test_what_the_owner_cannot_read_is_kept(worktrees: Worktrees, shop: Project, repo: Repository) -> None:
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "closed").mkdir()
     (path / "closed" / "inside").write_text("inside\n")
     (path / "closed" / "inside").chmod(0)
@@ -153,7 +153,7 @@ def test_what_the_owner_cannot_read_is_kept(worktrees: Worktrees, shop: Project,
 def test_locks_that_were_left_are_no_hindrance(
     repo: Repository, branches: Branches, worktrees: Worktrees, shop: Project
 ) -> None:
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     common = repo.path / ".git"
     locks = [common / "worktrees" / "guildhall-c-one" / "index.lock", common / "refs" / "heads" / f"{BRANCH}.lock",
              common / "refs" / "heads" / "claude" / "main.lock"]  # fmt: skip
@@ -161,7 +161,7 @@ def test_locks_that_were_left_are_no_hindrance(
         lock.touch()
         os.utime(lock, (time.time() - 60,) * 2)
     (path / "new").write_text("new\n")
-    assert worktrees.commit(shop, "c-one", "Work", "coder")
+    assert worktrees.commit(shop, "c-one", "Work", "coder").commit
     assert branches.squash(BRANCH, "Work", "coder") == branches.tip()
     worktrees.remove(shop, "c-one")
     repo.fsck()
@@ -185,9 +185,9 @@ def test_the_environment_does_not_lead_elsewhere(
         "GIT_EXEC_PATH": "/nowhere", "GIT_NAMESPACE": "x",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "new").write_text("new\n")
-    commit = worktrees.commit(shop, "c-one", "Work", "coder")
+    commit = worktrees.commit(shop, "c-one", "Work", "coder").commit
     assert repo.git("log", "-1", "--format=%an|%ae|%cn|%ce", str(commit)) == (
         "coder|coder@guildhall.invalid|Guildhall|hall@guildhall.invalid"
     )
@@ -231,12 +231,12 @@ def test_what_the_user_does_with_the_branch(
     repo.git("commit", "-q", "--allow-empty", "-m", "detached")
     assert follow(branches) == "nothing"
     repo.git("branch", "-D", "main")
-    with pytest.raises(NotFound, match="is gone"):
-        branches.follow()
+    with pytest.raises(NotFound, match="is missing or has no commit"):
+        branches.update()
     repo.git("checkout", "-q", "--orphan", "main")
     repo.git("commit", "-q", "-m", "Another beginning")
     with pytest.raises(Conflict, match="no common history"):
-        branches.follow()
+        branches.update()
     assert branches.tip() == second
 
 
@@ -247,7 +247,7 @@ def test_a_conflict_with_the_user_moves_nothing(repo: Repository, branches: Bran
     repo.commit({"README.md": "Theirs\n"})
     before = repo.git("for-each-ref")
     with pytest.raises(MergeConflict) as caught:
-        branches.follow()
+        branches.update()
     assert caught.value.files == ("README.md",)
     assert repo.git("for-each-ref") == before
     repo.git("merge", "-q", "-s", "ours", "claude/main")
@@ -280,7 +280,7 @@ def test_a_hall_that_starts_makes_again_what_is_missing(
 ) -> None:
     added = guild_hall("project", "add", repo.path)
     assert added.code == 0, added.err
-    made = [worktrees.make(shop, name, f"claude/meeting/{name}", "full") for name in ("t-one", "t-two")]
+    made = [worktrees.check_out(shop, name, f"claude/meeting/{name}", "full") for name in ("t-one", "t-two")]
     (made[0] / "work").write_text("work\n")
     worktrees.commit(shop, "t-one", "Work", "coder")
     worktrees.remove(shop, "t-two")
@@ -289,16 +289,16 @@ def test_a_hall_that_starts_makes_again_what_is_missing(
     assert guild_hall("dispatch", "nobody", "x").code == 3  # which starts a hall
     assert (made[0] / "work").read_text() == "work\n"
     assert not made[1].exists()
-    assert "t-one in shop was missing and is there again" in home.log.read_text()
+    assert "t-one in shop was missing and was created again" in home.log.read_text()
 
 
 @pytest.mark.req("SYS-38", "X-7")
 def test_what_was_removed_by_hand_is_made_again(
     repo: Repository, worktrees: Worktrees, shop: Project, branches: Branches
 ) -> None:
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "work").write_text("work\n")
-    tip = worktrees.commit(shop, "c-one", "Work", "coder")
+    tip = worktrees.commit(shop, "c-one", "Work", "coder").commit
     repo.git("worktree", "prune")
     shutil.rmtree(path)
     repo.git("worktree", "prune")
@@ -308,7 +308,7 @@ def test_what_was_removed_by_hand_is_made_again(
     (path / "more").write_text("more\n")
     shutil.rmtree(repo.path / ".git" / "worktrees")
     repo.git("update-ref", "-d", f"refs/heads/{BRANCH}")
-    commit = worktrees.commit(shop, "c-one", "More", "coder")
+    commit = worktrees.commit(shop, "c-one", "More", "coder").commit
     assert repo.git("rev-parse", f"{commit}^") == tip
     assert repo.at(BRANCH, "more") == "more"
     assert repo.git("status", "--porcelain", cwd=path) == ""
@@ -323,7 +323,7 @@ def test_a_checkout_that_cannot_be_made_again_is_logged(
         assert not worktrees.restore(gone, "c-one", BRANCH, "full")
         assert worktrees.restore(shop, "c-two", BRANCH, "sparse")
     assert "c-one in gone" in caplog.text
-    assert "c-two in shop was missing and is there again" in caplog.text
+    assert "c-two in shop was missing and was created again" in caplog.text
 
 
 def test_submodules_stay_what_they_are(
@@ -333,11 +333,11 @@ def test_submodules_stay_what_they_are(
     library.commit({"lib.py": "lib\n"})
     repo.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library.path), "lib")
     repo.commit({}, "With a submodule")
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     assert list((path / "lib").iterdir()) == []
-    assert worktrees.commit(shop, "c-one", "Nothing", "coder") is None
+    assert worktrees.commit(shop, "c-one", "Nothing", "coder").commit is None
     (path / "new").write_text("new\n")
-    commit = str(worktrees.commit(shop, "c-one", "Work", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "Work", "coder").commit)
     assert repo.git("ls-tree", commit, "lib").startswith("160000 commit")
     (path / "lib" / "mine.py").write_text("mine\n")
     aside = worktrees.remove(shop, "c-one")
@@ -353,21 +353,21 @@ def test_what_is_ignored_is_not_work_but_artifacts_always_are(
     repo: Repository, worktrees: Worktrees, shop: Project
 ) -> None:
     repo.commit({".gitignore": "build/\n.lore/\n*.log\n"})
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "build").mkdir()
     (path / "build" / "out.o").write_text("x")
     (path / ".lore" / "report.md").write_text("report\n")
     (path / "a.log").write_text("log\n")
-    commit = str(worktrees.commit(shop, "c-one", "Work", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "Work", "coder").commit)
     assert repo.git("show", "--name-only", "--format=", commit) == ".lore/report.md"
 
 
 def test_a_large_file_is_kept_whole(repo: Repository, worktrees: Worktrees, shop: Project) -> None:
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     with (path / "large.bin").open("wb") as file:
         file.seek(40 * 1024**2)
         file.write(b"end")
-    commit = str(worktrees.commit(shop, "c-one", "Large", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "Large", "coder").commit)
     assert repo.git("cat-file", "-s", f"{commit}:large.bin") == str(40 * 1024**2 + 3)
 
 
@@ -381,24 +381,24 @@ def test_a_repository_with_other_hashes(tmp_path: Path, worktrees: Worktrees) ->
     branches.ensure()
     commit = branches.write({".lore/x.md": b"x"}, "Write", "writer")
     assert len(commit) == 64
-    path = worktrees.make(project, "c-one", BRANCH, "full")
+    path = worktrees.check_out(project, "c-one", BRANCH, "full")
     (path / "a").unlink()
     worktrees.remove(project, "c-one")
-    branches.squash(BRANCH, "Less", "coder", also={".lore/x.md": None})
+    branches.squash(BRANCH, "Less", "coder", files={".lore/x.md": None})
     assert made.git("ls-tree", "-r", "--name-only", "claude/main") == ""
     made.fsck()
 
 
 def test_nothing_is_made_where_a_project_was(repo: Repository, shop: Project, home: Home) -> None:
-    known = Git(shop.path, home.desks / shop.name)  # by a hall that runs on
+    known = Git(shop.path, home.git_dirs / shop.name)  # by a hall that runs on
     worktrees = Worktrees(home, lambda _: known)
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "new.txt").write_text("new\n")
     moved = repo.path.rename(repo.path.with_name("moved"))
     for work in (
-        lambda: worktrees.commit(shop, "c-one", "Work", "coder"),
+        lambda: worktrees.commit(shop, "c-one", "Work", "coder").commit,
         lambda: worktrees.remove(shop, "c-one"),
-        lambda: worktrees.make(shop, "c-two", f"{BRANCH}-2", "full"),
+        lambda: worktrees.check_out(shop, "c-two", f"{BRANCH}-2", "full"),
     ):
         with pytest.raises((GitFailed, NotFound)):
             work()

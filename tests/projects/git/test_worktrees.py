@@ -21,8 +21,8 @@ BRANCH = "claude/commission/c-one-1"
 def test_full_has_everything_and_sparse_the_artifacts_only(
     repo: Repository, worktrees: Worktrees, shop: Project, home: Home
 ) -> None:
-    full = worktrees.make(shop, "c-one", BRANCH, "full")
-    sparse = worktrees.make(shop, "t-one", "claude/meeting/t-one", "sparse")
+    full = worktrees.check_out(shop, "c-one", BRANCH, "full")
+    sparse = worktrees.check_out(shop, "t-one", "claude/meeting/t-one", "sparse")
     assert home.path in full.parents
     assert sorted(one.name for one in full.iterdir()) == [".git", ".lore", "README.md", "src"]
     assert sorted(one.name for one in sparse.iterdir()) == [".git", ".lore"]
@@ -31,11 +31,11 @@ def test_full_has_everything_and_sparse_the_artifacts_only(
     assert repo.git("branch", "--show-current", cwd=sparse) == "claude/meeting/t-one"
     (sparse / ".lore" / "notes.md").write_text("Notes\n")
     (sparse / "README.md").write_text("Made where none was checked out\n")
-    commit = worktrees.commit(shop, "t-one", "Notes", "writer")
+    commit = worktrees.commit(shop, "t-one", "Notes", "writer").commit
     assert repo.git("show", "--name-only", "--format=", str(commit)) == ".lore/notes.md\nREADME.md"
     assert repo.at(str(commit), "src/cart.py") == "total = 1"
-    assert worktrees.commit(shop, "t-one", "Notes", "writer") is None
-    assert worktrees.make(shop, "c-one", BRANCH, "full") == full
+    assert worktrees.commit(shop, "t-one", "Notes", "writer").commit is None
+    assert worktrees.check_out(shop, "c-one", BRANCH, "full") == full
     repo.fsck()
 
 
@@ -45,16 +45,16 @@ def test_what_changes_in_the_second_of_the_checkout_is_seen_in_the_next_one(
 ) -> None:
     while time.time() % 1 > 0.5:  # git compares times in whole seconds: all of this has to be in one
         time.sleep(0.05)
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "src" / "cart.py").write_text("total = 2\n")  # as long as before
     second = int(time.time())
     while int(time.time()) == second:
         time.sleep(0.05)
-    assert repo.at(str(worktrees.commit(shop, "c-one", "Work", "coder")), "src/cart.py") == "total = 2"
+    assert repo.at(str(worktrees.commit(shop, "c-one", "Work", "coder").commit), "src/cart.py") == "total = 2"
 
 
 def test_all_that_lies_there_is_committed(repo: Repository, worktrees: Worktrees, shop: Project) -> None:
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     for name in ("-f", "--help", "new\nline", "ünï", "a b", "*", ":(glob)x"):
         (path / name).write_text(name)
     (path / "link").symlink_to("/etc/passwd")
@@ -65,7 +65,7 @@ def test_all_that_lies_there_is_committed(repo: Repository, worktrees: Worktrees
     (path / "README.md").mkdir()
     (path / "README.md" / "inside").write_text("now a folder\n")
     os.mkfifo(path / "pipe")
-    commit = str(worktrees.commit(shop, "c-one", "All of it", "coder"))
+    commit = str(worktrees.commit(shop, "c-one", "All of it", "coder").commit)
     told = repo.git("ls-tree", "-r", "-z", commit).split("\0")
     found = {line.partition("\t")[2]: line[:6] for line in told if line}
     assert found == {
@@ -81,12 +81,12 @@ def test_all_that_lies_there_is_committed(repo: Repository, worktrees: Worktrees
 def test_what_is_not_committed_is_committed_before_it_goes(
     repo: Repository, worktrees: Worktrees, shop: Project
 ) -> None:
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    path = worktrees.check_out(shop, "c-one", BRANCH, "full")
     (path / "work.txt").write_text("work\n")
     worktrees.remove(shop, "c-one")
     assert not path.exists()
     assert repo.at(BRANCH, "work.txt") == "work"
     assert "worktrees" not in repo.git("worktree", "list")
     worktrees.remove(shop, "c-one")
-    again = worktrees.make(shop, "c-one", BRANCH, "full")
+    again = worktrees.check_out(shop, "c-one", BRANCH, "full")
     assert (again / "work.txt").read_text() == "work\n"

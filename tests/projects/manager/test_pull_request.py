@@ -15,7 +15,7 @@ import pytest
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, UsageError
 from guildhall.core.redaction import Secrets
 from guildhall.projects.git.integration import Branches
-from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
+from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.model import INTEGRATION, Artifact, ProjectSettings
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Desk:
     environ: dict[str, str]
 
     def requests(self) -> PullRequests:
-        outward = Outward(self.project.path, self.environ)
-        return PullRequests(self.project, git=self.git, branches=self.branches, outward=outward, clock=Day())
+        outward = UserPrograms(self.project.path, self.environ)
+        return PullRequests(self.project, git=self.git, branches=self.branches, programs=outward, clock=Day())
 
     def open(self, title: str = "A cart that adds up", body: str = "It adds up now.") -> Review:
         return self.requests().open(title, body)
@@ -93,7 +93,7 @@ def desk(repo: Repository, shop: Project, git: Git, branches: Branches, tmp_path
     repo.git("init", "-q", "--bare", "-b", "main", str(remote))
     repo.git("remote", "add", "origin", str(remote))
     repo.git("push", "-q", "origin", "main")
-    branches.follow()
+    branches.update()
     environ = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": os.environ["HOME"],
@@ -123,10 +123,10 @@ def test_the_integration_branch_is_pushed_and_a_request_is_made(desk: Desk) -> N
     desk.work({"src/cart.py": "total = 2\n"})
     before = desk.theirs()
     review = desk.open(body="It adds up now.\n\n@ada please look.")
-    assert (review.url, review.renewed, review.branch) == ("https://hub.example/shop/pull/1", False, None)
+    assert (review.url, review.is_updated, review.branch) == ("https://hub.example/shop/pull/1", False, None)
     assert (
-        "is open: https://hub.example/shop/pull/1 (1 file beside the hall's own records). Only the user merges it."
-        in review.text()
+        "Opened the pull request https://hub.example/shop/pull/1 (1 file, not counting the hall's own records). "
+        "Only the user merges it." in review.text()
     )
     assert desk.remote_tip() == desk.branches.tip()
     (pull,) = desk.pulls
@@ -143,12 +143,12 @@ def test_one_that_is_open_is_brought_up_to_date(desk: Desk) -> None:
     desk.open()
     desk.work({"src/till.py": "pay = 3\n"})
     review = desk.open("A cart and a till", "Both.")
-    assert (review.url, review.renewed) == ("https://hub.example/shop/pull/1", True)
+    assert (review.url, review.is_updated) == ("https://hub.example/shop/pull/1", True)
     (pull,) = desk.pulls
     assert pull["title"] == "A cart and a till"
     assert "src/till.py  +1 -0" in pull["body"]
     assert desk.remote_tip() == desk.branches.tip()
-    assert desk.open("A cart and a till", "Both.").renewed, "the same once more is the same"
+    assert desk.open("A cart and a till", "Both.").is_updated, "the same once more is the same"
     assert len(desk.pulls) == 1
 
 
@@ -158,7 +158,7 @@ def test_one_that_was_made_before_the_call_was_cut_off_is_found(desk: Desk) -> N
     with pytest.raises(GuildError, match="`gh pr create` failed: HTTP 502"):
         desk.open()
     (desk.hub / "fails").unlink()
-    assert desk.open().renewed
+    assert desk.open().is_updated
     assert len(desk.pulls) == 1
 
 
@@ -178,7 +178,7 @@ def test_the_commissions_behind_the_work_are_named(desk: Desk) -> None:
 
 @pytest.mark.parametrize("record", [".lore/reviews/2026-11-16-1.md", ".lore/commissions/c-one.md"])
 def test_where_nothing_is_done_there_is_nothing_to_review(desk: Desk, record: str) -> None:
-    assert desk.open().text() == "There is nothing to review in shop: the user's branch has all that is done."
+    assert desk.open().text() == "Nothing to review in shop: the user's branch contains all completed work."
     pending = Artifact(title="Add up", date="2026-11-16", status="pending", tags=(), extra={}, body="x")
     desk.work({record: pending.render()})
     review = desk.open()
@@ -196,7 +196,7 @@ def test_a_rejected_push_is_told_and_nothing_is_forced(desk: Desk, tmp_path: Pat
     desk.repo.git("push", "-q", "origin", INTEGRATION, cwd=other)
     theirs = desk.remote_tip()
     desk.work({"src/till.py": "pay = 3\n"})
-    with pytest.raises(Conflict, match="origin has not taken claude/main: it has commits there") as caught:
+    with pytest.raises(Conflict, match="origin rejected claude/main: it has commits that are missing here") as caught:
         desk.open()
     assert "git fetch origin" in (caught.value.hint or "")
     assert desk.remote_tip() == theirs
@@ -232,8 +232,8 @@ def test_the_programs_have_the_person_s_environment_and_no_more(desk: Desk) -> N
 def test_the_programs_speak_english_in_every_locale(desk: Desk) -> None:
     """A push that is rejected is recognised by a word of git, which git translates."""
     desk.environ |= {"LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.UTF-8"}
-    said = Outward(desk.project.path, desk.environ)._run("env")
-    assert "LC_ALL=C.UTF-8" in said.out.splitlines()
+    said = UserPrograms(desk.project.path, desk.environ)._run("env")
+    assert "LC_ALL=C.UTF-8" in said.stdout.splitlines()
 
 
 def test_what_gh_says_is_told_without_the_person_s_secrets(desk: Desk) -> None:
@@ -289,13 +289,18 @@ def test_without_gh_it_waits_on_a_branch_with_a_summary(lone: Desk) -> None:
     before = lone.theirs()
     review = lone.open(body="It adds up now.")
     assert (review.url, review.branch) == (None, "claude/review/2026-11-16-1")
-    assert "It is no pull request: there is no gh here." in review.text()
+    assert "A pull request is not possible: gh is not installed." in review.text()
     assert lone.theirs() == before, "the user's branch, index and files are as they were"
     assert lone.remote_tip() == "", "nothing has left the machine"
     summary = Artifact.parse(lone.repo.at("claude/review/2026-11-16-1", str(review.summary)))
     assert (summary.title, summary.status, summary.tags) == ("A cart that adds up", "open", ("review",))
     commands = ["git diff main...claude/review/2026-11-16-1", "git switch main", "git merge claude/review/2026-11-16-1"]
-    for line in (*commands, "    src/cart.py  +1 -1", "It adds up now.", "because there is no gh here"):
+    for line in (
+        *commands,
+        "    src/cart.py  +1 -1",
+        "It adds up now.",
+        "A pull request is not possible: gh is not installed.",
+    ):
         assert line in summary.body
     merged(lone, "claude/review/2026-11-16-1")
     assert (lone.repo.path / "src" / "cart.py").read_text() == "total = 2\n"
@@ -353,7 +358,7 @@ def test_without_the_remote_it_is_a_branch_too(desk: Desk, remote: str, why: str
     elsewhere.work({"src/cart.py": "total = 2\n"})
     review = elsewhere.open()
     assert review.branch
-    assert why in str(review.why)
+    assert why in str(review.reason)
     assert desk.asked == []
 
 
@@ -362,7 +367,7 @@ def test_where_gh_cannot_be_used_it_is_a_branch_and_nothing_is_pushed(desk: Desk
     desk.work({"src/cart.py": "total = 2\n"})
     review = desk.open()
     assert review.branch
-    assert "gh cannot be used here: HTTP 401: Bad credentials ([GH_TOKEN])" in review.text()
+    assert "gh cannot list pull requests: HTTP 401: Bad credentials ([GH_TOKEN])" in review.text()
     assert desk.remote_tip() == ""
 
 

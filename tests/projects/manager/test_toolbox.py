@@ -58,15 +58,15 @@ def test_it_looks_commissions_waits_and_puts_the_work_up(workshop: Workshop) -> 
             "- smith: Forges keys. (uses Bash)",
             "- guide: Answers questions about the files of the folder that you are in (uses Read, Grep, Glob)",
         ]
-        assert projects == "- shop (you are in it): the user's branch is main; no commissions"
+        assert projects == "- shop (your current project): user's branch main; no commissions"
         (one,) = await shop.commissions.all("shop")
         assert made == f"{one.id} is pending: A key (smith)."
         assert dispatched.startswith(f"{one.id} is ")
         assert (
             outcome
-            == f"{one.id} completed: A key (smith, made by the manager); makes src/key.py\nWhat it gave:\nForged."
+            == f"{one.id} completed: A key (smith, created by the manager); must produce src/key.py\nResult:\nForged."
         )
-        assert listed == f"- {one.id} completed: A key (smith, made by the manager); makes src/key.py"
+        assert listed == f"- {one.id} completed: A key (smith, created by the manager); must produce src/key.py"
         assert "on the branch claude/review/" in review
         assert (one.by, one.made_by) == ("manager", f"{run.id}#{_key(shop, run.id, 'create_commission')}")
 
@@ -94,10 +94,10 @@ def test_what_depends_on_another_waits_for_it(workshop: Workshop) -> None:
         lock = [write("src/lock.py", "lock = 1\n"), submit("Locked."), say()]
         said = await told(shop, *answers, smith=[KEY, lock])
         assert "is blocked: waiting for src/key.py" in said[2]
-        assert "comes after" in said[4]
+        assert "depends on" in said[4]
         assert " pending: Second" in said[4]
         assert said[6].count("completed: ") == 2
-        assert "What it gave:\nForged." in said[6]
+        assert "Result:\nForged." in said[6]
 
     workshop.inside(work)
 
@@ -114,7 +114,7 @@ def test_one_that_fails_is_told_with_its_reason_and_tried_anew(workshop: Worksho
 
     async def work(shop: Workshop) -> None:
         said = await told(shop, *answers, smith=[FAILS])
-        assert " failed: A key (smith, made by the manager); " in said[2]
+        assert " failed: A key (smith, created by the manager); " in said[2]
         assert said[3].endswith("attempt 2.")
         assert " failed: A key" in said[4]
         assert said[5].endswith("attempt 3.")
@@ -137,7 +137,7 @@ def test_it_calls_off_its_own_and_nobody_else_s(workshop: Workshop) -> None:
         ]
         said = await told(shop, *answers, smith=[slow])
         assert said[2].endswith(" is cancelled.")
-        assert said[3].startswith(f"error: {theirs.id} is the user's own: you cannot cancel it")
+        assert said[3].startswith(f"error: cannot cancel {theirs.id}: the user created it")
         assert said[4].startswith("error: ")
         assert shop.commissions.get(theirs.id).status == "pending"
 
@@ -149,7 +149,7 @@ def test_what_waits_for_a_person_is_waited_for_no_longer(workshop: Workshop) -> 
 
     async def work(shop: Workshop) -> None:
         said = await told(shop, new(), then("dispatch_commission"), waited(), smith=[KEY])
-        assert "waits for a person" in said[2]
+        assert "waiting for the user" in said[2]
 
     workshop.inside(work)
 
@@ -159,7 +159,7 @@ def test_a_question_of_a_worker_that_goes_on_ends_no_waiting(workshop: Workshop)
         asks = [call("log_question", question="Which metal?"), {"sleep": 0.5, **KEY[0]}, *KEY[1:]]
         said = await told(shop, new(), then("dispatch_commission"), waited(), smith=[asks])
         assert " completed: A key" in said[2]
-        assert "It asks a person: Which metal?" in said[2]
+        assert "Open question: Which metal?" in said[2]
 
     workshop.inside(work)
 
@@ -202,7 +202,7 @@ def test_what_was_made_again_from_an_artifact_is_a_person_s_to_dispatch(workshop
         for name in ("dispatch_commission", "redispatch_commission"):
             said = await called(tools(shop)[name], "t1", id=made.id)
             assert said.is_error
-            assert "a person has to dispatch it" in said.text
+            assert "only the user may dispatch it" in said.text
         assert shop.commissions.get(made.id).status == "pending"
 
     workshop.inside(work)
@@ -218,7 +218,7 @@ def test_nor_does_it_ask_for_a_second_meeting(workshop: Workshop) -> None:
         await shop.hall.meetings.decline(meeting.id, "not now")
         again = tools(shop, run.id)["request_meeting"]
         said = await called(again, _key(shop, run.id, "request_meeting"), **topic)
-        assert f"The meeting {meeting.id} is declined" in said.text
+        assert f"Meeting {meeting.id} is declined" in said.text
         assert len(shop.hall.meetings.all("shop")) == 1
 
     workshop.inside(work)
@@ -368,7 +368,7 @@ def test_outside_of_a_project_it_has_to_name_one(workshop: Workshop, tmp_path: A
         every = {tool.name: tool for tool in shop.services.manager_tools(worker, elsewhere, "r-x", "run")}
         said = await called(every["list_workers"], "t1")
         assert said.is_error
-        assert "Name one of: shop." in said.text
+        assert "Registered projects: shop." in said.text
         assert "smith" in (await called(every["list_workers"], "t1", project="shop")).text
         assert (await called(every["list_projects"], "t1")).text.startswith("- shop: ")
 

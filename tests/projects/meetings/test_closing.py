@@ -31,7 +31,7 @@ def test_notes_are_written_without_a_summary_and_say_so(parlour: Parlour) -> Non
     async def work() -> None:
         meeting = await parlour.opened()
         await parlour.client.meetings.close(meeting.id, parlour.frame)
-        assert "There is no summary: " in notes(parlour, meeting)
+        assert "No summary: " in notes(parlour, meeting)
         assert "Half way." in notes(parlour, meeting)
 
     parlour.inside(work)
@@ -59,7 +59,7 @@ def test_closed_before_anybody_came(parlour: Parlour) -> None:
         meeting = await parlour.client.meetings.open("architect", "never mind", parlour.frame)
         closed = await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert closed.status == "closed"
-        assert "nobody came" in notes(parlour, meeting)
+        assert "the user did not join" in notes(parlour, meeting)
         parlour.repo.fsck()
 
     parlour.inside(work)
@@ -102,7 +102,7 @@ def test_what_cannot_be_merged_is_left_on_its_branch_and_the_meeting_is_over(
     assert (refused.code, f"guild meeting close {id} --leave-work" in refused.err) == (1, True)
     assert guild("meeting", "close", id, "--no-summary", "--leave-work").code == 0
     text = parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
-    assert f"stays on the branch claude/meeting/{id}." in text
+    assert f"Not merged. It is on the branch claude/meeting/{id}." in text
     assert parlour.repo.at("claude/main", "src/cart.py") == "total = 3"
     assert parlour.repo.at(f"claude/meeting/{id}", "src/cart.py") == "total = 2"
     assert guild("project", "rm", "shop").code == 0
@@ -116,7 +116,7 @@ def test_what_was_being_closed_is_closed_at_the_next_start(parlour: Parlour) -> 
         await store.write(lambda c: records.change(c, meeting.id, now, closing=Closing()))
         await Recovery(parlour.hall).go_on()
         await parlour.until(lambda: parlour.meetings.get(meeting.id).status == "closed")
-        await parlour.until(lambda: not parlour.meetings.expecting)
+        await parlour.until(lambda: not parlour.meetings.is_expecting)
         assert "They talked." in notes(parlour, meeting)
         assert parlour.repo.git("branch", "--list", "claude/meeting/*") == ""
 
@@ -137,7 +137,7 @@ def test_a_message_withdraws_an_interrupted_close(parlour: Parlour) -> None:
 
     async def recovers() -> None:
         await Recovery(parlour.hall).go_on()
-        await parlour.until(lambda: not parlour.meetings.expecting)
+        await parlour.until(lambda: not parlour.meetings.is_expecting)
         found = parlour.meetings.get(meeting.id)
         assert (found.status, found.closing) == ("open", None)
         assert parlour.answers(meeting.id)[-1] == ("Wait, one more thing.", "two")
@@ -223,7 +223,7 @@ def test_a_checkout_that_is_gone_is_there_again_at_the_next_start(parlour: Parlo
 
     async def back() -> None:
         await Recovery(parlour.hall).go_on()
-        await parlour.until(lambda: not parlour.meetings.expecting)
+        await parlour.until(lambda: not parlour.meetings.is_expecting)
         path = parlour.hall.project_services.worktrees.path(parlour.hall.projects.get("shop"), meeting.id)
         assert (path / ".lore/new.md").read_text() == "new"
         shutil.rmtree(path)

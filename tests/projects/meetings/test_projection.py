@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def recovered(parlour: Parlour) -> None:
     await Recovery(parlour.hall).go_on()
-    await parlour.until(lambda: not parlour.meetings.expecting)
+    await parlour.until(lambda: not parlour.meetings.is_expecting)
 
 
 class Broken:
@@ -43,7 +43,7 @@ def test_a_status_that_was_written_by_hand_is_told_and_not_obeyed(parlour: Parlo
         meeting = await parlour.opened()
         await put(parlour, meeting, artifact(parlour, meeting).replace("status: open", "status: closed"))
         (warning,) = (await parlour.client.meetings.get(meeting.id)).warnings
-        assert "'closed', written by hand" in warning
+        assert "was edited by hand to 'closed'" in warning
         await recovered(parlour)
         assert parlour.meetings.get(meeting.id).status == "open"
         assert "status: closed" in artifact(parlour, meeting), "what a hand has written stays"
@@ -132,7 +132,7 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         parlour.script([say("Where were we?")])
         await parlour.seen(parlour.client.meetings.join(again.id, parlour.frame))
         assert parlour.answers(again.id) == [("", "Where were we?")]
-        assert "What was said in it so far is lost" in parlour.told(parlour.meetings.get(again.id).run)
+        assert "The conversation so far is lost" in parlour.told(parlour.meetings.get(again.id).run)
 
     parlour.inside(work)
 

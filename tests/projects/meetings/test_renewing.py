@@ -27,7 +27,7 @@ def test_renewed_because_the_person_wants_it(parlour: Parlour) -> None:
         events = await parlour.seen(parlour.client.meetings.join(meeting.id, parlour.frame, renew=True))
         assert any(event.data.get("renewed") for event in events)
         now = parlour.meetings.get(meeting.id)
-        assert now.sittings == 2
+        assert now.session_count == 2
         assert now.run != meeting.run
         told = parlour.told(now.run)
         assert "SUMMED UP" in told
@@ -69,7 +69,7 @@ def test_one_that_never_fits_is_given_up(parlour: Parlour) -> None:
         parlour.script([TOO_LONG, say("one"), TOO_LONG])
         events = await parlour.said(meeting.id, "second")
         assert events[-1].type == "run_ended"
-        assert parlour.meetings.get(meeting.id).sittings == 2
+        assert parlour.meetings.get(meeting.id).session_count == 2
         assert parlour.shown(meeting.id).answering
 
     parlour.inside(work)

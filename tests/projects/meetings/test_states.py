@@ -26,7 +26,7 @@ from guildhall.projects.meetings.states import (
     next_step,
     transit,
 )
-from guildhall.projects.records import moments
+from guildhall.projects.records import list_timeline
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.tables import meetings
@@ -76,7 +76,7 @@ def test_every_event_in_every_state(store: Store) -> None:
     for before, event in product(STATUSES, TRANSITIONS):
         values = {"status": before, "reason": "set by the test", "deferred_to": LATER}
         store.submit(lambda c, values=values: c.execute(update(meetings).values(**values))).result()
-        lines = store.read(lambda connection: moments(connection, one.id))
+        lines = store.read(lambda connection: list_timeline(connection, one.id))
 
         def apply(connection: Any, event: Any = event) -> Meeting:
             return records.apply(connection, one.id, event, f"by {event}", LATER, summary="a summary")
@@ -87,7 +87,7 @@ def test_every_event_in_every_state(store: Store) -> None:
             assert (after.status, after.reason, after.summary) == (target, f"by {event}", "a summary")
             assert after.deferred_to is None, "every event shows a deferred request again"
             assert store.read(lambda connection: records.get(connection, one.id)) == after
-            *same, line = store.read(lambda connection: moments(connection, one.id))
+            *same, line = store.read(lambda connection: list_timeline(connection, one.id))
             assert same == lines
             assert (line.kind, line.before, line.after, line.at) == (event, before, target, LATER)
         else:
@@ -96,7 +96,7 @@ def test_every_event_in_every_state(store: Store) -> None:
             assert refused.value.hint
             now = store.read(lambda connection: records.get(connection, one.id))
             assert (now.status, now.reason, now.deferred_to) == (before, "set by the test", LATER)
-            assert store.read(lambda connection: moments(connection, one.id)) == lines
+            assert store.read(lambda connection: list_timeline(connection, one.id)) == lines
 
 
 def test_a_deferred_request_keeps_its_date() -> None:
@@ -136,10 +136,10 @@ def test_sessions_are_told_by_their_kind_not_by_their_text(store: Store) -> None
 
     store.submit(write).result()
     assert store.read(lambda connection: records.sessions(connection, one.id)) == [first, second]
-    kinds = [entry.kind for entry in store.read(lambda connection: moments(connection, one.id))]
+    kinds = [entry.kind for entry in store.read(lambda connection: list_timeline(connection, one.id))]
     assert kinds == ["open", "start_session", "link", "renew_session"]
     now = store.read(lambda connection: records.get(connection, one.id))
-    assert (now.run, now.sittings) == ("r-2", 2)
+    assert (now.run, now.session_count) == ("r-2", 2)
 
 
 RUN = {"run": "r-1", "branch": "claude/meeting/t-7k2m9x4qpw"}

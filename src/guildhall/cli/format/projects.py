@@ -15,7 +15,7 @@ from guildhall.cli.command import find_running
 from guildhall.cli.format.jobs import print_decisions
 from guildhall.cli.screen import Screen, money
 from guildhall.core.clock import SystemClock
-from guildhall.projects.model import KEPT, OURS
+from guildhall.projects.model import ARCHIVE_REFS, BRANCH_PREFIX
 
 if TYPE_CHECKING:
     from guildhall.hall.client.interface import HallClient
@@ -132,7 +132,7 @@ def _branch(one: Commission) -> str:
     """Return where the work is: on its branch, or merged, with the branch archived."""
     if one.branch is None or one.status != "completed":
         return one.branch or ""
-    return f"claude/main; archived: {KEPT}{one.branch.removeprefix(OURS)}"
+    return f"claude/main; archived: {ARCHIVE_REFS}{one.branch.removeprefix(BRANCH_PREFIX)}"
 
 
 def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:
@@ -168,7 +168,7 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         ["status", _standing(shown)],
         ["by", meeting.by + (f" ({meeting.made_by})" if meeting.made_by else "")],
         ["opened", meeting.created_at],
-        ["sittings", str(meeting.sittings) if meeting.sittings > 1 else ""],
+        ["sessions", str(meeting.session_count) if meeting.session_count > 1 else ""],
         ["run", meeting.run or ""],
         ["branch", meeting.branch or ""],
         ["checkout", screen.exactly(shown.worktree or "")],

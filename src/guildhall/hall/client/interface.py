@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
-    from guildhall.projects.model import Problem, Project, ProjectShown
+    from guildhall.projects.model import Problem, Project, ProjectEntry
     from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.model import Message
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
@@ -384,7 +384,7 @@ class Members(Protocol):
 class Projects(Protocol):
     """Projects: the registered repositories. No verb changes anything in a repository."""
 
-    async def list(self) -> Sequence[ProjectShown]:
+    async def list(self) -> Sequence[ProjectEntry]:
         """Return all projects, invalid ones with their error."""
         ...
 
@@ -392,7 +392,7 @@ class Projects(Protocol):
         """Register the git repository at an absolute path. The default name is that of its folder."""
         ...
 
-    async def remove(self, name: str) -> ProjectShown:
+    async def remove(self, name: str) -> ProjectEntry:
         """Remove a project from the register. Raise Conflict if a commission or meeting of it is live."""
         ...
 

@@ -69,7 +69,7 @@ class Environment:
             users = self.member.user_home
             return load_settings(self.home if users is None or self.home.settings.exists() else users, self.member.root)
         found = load_settings(self.home, frame.root)
-        project = self.projects.at(frame.root)
+        project = self.projects.find_at(frame.root)
         limit = project.settings.memory_tokens if project is not None else None
         if limit is not None:
             found = found.model_copy(update={"memory": found.memory.model_copy(update={"limit_tokens": limit})})

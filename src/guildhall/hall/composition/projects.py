@@ -15,10 +15,10 @@ from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
 from guildhall.hall.composition.environment import peek
 from guildhall.projects.commissions.model import Commission, parse_checkout_name
-from guildhall.projects.manager.pull_request import Outward, PullRequests, Review
+from guildhall.projects.manager.pull_request import PullRequests, Review, UserPrograms
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
-from guildhall.projects.model import Problem, Project, ProjectShown
-from guildhall.projects.records import Redactions, living
+from guildhall.projects.model import Problem, Project, ProjectEntry
+from guildhall.projects.records import PersistentRedactor, list_unfinished
 from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.record.journal import entries_with
 
@@ -67,7 +67,7 @@ class ProjectServices:
         if key not in self._gits:
             self._forget_git(project.name)  # the name may come back to where it was: then it is claimed again
             self._claim(project)
-            self._gits[key] = Git(project.path, self.environment.home.desks / project.name)
+            self._gits[key] = Git(project.path, self.environment.home.git_dirs / project.name)
         return self._gits[key]
 
     @cached_property
@@ -78,8 +78,8 @@ class ProjectServices:
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
         """Register a repository. A moved repository keeps its name, its settings and its records."""
-        gone = [one for one in self.projects.sound() if not one.path.exists()] if path.is_dir() else []
-        moved = next((one for one in gone if self.identities.is_at(one.name, path)), None)
+        gone = [one for one in self.projects.list_valid() if not one.path.exists()] if path.is_dir() else []
+        moved = next((one for one in gone if self.identities.is_bound(one.name, path)), None)
         if moved is not None and name not in (None, moved.name):
             hint = "Leave `--name` out: then it is registered here, with all that is on record of it."
             raise Conflict(f"this is the project {moved.name!r}, which was at {moved.path}", where=str(path), hint=hint)
@@ -88,7 +88,7 @@ class ProjectServices:
         self._claim(project)
         return project
 
-    def remove_project(self, name: str) -> ProjectShown:
+    def remove_project(self, name: str) -> ProjectEntry:
         """Remove a project from the register. Its records stay with the repository, not with the name."""
         removed = self.projects.remove(name)
         self._forget_git(name)
@@ -102,7 +102,7 @@ class ProjectServices:
         if any(problem.blocks for problem in found):
             return found
         try:
-            self.branches(self.projects.get(name)).demand_followable()
+            self.branches(self.projects.get(name)).check_updatable()
         except GuildError as error:
             found.insert(0, Problem(message=error.message, hint=error.hint))
         return found
@@ -128,9 +128,9 @@ class ProjectServices:
         return Branches(project, self.git(project), self.redact)
 
     @cached_property
-    def redact(self) -> Redactions:
+    def redact(self) -> PersistentRedactor:
         """Redacts texts for a repository, also secrets that only an earlier hall knew."""
-        return Redactions(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
+        return PersistentRedactor(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
 
     def _find_worker(self, name: str, frame: Frame) -> Worker:
         """Return a worker that may be given work. The caller's secrets are redacted from now on."""
@@ -143,7 +143,7 @@ class ProjectServices:
         from guildhall.projects.workspace import UsableModels
 
         return UsableModels(
-            settings=self.environment.settings, source=self.workers.source, priced=self.workers.has_price
+            settings=self.environment.settings, source=self.workers.source, is_priced=self.workers.has_price
         )
 
     @cached_property
@@ -181,14 +181,14 @@ class ProjectServices:
     def restore_worktrees(self) -> None:
         """Create the checkouts again that were removed by hand while no hall ran, and log them."""
         try:
-            projects = self.projects.sound()
+            projects = self.projects.list_valid()
         except GuildError as error:  # an unreadable config.yaml must not stop recovery
             _log.warning("the worktrees: %s", error)
             return
         for project in projects:
             try:
                 self._claim(project)
-                for lost in self.worktrees.missing(project):
+                for lost in self.worktrees.list_missing(project):
                     self.commissions.record_lost_checkout(lost.activity)
                     self.worktrees.restore(project, lost.activity, lost.branch, lost.scope)
             except GuildError as error:
@@ -196,20 +196,20 @@ class ProjectServices:
 
     def unfinished(self, project: str) -> tuple[str, ...]:
         """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
-        on_record = self._main.store.read(lambda connection: living(connection, project))
-        others = [parse_checkout_name(place) or place for place in self.worktrees.activities(project)]
+        on_record = self._main.store.read(lambda connection: list_unfinished(connection, project))
+        others = [parse_checkout_name(place) or place for place in self.worktrees.list_activities(project)]
         return tuple(dict.fromkeys((*on_record, *others)))
 
     def check_removable(self, name: str) -> None:
         """Raise Conflict if a project has unfinished work or checkouts."""
-        if on_record := self._main.store.read(lambda connection: living(connection, name)):
+        if on_record := self._main.store.read(lambda connection: list_unfinished(connection, name)):
             more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(
                 f"the project {name} has work that has not ended: {', '.join(on_record[:10])}{more}",
                 hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
                 "was cancelled is given up with `guild commission abandon ID`.",
             )
-        if places := self.worktrees.activities(name):
+        if places := self.worktrees.list_activities(name):
             raise Conflict(
                 f"the project {name} has checkouts still, though all work there has ended: {', '.join(places[:10])}",
                 where=str(self.environment.home.worktrees / name),
@@ -242,7 +242,7 @@ class ProjectServices:
                 frame_at=self.environment.hall_frame,
                 max_running=lambda: self.environment.settings(self.environment.hall_frame(home)).commissions.max,
                 request_meeting=self._request_conflict_meeting,
-                decline_meeting=lambda run: self.meetings.call_off(run, "the conflict is resolved"),
+                decline_meeting=lambda run: self.meetings.withdraw(run, "the conflict is resolved"),
                 readonly=self.environment.readonly,
             )
         )
@@ -260,7 +260,7 @@ class ProjectServices:
 
         `context` is what its run is part of: "run", "called" by another run, or the name of its owner's tools.
         """
-        project = self.projects.at(frame.root)
+        project = self.projects.find_at(frame.root)
         artifacts = self._artifact_tools(project, worker.name, frame) if project is not None else ()
         return (*artifacts, *self.manager_tools(worker, frame, run, context))
 
@@ -277,7 +277,7 @@ class ProjectServices:
                 meetings=lambda: self.meetings,
                 workers=self._workers_for_manager,
                 review=self._open_pull_request,
-                began=lambda key: self._started_at(run, key),
+                call_started_at=lambda key: self._started_at(run, key),
             )
         )
 
@@ -287,9 +287,9 @@ class ProjectServices:
         return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
 
     def _open_pull_request(self, project: Project, title: str, body: str) -> Review:
-        outward, clock = Outward(project.path, self.environment.environ), self.environment.clock
+        outward, clock = UserPrograms(project.path, self.environment.environ), self.environment.clock
         git, branches = self.git(project), self.branches(project)
-        return PullRequests(project, git=git, branches=branches, outward=outward, clock=clock).open(title, body)
+        return PullRequests(project, git=git, branches=branches, programs=outward, clock=clock).open(title, body)
 
     def _started_at(self, run: str, key: str) -> str | None:
         """Return when a tool call of a run first started, or None if it did not."""
@@ -298,10 +298,10 @@ class ProjectServices:
 
     def _artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""
-        from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch, artifact_toolbox
+        from guildhall.projects.artifacts import Artifacts, BranchStore, CheckoutStore, artifact_toolbox
 
         own = frame.worktree
-        shelf = OnBranch(self.branches(project), author) if own is None else InWorktree(own)
+        shelf = BranchStore(self.branches(project), author) if own is None else CheckoutStore(own)
         return artifact_toolbox(Artifacts(shelf), lambda: self.environment.clock.now().date().isoformat()).tools
 
     def close(self) -> None:

@@ -50,8 +50,8 @@ class Recovery:
                 else:
                     await go_on(part, run)
             for seating in self._hall.owners():
-                seating.keep_going(partial(go_on, self._hall.main))
-            self._hall.keeps_alive.append(lambda: any(seating.expecting for seating in self._hall.owners()))
+                seating.start_resuming(partial(go_on, self._hall.main))
+            self._hall.keeps_alive.append(lambda: any(seating.is_expecting for seating in self._hall.owners()))
         finally:
             self.under_way = False
 
@@ -73,7 +73,7 @@ async def go_on(part: RunServices, run: Run) -> None:
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
         if (owner := part.owner_of(run.kind)) is not None and not part.runs.alive(run.id):
-            await owner.could_not_go_on(run, error)
+            await owner.record_resume_failure(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
 
@@ -92,5 +92,5 @@ async def _give_up(part: RunServices, run: Run) -> None:
 
     await part.store.write(write)
     if (owner := part.owner_of(run.kind)) is not None:
-        await owner.follow(run.id)
+        await owner.apply_end(run.id)
     _log.warning("%s is given up: %s", run.id, error.message)

@@ -185,7 +185,7 @@ class RunServices:
         if kind == "workflow":
             return await self.workflows.again(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
-            return await owner.again(run, frame, grant)
+            return await owner.prepare_resume(run, frame, grant)
         return await self.runs.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:

@@ -174,7 +174,7 @@ class WorkerServices:
         )
 
     def _project_name(self, frame: Frame) -> str | None:
-        found = self._environment.projects.at(frame.root)
+        found = self._environment.projects.find_at(frame.root)
         return found.name if found is not None else None
 
     async def _serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:

@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.hall import Hall
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
-    from guildhall.projects.model import Problem, Project, ProjectShown
+    from guildhall.projects.model import Problem, Project, ProjectEntry
 
 
 class ProjectService(Projects):
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
 
-    async def list(self) -> Sequence[ProjectShown]:
-        shown = await asyncio.to_thread(self._hall.projects.listed)
-        return [replace(one, living=self._hall.project_services.unfinished(one.name)) for one in shown]
+    async def list(self) -> Sequence[ProjectEntry]:
+        shown = await asyncio.to_thread(self._hall.projects.list_entries)
+        return [replace(one, unfinished=self._hall.project_services.unfinished(one.name)) for one in shown]
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
             raise UsageError("path: give the whole path of the repository")
         return await asyncio.to_thread(self._hall.project_services.add_project, path, name, branch)
 
-    async def remove(self, name: str) -> ProjectShown:
-        self._hall.projects.shown(name)
+    async def remove(self, name: str) -> ProjectEntry:
+        self._hall.projects.get_entry(name)
         if is_name(name):
             self._hall.project_services.check_removable(name)
         return await asyncio.to_thread(self._hall.project_services.remove_project, name)
@@ -64,7 +64,7 @@ class CommissionService(Commissions):
     def _project(self, name: str | None, frame: Frame) -> Project:
         if name is not None:
             return self._hall.projects.get(name)
-        if (found := self._hall.projects.at(frame.cwd)) is not None:
+        if (found := self._hall.projects.find_at(frame.cwd)) is not None:
             return found
         raise NotFound(
             f"{frame.cwd} lies in no project",
@@ -135,10 +135,10 @@ class MeetingService(Meetings):
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted
-        return self._hall.meetings.come(id, frame, renew=renew, grant=grant, stays=self._stays)
+        return self._hall.meetings.join(id, frame, renew=renew, grant=grant, is_daemon=self._stays)
 
     def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
-        return self._hall.meetings.say(id, words, frame, stays=self._stays)
+        return self._hall.meetings.say(id, words, frame, is_daemon=self._stays)
 
     async def interrupt(self, id: str) -> None:
         await self._hall.meetings.interrupt(id)

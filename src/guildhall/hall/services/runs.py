@@ -188,7 +188,7 @@ class AskService(Asks):
         root = part.history.get(ask.root)
         if (seating := self._hall.owner_of(root.kind)) is None:
             return
-        await seating.answered(ask)
+        await seating.apply_answer(ask)
         if self._stays and root.status == "waiting":
             await go_on(self._hall.main, root)
 

@@ -21,8 +21,8 @@ from guildhall.core.ids import COMMISSION, is_id
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, parse_status
-from guildhall.projects.model import INTEGRATION, Artifact, Moment, Project
-from guildhall.projects.records import decided, known
+from guildhall.projects.model import INTEGRATION, Artifact, Project, TimelineEntry
+from guildhall.projects.records import list_decisions, list_known_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,13 +44,13 @@ _log = logging.getLogger("guildhall.commissions")
 # rendering
 
 
-def decisions(context: CommissionContext, timeline: Sequence[Moment]) -> list[Decided]:
+def decisions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[Decided]:
     """Return the decisions that the worker has recorded in all attempts, without repetitions."""
     runs = context.runs_of_attempts(timeline)
-    return list(dict.fromkeys(one for run in runs for one in decided(context.history.entries(run.id))))
+    return list(dict.fromkeys(one for run in runs for one in list_decisions(context.history.entries(run.id))))
 
 
-def questions(context: CommissionContext, timeline: Sequence[Moment]) -> list[Asked]:
+def questions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[Asked]:
     """Return the questions that the worker has asked in all attempts, with the answers."""
     return [
         Asked(
@@ -69,19 +69,19 @@ def current_artifact(context: CommissionContext, commission: Commission) -> byte
 
 def completed_artifact(context: CommissionContext, commission: Commission, reason: str) -> bytes:
     """Return the text of the artifact as it will be after `complete`, for the merge commit that comes before."""
-    end = Moment(kind="complete", at=context.now(), reason=reason, before=commission.status, after="completed")
+    end = TimelineEntry(kind="complete", at=context.now(), reason=reason, before=commission.status, after="completed")
     timeline = [*context.timeline(commission.id), end]
     return _render_all(context, replace(commission, status="completed"), timeline)
 
 
-def _render_all(context: CommissionContext, commission: Commission, timeline: Sequence[Moment]) -> bytes:
+def _render_all(context: CommissionContext, commission: Commission, timeline: Sequence[TimelineEntry]) -> bytes:
     made, asked = decisions(context, timeline), questions(context, timeline)
     return render(commission, timeline, redact=context.redact, decisions=made, asked=asked)
 
 
 def render(
     commission: Commission,
-    timeline: Sequence[Moment],
+    timeline: Sequence[TimelineEntry],
     *,
     redact: Callable[[str], str],
     decisions: Sequence[Decided] = (),
@@ -92,7 +92,7 @@ def render(
     def line(text: str) -> str:
         return " ".join(redact(text).split())[:_MAX_LINE]
 
-    def transition(entry: Moment) -> str:
+    def transition(entry: TimelineEntry) -> str:
         return f"- {entry.at} {f'**{entry.after}**: ' if entry.after else ''}{line(entry.reason)}"
 
     draft = commission.draft.as_dict()
@@ -129,7 +129,7 @@ def render(
         extra=extra,
         body="\n" + "\n\n".join(sections) + "\n",
     )
-    return artifact.redacted(redact).render().encode()
+    return artifact.redact(redact).render().encode()
 
 
 # writing
@@ -141,7 +141,7 @@ async def write_artifact(context: CommissionContext, id: str) -> None:
     def write() -> None:
         commission = context.get(id)
         message = f"Commission {id}: {commission.status}\n\n{context.redact(commission.title)}\n"
-        context.git(commission).write({commission.path: current_artifact(context, commission)}, message, AUTHOR)
+        context.branches_of(commission).write({commission.path: current_artifact(context, commission)}, message, AUTHOR)
 
     try:
         await asyncio.to_thread(write)
@@ -154,10 +154,10 @@ async def refresh_artifact(context: CommissionContext, id: str) -> None:
 
     def needs_writing() -> bool:
         commission = context.get(id)
-        data = context.git(commission).read(commission.path)
+        data = context.branches_of(commission).read(commission.path)
         if data is None:
             return True
-        written = Artifact.of(data, commission.path)
+        written = Artifact.decode(data, commission.path)
         return written.status != commission.status and written.revision < context.revision(id)
 
     if await asyncio.to_thread(needs_writing):
@@ -167,10 +167,10 @@ async def refresh_artifact(context: CommissionContext, id: str) -> None:
 def artifact_warnings(context: CommissionContext, commission: Commission) -> list[str]:
     """Return a warning if the artifact is missing, unreadable or edited by hand."""
     try:
-        data = context.git(commission).read(commission.path)
+        data = context.branches_of(commission).read(commission.path)
         if data is None:
             return [f"{commission.path} is missing on {INTEGRATION}"]
-        written = Artifact.of(data, commission.path)
+        written = Artifact.decode(data, commission.path)
     except GuildError as error:
         return [f"{commission.path}: {error.message}"]
     if written.status == commission.status or written.revision < context.revision(commission.id):
@@ -186,8 +186,8 @@ def rebuild_rows(context: CommissionContext, project: Project) -> None:
     branches = context.branches(project)
     if not branches.exists(INTEGRATION):
         return
-    recorded = context.store.read(known)
-    ids = [id for path in branches.list(FOLDER) if (id := parse_artifact_path(path)) is not None]
+    recorded = context.store.read(list_known_ids)
+    ids = [id for path in branches.list_files(FOLDER) if (id := parse_artifact_path(path)) is not None]
     for id in ids:
         if id in recorded:
             continue
@@ -206,7 +206,7 @@ def rebuild_rows(context: CommissionContext, project: Project) -> None:
 def parse(id: str, project: str, data: bytes, now: str) -> Commission:
     """Return the commission that an artifact describes. Raise InvalidFile if it describes none.
 
-    Anybody may have written the file: checks are dropped, and a person has to dispatch the commission.
+    A worker may have written the file, so checks are dropped and the user has to dispatch the commission.
     """
     where = f"{project}: {id}"
     try:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
-    from guildhall.projects.model import Moment
+    from guildhall.projects.model import TimelineEntry
     from guildhall.runs.hooks import Seat
     from guildhall.workers.model import Worker
 
@@ -53,7 +53,7 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
     commission = context.get(id)
     await asyncio.to_thread(check_not_blocked, context, commission)
     check_event(commission, "dispatch")
-    context.git(commission).demand_movable()  # before anything is paid for
+    context.branches_of(commission).check_movable()  # before anything is paid for
     frame = context.project_frame(context.project(commission), frame)
     check_model(context, commission, frame)
     if commission.draft.reviewer is not None:
@@ -65,7 +65,7 @@ def check_model(context: CommissionContext, commission: Commission, frame: Frame
     """Raise if the worker may not be given work or has no model."""
     worker = context.find_worker(commission.worker, frame)
     option = f"`guild commission edit {commission.id} {MODEL_OPTION}`"
-    context.models.chosen(worker, frame, commission.draft.model, model_option=option)
+    context.models.choose(worker, frame, commission.draft.model, model_option=option)
 
 
 def open_attempt(connection: Connection, id: str, now: str) -> Commission:
@@ -107,8 +107,8 @@ async def _start_run(
     schema = await context.output_schema(worker, frame)
 
     def check_out() -> Frame:
-        workplace = context.workplace(commission)
-        workplace.branches.follow()
+        workplace = context.workspace(commission)
+        workplace.branches.update()
         return replace(frame, worktree=workplace.check_out(worker.definition.checkout))
 
     frame = await asyncio.to_thread(check_out)
@@ -199,7 +199,7 @@ async def redispatch(context: CommissionContext, id: str, frame: Frame) -> Commi
         commission = context.get(id)
         check_event(commission, "reopen")
         check_model(context, commission, context.project_frame(context.project(commission), frame))
-        context.git(commission).demand_movable()
+        context.branches_of(commission).check_movable()
 
         def write(connection: Connection) -> None:
             now = context.now()
@@ -321,13 +321,13 @@ class BudgetReserved(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Remaining:
-    """What is left of a manager run's budget, and the commissions that have reserved a part of it."""
+    """The rest of a manager run's budget, and the commissions that have reserved a part of it."""
 
     dollars: float
     holders: tuple[str, ...]
 
 
-def cost(context: CommissionContext, timeline: Sequence[Moment]) -> float | None:
+def cost(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> float | None:
     """Return the cost of all attempts, or None if no run has a price."""
     costs = [run.cost_usd for run in context.runs_of_attempts(timeline) if run.cost_usd is not None]
     return round(sum(costs), 9) if costs else None
@@ -379,13 +379,13 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
     for other in context.all():
         if _manager_run(other) == manager:
             spent += cost(context, context.timeline(other.id)) or 0.0
-            if other.status == "in_progress" and (reserved := _reserved(context, other)) > 0:
+            if other.status == "in_progress" and (reserved := _reservation(context, other)) > 0:
                 spent += reserved
                 holders.append(other.id)
     return _Remaining(dollars=round(budget - spent, 9), holders=tuple(holders))
 
 
-def _reserved(context: CommissionContext, commission: Commission) -> float:
+def _reservation(context: CommissionContext, commission: Commission) -> float:
     """Return the dollars that a running commission may still spend."""
     run = context.find_run(commission.run)
     limit = in_force(context.history.journal(run.id)).max_budget_usd if run is not None else None

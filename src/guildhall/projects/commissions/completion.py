@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
-    from guildhall.projects.git.snapshot import Aside
+    from guildhall.projects.git.snapshot import UncommittedFiles
 
 MERGED = "merged into the integration branch"
 _log = logging.getLogger("guildhall.commissions")
@@ -96,7 +96,7 @@ def _merge(context: CommissionContext, commission: Commission) -> None:
     title = context.redact(commission.title)
     message = f"{title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
     artifact = completed_artifact(context, commission, MERGED)
-    context.workplace(commission).land(message, {commission.path: artifact})
+    context.workspace(commission).merge(message, {commission.path: artifact})
 
 
 def record_end(context: CommissionContext, id: str, connection: Connection, run: str, ending: Stretch) -> None:
@@ -161,13 +161,13 @@ async def remove_checkout(context: CommissionContext, commission: Commission) ->
     if commission.branch is None:
         return
 
-    def remove() -> Aside | None:
-        return context.workplace(commission).put_away(landed=commission.status == "completed")
+    def remove() -> UncommittedFiles | None:
+        return context.workspace(commission).remove(is_merged=commission.status == "completed")
 
     try:
         with suppress(NotFound):  # the project is not registered any more
             if (kept := await asyncio.to_thread(remove)) is not None:
-                await context.note(commission.id, "keep_ignored", kept.told(), aside=asdict(kept))
+                await context.note(commission.id, "keep_ignored", kept.text(), uncommitted=asdict(kept))
     except (GuildError, OSError) as error:
         _log.warning("%s: the checkout could not be removed: %s", commission.id, error)
 
@@ -210,7 +210,7 @@ def withdraw_asks(connection: Connection, commission: Commission, now: str) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Acts on what users answer about commissions that have ended. An answer that cannot be carried out is reopened."""
+    """Carries out the answers of the user about ended commissions. An answer that cannot be carried out is reopened."""
 
     context: CommissionContext
     redispatch: Callable[[str, Frame], Awaitable[Commission]]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.model import Commission
-    from guildhall.projects.model import Moment, Project
+    from guildhall.projects.model import Project, TimelineEntry
     from guildhall.runs.asks import Asks
     from guildhall.runs.model import Run
     from guildhall.workers.model import Worker
@@ -54,7 +54,7 @@ class CommissionContext(ProjectContext):
     def find_run(self, run: str | None) -> Run | None:
         return self.store.read(lambda connection: find_run(connection, run)) if run is not None else None
 
-    def runs_of_attempts(self, timeline: Iterable[Moment]) -> list[Run]:
+    def runs_of_attempts(self, timeline: Iterable[TimelineEntry]) -> list[Run]:
         """Return the recorded runs of all attempts, oldest first."""
         ids = [entry.data["run"] for entry in timeline if entry.kind == "start"]
         return [run for id in ids if (run := self.find_run(id)) is not None]
@@ -98,7 +98,7 @@ class CommissionContext(ProjectContext):
     def reclaim(self, id: str) -> Commission:
         """Return a commission after re-registered repositories have claimed their records."""
         found = self.get(id)
-        registered = self.projects().sound()
+        registered = self.projects().list_valid()
         if found.project not in {project.name for project in registered}:
             for project in registered:
                 self.branches(project)  # claims the records of this repository

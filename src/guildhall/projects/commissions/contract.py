@@ -88,7 +88,7 @@ class _Accepted:
 async def _inspect(
     context: CommissionContext, commission: Commission, call: str, contract: Contract, output: Any
 ) -> _Accepted:
-    workplace = context.workplace(commission)
+    workplace = context.workspace(commission)
     if not workplace.path.is_dir():
         context.project(context.get(commission.id))  # raises if the project's name now means another repository
         raise NotFulfilled(
@@ -98,7 +98,7 @@ async def _inspect(
     await _report_lost_work(context, commission, call)
     work = await commit_work(context, commission)
     value, changed = await check_contract(context, commission, contract, output, work)
-    ignored = await asyncio.to_thread(workplace.ignored)
+    ignored = await asyncio.to_thread(workplace.list_ignored)
     return _Accepted(value=value, commit=work.tip, warning=_not_merged(ignored, changed))
 
 
@@ -117,7 +117,7 @@ async def commit_work(context: CommissionContext, commission: Commission) -> Wor
     if commission.branch is None:
         return Work()
     message = f"{context.redact(commission.title)}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
-    return await asyncio.to_thread(context.workplace(commission).keep, message, commission.draft.artifacts)
+    return await asyncio.to_thread(context.workspace(commission).commit, message, commission.draft.artifacts)
 
 
 async def commit_if_possible(context: CommissionContext, commission: Commission) -> None:
@@ -138,7 +138,7 @@ async def check_contract(
     project = context.project(commission)
     found = await asyncio.to_thread(_find_paths, context.branches(project), work.tip, contract.artifacts)
     value, problems = check_output(contract, output, found.missing)
-    problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.left]
+    problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.rejected]
     if found.new_records:
         problems.append(f"only the hall writes there: {join_names(found.new_records)}; move it elsewhere")
     commands = (*project.settings.checks, *commission.draft.checks)
@@ -166,8 +166,8 @@ class _Paths:
 def _find_paths(branches: Branches, commit: str | None, artifacts: Sequence[str]) -> _Paths:
     if commit is None:
         return _Paths(missing=artifacts)
-    missing = [path for path in artifacts if not branches.has(path, at=commit)]
-    new, changed = branches.in_place_of_records(commit)
+    missing = [path for path in artifacts if not branches.has_file(path, ref=commit)]
+    new, changed = branches.changed_hall_files(commit)
     return _Paths(missing=missing, new_records=new, changed_records=changed)
 
 
@@ -233,11 +233,11 @@ async def _failed_checks(
     """Run the checks on a fresh checkout of a commit and return a description of each failure."""
     project = context.project(commission)
     env = context.frame_at(project.path).plain()
-    folder = await asyncio.to_thread(context.worktrees.glance, project, commission.checkout, commit)
+    folder = await asyncio.to_thread(context.worktrees.export_commit, project, commission.checkout, commit)
     try:
         checks = await run_checks(commands, folder, env)
     finally:
-        await asyncio.to_thread(context.worktrees.end_glance, folder)
+        await asyncio.to_thread(context.worktrees.delete_export, folder)
     failed = [check for check in checks if not check.passed]
     passed = f"{len(checks)} checks passed" if len(checks) > 1 else "the check passed"
     text = f"the check `{failed[0].command}` failed" if failed else passed
@@ -350,12 +350,8 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
     if made is not None:
         return made if made.status in RUN_ENDED else await runs.sit_down_again(run, made.id, _review_hooks())
     worker = context.find_worker(reviewer, runs.prepared(run).frame)
-    diff = await asyncio.to_thread(context.git(commission).diff, str(commission.branch))
-    request = RunRequest(
-        worker=reviewer,
-        input=review_message(commission, diff),
-        purpose=commission.purpose(None),
-    )
+    diff = await asyncio.to_thread(context.branches_of(commission).diff, str(commission.branch))
+    request = RunRequest(worker=reviewer, input=review_message(commission, diff), purpose=commission.purpose(None))
     return await runs.take_seat(run, key, request, worker=review_profile(worker), seat=_review_hooks())
 
 

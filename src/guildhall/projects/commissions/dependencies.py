@@ -65,7 +65,6 @@ def check_acyclic(commissions: Sequence[Commission], start: str) -> None:
 
 
 def neighbours(commission: Commission, commissions: Sequence[Commission], missing: Sequence[str]) -> Neighbours:
-    """Return the neighbours of a commission in the graph."""
     graph = dependency_graph(commissions)
     return Neighbours(
         missing=missing,
@@ -77,8 +76,6 @@ def neighbours(commission: Commission, commissions: Sequence[Commission], missin
 def missing_paths(
     dependencies: Iterable[str], exists: Callable[[str], bool], is_completed: Callable[[str], bool]
 ) -> list[str]:
-    """Return the dependencies that do not exist yet."""
-
     def is_met(path: str) -> bool:
         other = parse_artifact_path(path)
         return exists(path) if other is None else is_completed(other)
@@ -94,13 +91,14 @@ def find_missing(context: CommissionContext, commission: Commission) -> list[str
     if not commission.draft.dependencies:
         return []
     completed = {other.id for other in context.all() if other.status == "completed"}
-    return missing_paths(commission.draft.dependencies, context.git(commission).has, completed.__contains__)
+    exists = context.branches_of(commission).has_file
+    return missing_paths(commission.draft.dependencies, exists, completed.__contains__)
 
 
 def missing_links(context: CommissionContext, commission: Commission) -> list[str]:
     """Return a warning for every linked file that does not exist. Links do not block a commission."""
-    branches = context.git(commission)
-    absent = [path for path in commission.draft.linked if not branches.has(path)]
+    branches = context.branches_of(commission)
+    absent = [path for path in commission.draft.linked if not branches.has_file(path)]
     return [f"linked: {path} is not on {INTEGRATION} (it does not block the commission)" for path in absent]
 
 
@@ -120,7 +118,7 @@ def check_not_blocked(context: CommissionContext, commission: Commission) -> Non
 def follow_user_branch(context: CommissionContext, project: str) -> None:
     """Merge the user's branch into the integration branch if possible: it may bring a missing dependency."""
     try:
-        context.branches(context.projects().get(project)).follow()
+        context.branches(context.projects().get(project)).update()
     except GuildError as error:  # reported when a commission is started there
         _log.info("%s: %s", project, error)
 
@@ -209,7 +207,7 @@ class BranchWatcher:
     def _ref_paths(self, name: str) -> tuple[Path, ...]:
         """Return the files that change when a branch of a project moves or the project is registered elsewhere."""
         projects = self._context.projects()
-        paths = (projects.file,)
+        paths = (projects.config_path,)
         try:
             project = projects.get(name)
             paths = (*paths, project.path / ".git")

@@ -27,7 +27,7 @@ from guildhall.projects.commissions.dependencies import (
 )
 from guildhall.projects.commissions.model import By, Commission, Draft, parse_artifact_path
 from guildhall.projects.commissions.states import ACTIVE, FINAL
-from guildhall.projects.model import Project, is_of_the_hall
+from guildhall.projects.model import Project, is_hall_path
 from guildhall.workers.registry import FILE_SUFFIXES
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _record_edit(connection: Connection, id: str, draft: Draft, note: str, now: 
 async def _restart(context: CommissionContext, before: Commission, draft: Draft, note: str) -> None:
     """Cancel the attempt, change the draft and open the next attempt, in a single transaction."""
     id = before.id
-    context.git(before).demand_movable()
+    context.branches_of(before).check_movable()
     if draft.dependencies:
         await asyncio.to_thread(follow_user_branch, context, before.project)
     missing = await asyncio.to_thread(find_missing, context, replace(before, draft=draft))
@@ -180,11 +180,11 @@ def check_draft(
     who may set them.
     """
     draft.check()
-    if reserved := [path for path in draft.artifacts if is_of_the_hall(path)]:
+    if reserved := [path for path in draft.artifacts if is_hall_path(path)]:
         hint = "Choose another place, such as .lore/plans/."
         raise UsageError(f"artifacts: {reserved[0]} is in a folder that only the hall writes", hint=hint)
     if by != "person":
-        _check_not_reserved_for_people(draft, changed)
+        _check_not_reserved(draft, changed)
     if changed is None or "dependencies" in changed:
         _check_dependencies_known(context, draft.dependencies)
     frame = context.project_frame(project, frame)
@@ -193,20 +193,20 @@ def check_draft(
     if changed is not None and _MODEL_FIELDS.isdisjoint(changed):
         return
     in_dollars = (draft.max_budget_usd or worker.definition.limits.max_budget_usd) is not None
-    context.models.later(worker, frame, override=draft.model, in_dollars=in_dollars)
+    context.models.check_known(worker, frame, override=draft.model, in_dollars=in_dollars)
     if reviewer is not None:
-        context.models.later(reviewer, frame)
+        context.models.check_known(reviewer, frame)
 
 
-def _check_not_reserved_for_people(draft: Draft, changed: Collection[str] | None) -> None:
+def _check_not_reserved(draft: Draft, changed: Collection[str] | None) -> None:
     """Raise if the manager sets checks or a model, or names a worker by its file, which a worker may have written."""
     for field in ("checks", "model"):
         if getattr(draft, field) and (changed is None or field in changed):
-            raise UsageError(f"{field}: only a person may set this", hint="Leave it out.")
+            raise UsageError(f"{field}: only the user may set this", hint="Leave it out.")
     for name in filter(None, (draft.worker, draft.reviewer)):
         scope, _, bare = name.rpartition("/")
         if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILE_SUFFIXES):
-            raise UsageError(f"{name[:60]!r} is not a worker's name", hint="Only a person may name a worker's file.")
+            raise UsageError(f"invalid worker name: {name[:60]!r}", hint="Only the user may name the file of a worker.")
 
 
 def _check_dependencies_known(context: CommissionContext, paths: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import Asked, Decided
     from guildhall.projects.commissions.states import Hold, Status
-    from guildhall.projects.model import Moment
+    from guildhall.projects.model import TimelineEntry
 
 FOLDER = ".lore/commissions"
 TOOLS = ("report_progress", "log_question", "submit_result")
@@ -31,13 +31,11 @@ MAX_COMMAND = 4_096  # characters of a check
 MAX_PATHS = 100
 MAX_CHECKS = 20
 MAX_REASON = 2_000  # characters
-_UNBOUNDED = 1_000_000_000  # characters: the prompt is limited in bytes
 _EMPTY = "Give a value, or leave it out."
 By = Literal["person", "manager", "artifact"]  # artifact: rebuilt from its file, the author is unknown
 
 
 def artifact_path(id: str) -> str:
-    """Return the path of a commission's artifact."""
     return f"{FOLDER}/{id}.md"
 
 
@@ -76,7 +74,7 @@ def repository_path(field: str, path: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """What is asked for."""
+    """The request of a commission: title, worker, prompt, paths, limits and checks."""
 
     title: str
     worker: str
@@ -87,17 +85,15 @@ class Draft:
     max_turns: int | None = None
     max_budget_usd: float | None = None
     model: str | None = None
-    checks: tuple[str, ...] = ()  # commands that must succeed at the end; only a person sets them
+    checks: tuple[str, ...] = ()  # commands that must succeed at the end; only the user sets them
     reviewer: str | None = None  # a worker that must approve
 
     def check(self) -> None:
         """Raise UsageError if a field is invalid."""
         for field in ("title", "worker"):
             check_line(field, getattr(self, field), MAX_TITLE, empty=_EMPTY)
-        check_text("prompt", self.prompt, _UNBOUNDED, empty=_EMPTY)
-        if len(self.prompt.encode()) > MAX_PROMPT:
-            hint = "Put the text into a file of the project and link it (`--link`)."
-            raise UsageError(f"prompt: longer than {MAX_PROMPT:,} bytes", hint=hint)
+        long = "Put the text into a file of the project and link it (`--link`)."
+        check_text("prompt", self.prompt, max_bytes=MAX_PROMPT, empty=_EMPTY, long=long)
         for field in ("dependencies", "artifacts", "linked"):
             paths = [repository_path(field, path) for path in _items(field, getattr(self, field), MAX_PATHS)]
             if len(set(paths)) != len(paths):
@@ -190,7 +186,6 @@ class Commission:
 
     @property
     def path(self) -> str:
-        """Return the path of the artifact."""
         return artifact_path(self.id)
 
     @property
@@ -226,7 +221,6 @@ class Commission:
         return CommissionPurpose(id=self.id, attempt=self.attempt, title=self.title, contract=contract)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the commission as `--json` prints it."""
         return {
             "commission": self.id,
             "project": self.project,
@@ -261,7 +255,7 @@ class CommissionDetails:
     """Everything that `guild show` prints about a commission."""
 
     commission: Commission
-    timeline: Sequence[Moment] = ()
+    timeline: Sequence[TimelineEntry] = ()
     asked: Sequence[Asked] = ()
     decisions: Sequence[Decided] = ()
     waiting: Sequence[str] = ()  # ids of open asks

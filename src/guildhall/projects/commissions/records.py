@@ -16,8 +16,8 @@ from guildhall.core.errors import NotFound
 from guildhall.core.text import did_you_mean
 from guildhall.projects.commissions.model import Commission, Draft
 from guildhall.projects.commissions.states import ACTIVE, Creation, Event, Hold, Note, Status, transit
-from guildhall.projects.model import Moment
-from guildhall.projects.records import add_moment, forget
+from guildhall.projects.model import TimelineEntry
+from guildhall.projects.records import add_entry, delete_timeline
 from guildhall.store.tables import commissions
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ _DRAFT = ("title", "worker", "prompt", "reviewer", "limits", *_LISTS)
 def add(connection: Connection, commission: Commission, reason: str, kind: Creation = "create") -> None:
     """Insert a new commission and the first entry of its timeline."""
     connection.execute(insert(commissions).values(**_to_row(commission)))
-    entry = Moment(kind=kind, at=commission.created_at, reason=reason, after=commission.status)
-    add_moment(connection, commission.id, entry)
+    entry = TimelineEntry(kind=kind, at=commission.created_at, reason=reason, after=commission.status)
+    add_entry(connection, commission.id, entry)
 
 
 def apply(
@@ -49,8 +49,8 @@ def apply(
     before = get(connection, id)
     after = transit(before, event, reason=reason, now=now, **changes)
     _save(connection, after)
-    entry = Moment(kind=event, at=now, reason=reason, before=before.status, after=after.status, data=data or {})
-    add_moment(connection, id, entry)
+    entry = TimelineEntry(kind=event, at=now, reason=reason, before=before.status, after=after.status, data=data or {})
+    add_entry(connection, id, entry)
     return after
 
 
@@ -63,13 +63,13 @@ def change(connection: Connection, id: str, now: str, **changes: Any) -> Commiss
 
 def add_note(connection: Connection, id: str, kind: Note, text: str, now: str, **data: Any) -> None:
     """Append a timeline entry that is not a transition."""
-    add_moment(connection, id, Moment(kind=kind, at=now, reason=text, data=data))
+    add_entry(connection, id, TimelineEntry(kind=kind, at=now, reason=text, data=data))
 
 
 def remove(connection: Connection, id: str, now: str) -> None:
     """Delete a commission. Its runs stay, and a timeline entry, so that its artifact does not rebuild it."""
     connection.execute(delete(commissions).where(commissions.c.id == id))
-    forget(connection, id, now)
+    delete_timeline(connection, id, now)
 
 
 def find(connection: Connection, id: str) -> Commission | None:
@@ -78,12 +78,12 @@ def find(connection: Connection, id: str) -> Commission | None:
 
 
 def get(connection: Connection, id: str) -> Commission:
-    """Return a commission. Raise NotFound if there is none with this id."""
+    """Return a commission. Raise NotFound for an unknown id."""
     if (found := find(connection, id)) is not None:
         return found
     known = connection.execute(select(commissions.c.id)).scalars().all()
     hint = did_you_mean(id[:40], known) or "`guild commission ls` lists them."
-    raise NotFound(f"no commission {id[:100]!r}", hint=hint)
+    raise NotFound(f"unknown commission {id[:100]!r}", hint=hint)
 
 
 def list_all(

@@ -44,7 +44,7 @@ from guildhall.projects.commissions.dependencies import (
 from guildhall.projects.commissions.model import By, Commission, CommissionDetails, Draft, parse_checkout_name
 from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
-from guildhall.projects.records import known
+from guildhall.projects.records import list_known_ids
 from guildhall.runs.hooks import Seat, seat_on_record
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Ask, Run, Stretch
@@ -92,7 +92,6 @@ class Commissions:
         return self.context.store.read(lambda connection: records.list_all(connection, project=project, status=wanted))
 
     async def details(self, id: str) -> CommissionDetails:
-        """Return everything about a commission."""
         if not self.context.readonly:
             await update_blocked(self.context, self.get(id).project)
         return await asyncio.to_thread(self._details, id)
@@ -103,7 +102,7 @@ class Commissions:
         missing: Sequence[str] = ()
         worktree = None
         try:
-            path = context.workplace(commission).path
+            path = context.workspace(commission).path
             if path.is_dir() and commission.status != "completed":  # else it is about to be removed
                 worktree = str(path)
             missing = find_missing(context, commission)
@@ -273,7 +272,7 @@ class Commissions:
 
     # the owner of runs (RunOwner)
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a commission to resume in its checkout."""
         context, purpose = self.context, self.context.history.purpose(run, CommissionPurpose)
         commission = context.commission_of(run)
@@ -282,7 +281,7 @@ class Commissions:
             raise Conflict(message, hint=commission.next_command)
         async with context.locks[commission.id]:
             commission = await asyncio.to_thread(context.reclaim, commission.id)
-            workplace = context.workplace(commission)
+            workplace = context.workspace(commission)
             worker = context.find_worker(commission.worker, context.project_frame(workplace.project, frame))
             if not workplace.path.is_dir():
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
@@ -293,7 +292,6 @@ class Commissions:
             return prepared
 
     def record_lost_checkout(self, checkout: str) -> None:
-        """Record that a checkout is missing and is about to be made again."""
         record_lost_checkout(self.context, checkout)
 
     async def stop(self, run: str) -> list[str]:
@@ -301,7 +299,7 @@ class Commissions:
         cancelled = await self.cancel(self.context.commission_of(run).id)
         return [run] if cancelled.status == "cancelled" else []
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Finish a commission whose run cannot be resumed if its result is submitted, else put it on hold."""
         commission = self.context.commission_of(run.id)
         if self.context.history.get(run.id).status in RUN_ENDED or commission.run != run.id:
@@ -313,20 +311,20 @@ class Commissions:
             await self.context.hold(commission.id, "cannot_resume", error)
         await self._after_change()
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """End a commission whose run was ended on record without being executed."""
         commission = self.context.commission_of(run)
         if commission.run == run and commission.status == "in_progress":
             await do_next_step(self.context, commission)
             await self._after_change()
 
-    async def answered(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         await self._answers.receive(ask)
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
         context = self.context
-        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=go_on)
+        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=resume)
         for commission in context.store.read(records.list_active):
             run = context.find_run(commission.run)
             if run is not None and run.status == "waiting":
@@ -341,16 +339,14 @@ class Commissions:
         self._watcher.start()
 
     @property
-    def expecting(self) -> bool:
+    def is_expecting(self) -> bool:
         return bool(self._tasks) or (self._timers is not None and self._timers.busy)
 
     async def drain(self) -> None:
-        """Wait for the tasks in the background."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     def close(self) -> None:
-        """Stop all background work."""
         self._closed = True
         self._watcher.close()
         if self._timers is not None:
@@ -384,7 +380,7 @@ def recorded_hooks(run: Run) -> Seat | None:
 async def recover(context: CommissionContext) -> None:
     """Do the next step of every commission. Errors are logged and do not stop the rest."""
     try:
-        projects = context.projects().sound()
+        projects = context.projects().list_valid()
     except GuildError as error:  # config.yaml is unreadable: recover what is on record
         _log.warning("%s", error)
         projects = []
@@ -437,15 +433,15 @@ def _has_leftovers(context: CommissionContext, commission: Commission) -> bool:
     """Return True if an ended commission still has a checkout, or a merged branch that is not archived."""
     if commission.branch is None:
         return False
-    workplace = context.workplace(commission)
+    workplace = context.workspace(commission)
     return workplace.path.exists() or (commission.status == "completed" and workplace.tip() is not None)
 
 
 def _remove_stale_checkouts(context: CommissionContext, project: Project) -> None:
     """Remove the checkouts of earlier attempts and of deleted commissions, after committing their content."""
     current = {commission.id: commission.checkout for commission in context.all(project.name)}
-    deleted = context.store.read(known) - {commission.id for commission in context.all()}
-    for checkout in context.worktrees.activities(project.name):
+    deleted = context.store.read(list_known_ids) - {commission.id for commission in context.all()}
+    for checkout in context.worktrees.list_activities(project.name):
         id = parse_checkout_name(checkout)
         if (id in current and checkout != current[id]) or id in deleted:
             try:

@@ -108,7 +108,7 @@ class Hold:
 
 
 def parse_status(word: str) -> Status:
-    """Return the status with this name. Raise UsageError if there is none."""
+    """Return the status with this name. Raise UsageError for an unknown name."""
     for status in STATUSES:
         if word == status:
             return status

@@ -1,6 +1,6 @@
 """The worker's side of a commission: instructions, first message, and the tools to report, ask and submit.
 
-Answers that people have given in the meantime are appended to the result of the next call.
+New answers of the user are appended to the result of the next call.
 Does not check a submitted result (`contract.py`).
 
 Invariant: a repeated call with an equal key has no second effect, which `repeatable` promises.
@@ -16,7 +16,7 @@ from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.contract import submit
 from guildhall.projects.commissions.model import TOOLS, Commission
-from guildhall.projects.workspace import in_checkout
+from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
@@ -37,26 +37,29 @@ _INSTRUCTIONS = """\
 You are working on a commission, unattended, in a checkout of the project that only you use. Your messages are not \
 shown to anyone: change the files, and report only through the tools below. When you have finished, everything in the \
 checkout is committed and merged for you; do not use git.
-- report_progress: what is done and what comes next, in a few sentences, whenever that changes.
-- log_question: a question that a person should decide. Continue as well as you can without the answer.
-- submit_result: the result, once all of the work is in the files. The commission is complete only when a result was \
-accepted; if something is missing, the error says what."""
-_DECISIONS = "- record_decision: every judgement call that you make on your own, with the reason."
+- report_progress: your current progress in 1-3 sentences. Call it first, then whenever the status changes.
+- log_question: ask the user about something that you cannot decide. Continue without the answer.
+- submit_result: submit the result when all of the work is in the files. The commission is complete only after a \
+result is accepted. A rejection lists what is missing."""
+_DECISIONS = "- record_decision: record every decision that you make without the user, with its reason."
 
 
 def commission_profile(worker: Worker) -> Worker:
     """Return the worker as it is in a commission: with file tools and these instructions."""
-    return in_checkout(worker, "\n".join([_INSTRUCTIONS, _DECISIONS] if worker.definition.base else [_INSTRUCTIONS]))
+    instructions = f"{_INSTRUCTIONS}\n{_DECISIONS}" if worker.definition.base else _INSTRUCTIONS
+    return checkout_profile(worker, instructions)
 
 
 def commission_message(commission: Commission) -> str:
-    """Return the first message to the worker."""
     draft = commission.draft
     parts = [f"Commission {commission.id}: {draft.title}", draft.prompt.rstrip()]
     if paths := dict.fromkeys((*draft.dependencies, *draft.linked)):
         parts.append("Read these files in the checkout first:\n" + "\n".join(f"- {path}" for path in paths))
     if draft.artifacts:
-        parts.append("These files must exist at the end:\n" + "\n".join(f"- {path}" for path in draft.artifacts))
+        parts.append(
+            "Required files (the commission is rejected without them):\n"
+            + "\n".join(f"- {path}" for path in draft.artifacts)
+        )
     return "\n\n".join(parts)
 
 
@@ -79,7 +82,7 @@ class CommissionTools:
         self._key = key
 
     async def report_progress(self, summary: str) -> str:
-        """Report your progress: what is done, what you are doing now, what comes next. It replaces your last report.
+        """Report your progress: completed steps, current step, next steps. It replaces your last report.
 
         Args:
             summary: A few sentences.
@@ -90,29 +93,29 @@ class CommissionTools:
         return "Reported."
 
     async def log_question(self, question: str) -> str:
-        """Ask a person something that you cannot find out and should not decide. Continue without the answer; if one
-        comes while you work, it is appended to the result of a later call.
+        """Ask the user about something that you cannot find out and should not decide. Continue without the answer. An
+        answer that arrives while you work is appended to the result of a later call.
 
         Args:
             question: The question, understandable without having seen your work.
         """
         check_text("question", question, _MAX_QUESTION)
         await self._questions.ask(self._key, question, False)
-        return "Question recorded. Continue without the answer."
+        return "Question recorded. Continue without an answer; it will be delivered if the user replies while you work."
 
     async def submit_result(self, output: str) -> str:
-        """Submit the result of the commission, when all of the work is in the files. The files and the result are
-        checked; if something is missing, the error says what, and you submit again once it is corrected.
+        """Submit the result of the commission when all of the work is in the files. The files and the result are
+        checked. A rejection lists what is missing: correct it and submit again.
 
         Args:
-            output: What was done and what came of it. Do not repeat the content of the files.
+            output: The work and its outcome. Do not repeat the content of the files.
         """
         if isinstance(output, str):  # anything, if there is a schema  # pyright: ignore[reportUnnecessaryIsInstance]
             check_text("output", output, _MAX_RESULT)
         try:
             warning = await submit(self._context, self._id, self._key, self._contract, output)
         except NotFulfilled as error:
-            raise UsageError(f"Not accepted: {error.message}", hint=error.hint) from None
+            raise UsageError(f"Rejected: {error.message}", hint=error.hint) from None
         if warning:
             return f"Result submitted. {warning} Otherwise the commission is complete; finish with a brief message."
         return "Result submitted. The commission is complete; finish with a brief closing message."

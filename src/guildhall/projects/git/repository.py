@@ -26,27 +26,27 @@ from guildhall.core.errors import GitFailed, NotFound, TimedOut, ToolUnavailable
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-LEAST_VERSION = (2, 38)  # merge-tree --write-tree
-_PATIENCE = 300.0  # seconds for one call
+MIN_VERSION = (2, 38)  # merge-tree --write-tree
+_TIMEOUT_S = 300.0  # of one call
 _HALL = ("Guildhall", "hall@guildhall.invalid")
-_SAID = 2000  # characters of git's own words in an error
+_MAX_STDERR_CHARS = 2000  # in an error
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
 _LOCKED = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
-_LOCKS = 5  # that one move may meet
-_STALE = 0.9  # seconds; git itself has waited for longer
-_STALE_SHARED = 60.0  # of a lock that may be the user's
-_OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_COMMITS = ("refs/heads/", "refs/guildhall/")  # there is nothing else there; a tag is something of its own
+_MAX_LOCKS = 5  # stale locks that one update of refs removes
+_STALE_S = 0.9  # age of a stale lock; git itself has waited for longer
+_STALE_SHARED_S = 60.0  # age of a stale lock that may be the user's
+_OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_COMMIT_REFS = ("refs/heads/", "refs/guildhall/")  # these refs name commits; a tag is an object of its own
 
-# What is off in every call, whatever config says. `-c` counts more than any file.
-_OFF = (
+# Settings of every call. `-c` overrides all config files.
+_SETTINGS = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.untrackedCache=false", "core.pager=cat",
     "core.editor=false", "core.askPass=", "credential.helper=", "gc.auto=0", "maintenance.auto=false",
     "submodule.recurse=false", "commit.gpgSign=false", "tag.gpgSign=false", "log.showSignature=false",
     "core.filesRefLockTimeout=1000", "core.packedRefsTimeout=3000", "core.quotePath=false", "advice.detachedHead=false",
     "core.excludesFile=/dev/null", "core.attributesFile=/dev/null", "protocol.allow=never",
 )  # fmt: skip
-# The only variables of git, beside PATH: nothing else of the hall's environment, and no config of anybody.
+# The environment of git, besides PATH. The hall's environment and the user's config do not apply.
 _ENVIRONMENT = {
     "HOME": "/nonexistent",
     "LC_ALL": "C",
@@ -57,44 +57,47 @@ _ENVIRONMENT = {
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_OPTIONAL_LOCKS": "0",
 }
-# At the desk: files are bytes. No line ends are changed, no filter is asked, no driver of anybody's merges.
+# Files are bytes: line ends are not changed, and no filter or merge driver of the repository is executed.
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !merge !diff\n"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completed:
+class GitResult:
     """The outcome of a call of git."""
 
     code: int
-    out: bytes
-    said: str  # on stderr
+    stdout: bytes
+    stderr: str
 
     @property
-    def line(self) -> str:
-        return self.out.decode("utf-8", "surrogateescape").strip()
+    def text(self) -> str:
+        return self.stdout.decode("utf-8", "surrogateescape").strip()
 
 
 class Git:
-    """Git for one repository."""
+    """Git for one repository.
 
-    def __init__(self, repo: Path, desk: Path) -> None:
-        """`desk`: a folder of the hall's own for this repository; it is made when it is first needed."""
+    Commands run in a git directory of the hall, which shares the objects of the repository but not its config.
+    """
+
+    def __init__(self, repo: Path, git_dir: Path) -> None:
+        """`git_dir`: the hall's git directory for this repository, which is created on first use."""
         self.repo = repo
-        self._desk = desk
+        self._git_dir = git_dir
 
     @cached_property
-    def _found(self) -> tuple[Path, str]:
-        return _find(self.repo)
+    def _location(self) -> tuple[Path, str]:
+        return _locate(self.repo)
 
     @property
     def common(self) -> Path:
         """Return the git directory that all checkouts of the repository share."""
-        return self._found[0]
+        return self._location[0]
 
     @property
-    def nothing(self) -> str:
-        """Return the null id: as many zeros as the repository's ids have digits."""
-        return "0" * (64 if self._found[1] == "sha256" else 40)
+    def null_id(self) -> str:
+        """Return the null object id: 64 zeros in a sha256 repository, else 40."""
+        return "0" * (64 if self._location[1] == "sha256" else 40)
 
     def run(
         self,
@@ -104,66 +107,72 @@ class Git:
         input: bytes | int | None = None,
         ok: tuple[int, ...] = (0,),
         author: str | None = None,
-    ) -> Completed:
-        """Git on objects, an index or a checkout, at the desk. Refs of the user's are not seen: give commits by id.
+    ) -> GitResult:
+        """Run git on objects, an index or a checkout. Refs are not visible: commits are given by id.
 
-        `tree`: the checkout; none: an empty one. `index`: its index; none: an empty one. `input`: or a descriptor.
+        `tree`: the checkout, by default an empty one. `index`: its index, by default an empty one. `input`: bytes for
+        stdin, or a file descriptor.
         """
         env = {
-            "GIT_DIR": str(self.desk),
+            "GIT_DIR": str(self.git_dir),
             "GIT_OBJECT_DIRECTORY": str(self.common / "objects"),
-            "GIT_WORK_TREE": str(tree or self.desk / "empty"),
-            "GIT_INDEX_FILE": str(index or self.desk / "none"),
+            "GIT_WORK_TREE": str(tree or self.git_dir / "empty"),
+            "GIT_INDEX_FILE": str(index or self.git_dir / "none"),
             "GIT_SHALLOW_FILE": str(self.common / "shallow"),
             "GIT_ATTR_NOSYSTEM": "1",
         }
-        return _call(args, cwd=tree or self.desk / "empty", env={**env, **_people(author)}, input=input, ok=ok)
+        return _run(args, cwd=tree or self.git_dir / "empty", env={**env, **_author_env(author)}, input=input, ok=ok)
 
-    def theirs(self, *args: str, input: bytes | None = None, ok: tuple[int, ...] = (0,)) -> Completed:
-        """Git in the user's repository itself: to ask for refs and to move those of the hall."""
-        env = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(self.desk / "empty"), **_people(None)}
-        return _call(args, cwd=self.desk / "empty", env=env, input=input, ok=ok)
+    def run_in_repository(self, *args: str, input: bytes | None = None, ok: tuple[int, ...] = (0,)) -> GitResult:
+        """Run git in the user's repository, to read refs and to move the hall's refs."""
+        env = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(self.git_dir / "empty"), **_author_env(None)}
+        return _run(args, cwd=self.git_dir / "empty", env=env, input=input, ok=ok)
 
     def resolve(self, ref: str) -> str | None:
         """Return the commit of a branch, a full ref or a commit id, or None."""
-        if not is_object(ref):
+        if not is_object_id(ref):
             ref = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
-            if (found := self._in_its_file(ref)) is not None:
-                return found
-        found = self.theirs("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", ok=(0, 1, 128))
-        return found.line if found.code == 0 else None
+            if (commit := self._read_ref_file(ref)) is not None:
+                return commit
+        name = f"{ref}^{{commit}}"
+        found = self.run_in_repository("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=(0, 1, 128))
+        return found.text if found.code == 0 else None
 
-    def _in_its_file(self, ref: str) -> str | None:
-        """Return the commit in the file of a branch, as git would read it, but without a process."""
-        if not ref.startswith(_COMMITS) or ".." in ref:
+    def _read_ref_file(self, ref: str) -> str | None:
+        """Return the commit in the file of a ref, which saves a process, or None if only git can resolve the ref."""
+        if not ref.startswith(_COMMIT_REFS) or ".." in ref:
             return None
         try:
-            told = (self.common / ref).read_text("ascii")
+            text = (self.common / ref).read_text("ascii")
         except (OSError, ValueError):
             return None
-        return told[:-1] if told.endswith("\n") and is_object(told[:-1]) else None
+        return text[:-1] if text.endswith("\n") and is_object_id(text[:-1]) else None
 
-    def move(self, why: str, *lines: str) -> None:
-        """Move refs of the hall, all or none: `update REF NEW OLD`, `delete REF OLD`. OLD is zeros for a new ref."""
-        told = "".join(f"{line}\n" for line in ("start", *lines, "prepare", "commit")).encode()
-        reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
-        words = ("update-ref", "--create-reflog", "-m", f"guildhall: {reason}", "--stdin")
-        for left in reversed(range(_LOCKS)):
+    def update_refs(self, reason: str, *commands: str) -> None:
+        """Update the hall's refs in one transaction: `update REF NEW OLD`, `delete REF OLD`. OLD is zeros if new."""
+        input = "".join(f"{line}\n" for line in ("start", *commands, "prepare", "commit")).encode()
+        message = "".join(char for char in reason if char.isprintable() or char == "\n").strip().partition("\n")[0]
+        args = ("update-ref", "--create-reflog", "-m", f"guildhall: {message}", "--stdin")
+        for left in reversed(range(_MAX_LOCKS)):
             try:
-                self.theirs(*words, input=told)
+                self.run_in_repository(*args, input=input)
                 return
             except GitFailed as error:
-                if not left or not self._unlocked(error.message):
+                if not left or not self._remove_stale_lock(error.message):
                     raise
 
-    def _unlocked(self, said: str) -> bool:
-        """Takes away the lock of a ref of ours that a git has left which was killed: a live one has it for a moment."""
-        found = _LOCKED.search(said)
+    def _remove_stale_lock(self, message: str) -> bool:
+        """Remove the ref lock that an error names if a killed git did not. Return True if it was removed.
+
+        A running git holds such a lock only for an instant.
+        """
+        found = _LOCKED.search(message)
         lock = Path(found[1]) if found else self.common
-        own = any(lock.is_relative_to(self.common / place) for place in ("refs/heads/claude", "refs/guildhall"))
-        shared = lock == self.common / "packed-refs.lock"
+        is_own = any(lock.is_relative_to(self.common / folder) for folder in ("refs/heads/claude", "refs/guildhall"))
+        is_shared = lock == self.common / "packed-refs.lock"
         try:
-            if not (own or shared) or time.time() - lock.stat().st_mtime < (_STALE if own else _STALE_SHARED):
+            stale_s = _STALE_S if is_own else _STALE_SHARED_S
+            if not (is_own or is_shared) or time.time() - lock.stat().st_mtime < stale_s:
                 return False
             lock.unlink(missing_ok=True)
         except OSError:
@@ -173,69 +182,66 @@ class Git:
     @contextmanager
     def scratch(self) -> Generator[Path]:
         """Yield a folder for a temporary index."""
-        with TemporaryDirectory(dir=self.desk / "scratch", ignore_cleanup_errors=True) as folder:
+        with TemporaryDirectory(dir=self.git_dir / "scratch", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     @cached_property
-    def desk(self) -> Path:
-        """Return the hall's own git directory for this repository. Create or complete it if necessary."""
-        made = self._desk / "made"  # for which repository: another one may have got the name since
-        if not made.exists() or made.read_text() != str(self.common):
-            self._make_desk()
-            made.write_text(str(self.common))
-        return self._desk
+    def git_dir(self) -> Path:
+        """Return the hall's git directory for this repository. Create it if necessary."""
+        marker = self._git_dir / "made"  # names the repository: another one may have the same project name now
+        if not marker.exists() or marker.read_text() != str(self.common):
+            self._create_git_dir()
+            marker.write_text(str(self.common))
+        return self._git_dir
 
-    def _make_desk(self) -> None:
+    def _create_git_dir(self) -> None:
         for name in ("empty", "scratch", "info", "objects", "refs"):
-            (self._desk / name).mkdir(parents=True, exist_ok=True)
-        (self._desk / "HEAD").write_text("ref: refs/heads/none\n")
-        (self._desk / "info" / "attributes").write_text(_ATTRIBUTES)
-        (self._desk / "info" / "sparse-checkout").write_text("/.lore/\n")
-        extension = "[extensions]\n\tobjectFormat = sha256\n" if self._found[1] == "sha256" else ""
-        version = 1 if extension else 0
-        (self._desk / "config").write_text(
-            f"[core]\n\trepositoryFormatVersion = {version}\n\tbare = false\n{extension}"
-        )
+            (self._git_dir / name).mkdir(parents=True, exist_ok=True)
+        (self._git_dir / "HEAD").write_text("ref: refs/heads/none\n")
+        (self._git_dir / "info" / "attributes").write_text(_ATTRIBUTES)
+        (self._git_dir / "info" / "sparse-checkout").write_text("/.lore/\n")
+        extension = "[extensions]\n\tobjectFormat = sha256\n" if self._location[1] == "sha256" else ""
+        config = f"[core]\n\trepositoryFormatVersion = {1 if extension else 0}\n\tbare = false\n{extension}"
+        (self._git_dir / "config").write_text(config)
 
 
 def common_directory(repo: Path) -> Path:
     """Return the git directory of a folder. Raise NotFound if it is not a checkout."""
-    return _find(repo)[0]
+    return _locate(repo)[0]
 
 
-def _find(repo: Path) -> tuple[Path, str]:
+def _locate(repo: Path) -> tuple[Path, str]:
     """Return the git directory of a folder, and its object format."""
-    told = _call(("rev-parse", "--show-object-format", "--git-common-dir"), cwd=repo, env={}, input=None, ok=(0, 128))
-    if told.code:
-        if "not a git repository" in told.said:
-            raise NotFound("this is no git repository", where=str(repo), hint="`git init` there makes it one.")
-        raise GitFailed(f"git cannot use this repository: {_short(told.said)}", where=str(repo))
-    kind, _, common = told.out.rstrip(b"\n").partition(b"\n")
-    return Path(os.path.realpath(repo / os.fsdecode(common))), kind.decode()
+    result = run_git(repo, "rev-parse", "--show-object-format", "--git-common-dir", ok=(0, 128))
+    if result.code:
+        if "not a git repository" in result.stderr:
+            raise NotFound("not a git repository", where=str(repo), hint="Create one there: `git init`.")
+        raise GitFailed(f"git cannot use this repository: {_shorten(result.stderr)}", where=str(repo))
+    object_format, _, common = result.stdout.rstrip(b"\n").partition(b"\n")
+    return Path(os.path.realpath(repo / os.fsdecode(common))), object_format.decode()
 
 
-def ask(repo: Path, *args: str, ok: tuple[int, ...] = (0,)) -> Completed:
-    """Run git in a folder of the user that may not be a repository."""
-    return _call(args, cwd=repo, env={}, input=None, ok=ok)
+def run_git(folder: Path, *args: str, ok: tuple[int, ...] = (0,)) -> GitResult:
+    """Run git in a folder, which need not be a repository."""
+    return _run(args, cwd=folder, env={}, input=None, ok=ok)
 
 
-def is_object(name: str) -> bool:
-    """Return True if a name is an object id."""
-    return _OBJECT.fullmatch(name) is not None
+def is_object_id(name: str) -> bool:
+    return _OBJECT_ID.fullmatch(name) is not None
 
 
-def demand_version() -> None:
+def check_version() -> None:
     """Raise ToolUnavailable if git is not installed or too old."""
-    told = _call(("version",), cwd=Path("/"), env={}, input=None, ok=(0,)).line
-    found = _VERSION.match(told)
-    if found is None or (int(found[1]), int(found[2])) < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
-        raise ToolUnavailable(f"projects need git {least} or newer; this is {told[:60]!r}", hint="Update git.")
+    version = run_git(Path("/"), "version").text
+    found = _VERSION.match(version)
+    if found is None or (int(found[1]), int(found[2])) < MIN_VERSION:
+        minimum = ".".join(map(str, MIN_VERSION))
+        raise ToolUnavailable(f"projects need git {minimum} or newer, found {version[:60]!r}", hint="Update git.")
 
 
-def checkouts(common: Path) -> list[tuple[str, Path]]:
-    """Return the ref and the folder of every checkout, except those of the hall."""
-    found: list[tuple[str, Path]] = [(_head(common / "HEAD"), common.parent)]
+def list_checkouts(common: Path) -> list[tuple[str, Path]]:
+    """Return the ref and the folder of every checkout of the user."""
+    found: list[tuple[str, Path]] = [(_read_head(common / "HEAD"), common.parent)]
     try:
         others = sorted((common / "worktrees").iterdir())
     except OSError:
@@ -246,23 +252,26 @@ def checkouts(common: Path) -> list[tuple[str, Path]]:
                 where = Path((other / "gitdir").read_text().strip()).parent
             except (OSError, ValueError):
                 where = other
-            found.append((_head(other / "HEAD"), where))
+            found.append((_read_head(other / "HEAD"), where))
     return found
 
 
-def _head(path: Path) -> str:
+def _read_head(path: Path) -> str:
     try:
         return path.read_text()[:4096].strip().removeprefix("ref:").strip()
     except (OSError, ValueError):
         return ""
 
 
-def _people(author: str | None) -> dict[str, str]:
-    """Return the author, a worker, and the committer, the hall. Git accepts no brackets, lines or empty names."""
-    plain = "".join(one for one in author or "" if one.isprintable() and one not in "<>").strip(" .,:;\"'\\")[:100]
-    local = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in plain)
-    own = (plain or "worker", f"{local or 'worker'}@guildhall.invalid")
-    name, email = _HALL if author is None else own
+def _author_env(author: str | None) -> dict[str, str]:
+    """Return the variables of git that name the author, a worker or the hall, and the committer, the hall.
+
+    Git accepts neither brackets, nor line breaks, nor an empty name.
+    """
+    plain = "".join(char for char in author or "" if char.isprintable() and char not in "<>")
+    plain = plain.strip(" .,:;\"'\\")[:100]
+    local = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "-" for char in plain)
+    name, email = (plain or "worker", f"{local or 'worker'}@guildhall.invalid") if author is not None else _HALL
     return {
         "GIT_AUTHOR_NAME": name,
         "GIT_AUTHOR_EMAIL": email,
@@ -271,39 +280,40 @@ def _people(author: str | None) -> dict[str, str]:
     }
 
 
-def _call(
+def _run(
     args: tuple[str, ...], *, cwd: Path, env: Mapping[str, str], input: bytes | int | None, ok: tuple[int, ...] = (0,)
-) -> Completed:
+) -> GitResult:
     program = shutil.which("git")
     if program is None:
-        raise ToolUnavailable("git is not installed", hint="Projects need it: install git 2.38 or newer.")
-    off = [word for setting in _OFF for word in ("-c", setting)]
+        raise ToolUnavailable("git is not installed", hint="Install git 2.38 or newer.")
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     try:
         done = subprocess.run(
-            [program, *off, *args],
+            [program, *settings, *args],
             cwd=cwd,
             env={"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT, **env},
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT_S,
             check=False,
             stdin=input if isinstance(input, int) else None,
             input=None if isinstance(input, int) else input or b"",
         )
     except subprocess.TimeoutExpired:
-        raise TimedOut(f"git {args[0]} did not end within {_PATIENCE:.0f} s", where=str(cwd)) from None
+        raise TimedOut(f"git {args[0]} took longer than {_TIMEOUT_S:.0f} s", where=str(cwd)) from None
     except OSError as error:
         if not cwd.exists():
-            hint = "`guild project check` says what to do where a repository was moved."
-            raise GitFailed("there is no such folder any more", where=str(cwd), hint=hint) from None
-        raise GitFailed(f"git cannot be started: {error.strerror}", where=str(cwd)) from None
-    said = done.stderr.decode("utf-8", "replace")
+            hint = "If the repository was moved, `guild project check` explains what to do."
+            raise GitFailed("missing folder", where=str(cwd), hint=hint) from None
+        raise GitFailed(f"cannot start git: {error.strerror}", where=str(cwd)) from None
+    stderr = done.stderr.decode("utf-8", "replace")
     if done.returncode not in ok:
-        raise GitFailed(f"git {args[0]} failed: {_short(said) or f'exit {done.returncode}'}", where=str(cwd))
-    return Completed(code=done.returncode, out=done.stdout, said=said)
+        message = f"git {args[0]} failed: {_shorten(stderr) or f'exit code {done.returncode}'}"
+        raise GitFailed(message, where=str(cwd))
+    return GitResult(code=done.returncode, stdout=done.stdout, stderr=stderr)
 
 
-def _short(said: str) -> str:
-    return " / ".join(line.strip() for line in said.strip().splitlines())[:_SAID]
+def _shorten(stderr: str) -> str:
+    return " / ".join(line.strip() for line in stderr.strip().splitlines())[:_MAX_STDERR_CHARS]
 
 
 _FILE = "100644"
@@ -311,8 +321,8 @@ _REGULAR = ("100644", "100755")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """What stands at a path of a tree: a file by its object, or nothing (`object` is None)."""
+class TreeEntry:
+    """A path of a tree with its object. In a change of a tree, `object` is None if the path is removed."""
 
     path: bytes
     mode: str = _FILE
@@ -325,84 +335,82 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merged:
-    """Two commits merged: the tree, and what could not be merged with both sides' versions of it."""
+class MergeResult:
+    """The tree of a merge, and its conflicts."""
 
     tree: str
-    conflicts: Mapping[bytes, Mapping[int, Entry]]  # path -> stage (1 before, 2 ours, 3 theirs) -> entry
+    conflicts: Mapping[bytes, Mapping[int, TreeEntry]]  # path -> stage (1 base, 2 ours, 3 theirs) -> entry
 
 
-def path_in(path: str) -> bytes:
+def encode_path(path: str) -> bytes:
     """Return a path as git stores it. Raise UsageError if git would not accept it."""
     parts = path.split("/")
     if not path or "\0" in path or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
-        raise UsageError(f"{path[:200]!r} is no path in a project", hint="Give it relative to the project's folder.")
+        raise UsageError(f"invalid path: {path[:200]!r}", hint="Give a path relative to the project's folder.")
     try:
         return path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise UsageError(f"{path[:200]!a} is no path in a project: half a character") from None
+        raise UsageError(f"invalid path: {path[:200]!a} contains a lone surrogate") from None
 
 
-def entries(git: Git, commit: str, *under: bytes, deep: bool = False) -> list[Entry]:
-    """Return the entries of a commit or tree at some paths, or all entries below them."""
-    where = (path.decode("utf-8", "surrogateescape") for path in under)
-    told = git.run("ls-tree", "-z", *(("-r",) if deep else ()), "--full-tree", commit, "--", *where).out
-    found: list[Entry] = []
-    for line in told.split(b"\0"):
-        if line:
-            head, _, name = line.partition(b"\t")
-            mode, _, id = head.decode().split(" ")
-            found.append(Entry(path=name, mode=mode, object=id))
+def list_entries(git: Git, commit: str, *paths: bytes, deep: bool = False) -> list[TreeEntry]:
+    """Return the entries of a commit or tree at some paths, or with `deep` all entries below them."""
+    names = (path.decode("utf-8", "surrogateescape") for path in paths)
+    output = git.run("ls-tree", "-z", *(("-r",) if deep else ()), "--full-tree", commit, "--", *names).stdout
+    found: list[TreeEntry] = []
+    for line in filter(None, output.split(b"\0")):
+        head, _, path = line.partition(b"\t")
+        mode, _, id = head.decode().split(" ")
+        found.append(TreeEntry(path=path, mode=mode, object=id))
     return found
 
 
-def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
+def read_contents(git: Git, entries: Iterable[TreeEntry]) -> dict[bytes, bytes]:
     """Return the content of every regular file by its path, with one call of git."""
-    wanted = [entry for entry in files if entry.is_file]
-    told = git.run("cat-file", "--batch", input="".join(f"{entry.object}\n" for entry in wanted).encode()).out
+    files = [entry for entry in entries if entry.is_file]
+    output = git.run("cat-file", "--batch", input="".join(f"{entry.object}\n" for entry in files).encode()).stdout
     found: dict[bytes, bytes] = {}
-    at = 0
-    for entry in wanted:
-        end = told.index(b"\n", at)
-        size = int(told[at:end].rpartition(b" ")[2])
-        found[entry.path] = told[end + 1 : end + 1 + size]
-        at = end + size + 2
+    start = 0
+    for entry in files:
+        end = output.index(b"\n", start)
+        size = int(output[start:end].rpartition(b" ")[2])
+        found[entry.path] = output[end + 1 : end + 1 + size]
+        start = end + size + 2
     return found
 
 
-def with_entries(git: Git, tree: str, changes: Iterable[Entry]) -> str:
-    """Return a tree, or the tree of a commit, with some files added and removed."""
+def write_tree(git: Git, tree: str, changes: Iterable[TreeEntry]) -> str:
+    """Return a tree, or the tree of a commit, with changes applied."""
     with git.scratch() as folder:
         index = folder / "index"
         git.run("read-tree", tree, index=index)
-        put_in_index(git, index, changes)
-        return git.run("write-tree", index=index).line
+        update_index(git, index, changes)
+        return git.run("write-tree", index=index).text
 
 
-def put_in_index(git: Git, index: Path, changes: Iterable[Entry]) -> None:
-    """Files put into an index, and taken out first, so that a file may become a folder."""
+def update_index(git: Git, index: Path, changes: Iterable[TreeEntry]) -> None:
+    """Apply changes to an index. Paths are removed first, so that a file can become a folder."""
     lines = b""
     for entry in sorted(changes, key=lambda entry: entry.object is not None):
-        head = f"0 {git.nothing}" if entry.object is None else f"{entry.mode} {entry.object}"
+        head = f"0 {git.null_id}" if entry.object is None else f"{entry.mode} {entry.object}"
         lines += head.encode() + b"\t" + entry.path + b"\0"
     git.run("update-index", "-z", "--index-info", index=index, input=lines)
 
 
-def merge(git: Git, ours: str, theirs: str) -> Merged:
+def merge(git: Git, ours: str, theirs: str) -> MergeResult:
     """Merge two commits into a tree, without moving a ref."""
-    told = git.run("merge-tree", "--write-tree", "-z", "--no-messages", ours, theirs, ok=(0, 1))
-    tree, *lines = told.out.split(b"\0")
-    conflicts: dict[bytes, dict[int, Entry]] = {}
-    for line in lines:
-        if line:
-            head, _, name = line.partition(b"\t")
-            mode, id, stage = head.decode().split(" ")
-            conflicts.setdefault(name, {})[int(stage)] = Entry(path=name, mode=mode, object=id)
-    return Merged(tree=tree.decode(), conflicts=conflicts)
+    output = git.run("merge-tree", "--write-tree", "-z", "--no-messages", ours, theirs, ok=(0, 1)).stdout
+    tree, *lines = output.split(b"\0")
+    conflicts: dict[bytes, dict[int, TreeEntry]] = {}
+    for line in filter(None, lines):
+        head, _, path = line.partition(b"\t")
+        mode, id, stage = head.decode().split(" ")
+        conflicts.setdefault(path, {})[int(stage)] = TreeEntry(path=path, mode=mode, object=id)
+    return MergeResult(tree=tree.decode(), conflicts=conflicts)
 
 
-def commit(git: Git, tree: str, parents: Iterable[str], message: str, author: str | None = None) -> str:
-    """Create a commit that is not on a branch yet."""
-    named = [word for parent in parents for word in ("-p", parent)]
+def create_commit(git: Git, tree: str, parents: Iterable[str], message: str, author: str | None = None) -> str:
+    """Create a commit that is not on a branch yet, and return its id."""
+    options = [word for parent in parents for word in ("-p", parent)]
     text = message.replace("\0", "").encode("utf-8", "replace")
-    return git.run("commit-tree", tree, *named, "-F", "-", input=text, author=author).line
+    return git.run("commit-tree", tree, *options, "-F", "-", input=text, author=author).text

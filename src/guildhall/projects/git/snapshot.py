@@ -17,318 +17,305 @@ from dataclasses import dataclass
 from errno import ELOOP
 from typing import TYPE_CHECKING
 
-from guildhall.projects.git import repository as trees
-from guildhall.projects.git.repository import Completed, Entry, Git
-from guildhall.projects.model import KEPT, LORE, OURS, join_names
+from guildhall.projects.git import repository
+from guildhall.projects.git.repository import Git, GitResult, TreeEntry
+from guildhall.projects.model import ARCHIVE_REFS, BRANCH_PREFIX, LORE, join_names
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DEEPEST = 200
-_SPARSE = ("-c", "core.sparseCheckout=true")  # so that a file is seen that was made where none was checked out
-_UNFIT = "git can hold nothing of this name"
-_LARGE = 32 * 1024**2  # bytes
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAX_DEPTH = 200
+_SPARSE = ("-c", "core.sparseCheckout=true")  # lists new files also where nothing was checked out
+_RESERVED_NAME = "git does not allow this name"
+_MAX_BATCH_BYTES = 32 * 1024**2
 _LINK, _SUBMODULE = "120000", "160000"
 
 
 class Snapshot:
-    """The changes of a checkout. Contents are stored many at a time, and a large one by itself."""
+    """The changes of a checkout. Small files are stored in batches, a large file by itself."""
 
     def __init__(self, git: Git) -> None:
-        self.changes: list[Entry] = []
-        self.left: list[tuple[str, str]] = []  # paths that cannot be stored, each with the reason
+        self.changes: list[TreeEntry] = []
+        self.rejected: list[tuple[str, str]] = []  # paths that cannot be stored, each with the reason
         self._git = git
-        self._waiting: list[tuple[bytes, str, bytes]] = []
-        self._bytes = 0
+        self._batch: list[tuple[bytes, str, bytes]] = []
+        self._batch_bytes = 0
 
-    def gone(self, path: bytes) -> None:
-        self.changes.append(Entry(path=path))
+    def add(self, path: bytes, mode: str, content: bytes) -> None:
+        self._batch.append((path, mode, content))
+        self._batch_bytes += len(content)
+        if self._batch_bytes > _MAX_BATCH_BYTES:
+            self.flush()
 
-    def put(self, path: bytes, mode: str, content: bytes) -> None:
-        self._waiting.append((path, mode, content))
-        self._bytes += len(content)
-        if self._bytes > _LARGE:
-            self.store()
+    def add_large(self, path: bytes, mode: str, descriptor: int) -> None:
+        id = self._git.run("hash-object", "-w", "--stdin", input=descriptor).text
+        self.changes.append(TreeEntry(path=path, mode=mode, object=id))
 
-    def put_large(self, path: bytes, mode: str, descriptor: int) -> None:
-        id = self._git.run("hash-object", "-w", "--stdin", input=descriptor).line
-        self.changes.append(Entry(path=path, mode=mode, object=id))
+    def reject(self, path: bytes, reason: str) -> None:
+        self.rejected.append((os.fsdecode(path), reason))
 
-    def store(self) -> None:
-        ids = _store(self._git, [content for _, _, content in self._waiting])
-        for (path, mode, _), id in zip(self._waiting, ids, strict=True):
-            self.changes.append(Entry(path=path, mode=mode, object=id))
-        self._waiting, self._bytes = [], 0
+    def flush(self) -> None:
+        ids = _store_blobs(self._git, [content for _, _, content in self._batch])
+        for (path, mode, _), id in zip(self._batch, ids, strict=True):
+            self.changes.append(TreeEntry(path=path, mode=mode, object=id))
+        self._batch, self._batch_bytes = [], 0
 
 
-def take(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Snapshot:
-    """Store everything that is new or changed in a checkout since its index was written. Keep the index as it is.
+def take_snapshot(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Snapshot:
+    """Store the files of a checkout that are new or changed since its index was written. Do not change the index.
 
     Ignored files are left out, except artifacts and the `wanted` paths.
     """
-    links = _submodules(git, tree, index)
-    changed = _changed(git, tree, index, (LORE, *wanted))
-    taken = take_these(git, tree, [path for path in changed if path.rstrip(b"/") not in links])
-    taken.left += _in_submodules(tree, links)
-    return taken
-
-
-def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Snapshot:
-    """Store the files of a checkout at some paths."""
-    found = Snapshot(git)
-    with _opened(tree) as root:
-        for path in paths:
-            _look(root, path, found)
-    found.store()
-    return found
-
-
-def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
-    """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
-    which = ("--others", "--ignored", "--exclude-standard", "--directory")
-    told = git.run(*_SPARSE, "ls-files", "-z", *which, tree=tree, index=index).out
-    lore = f"{LORE}/".encode()
-    return [path for path in told.split(b"\0") if path and not path.startswith(lore)]
-
-
-def _changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> Iterable[bytes]:
-    """Return the new, changed and deleted paths. A nested repository ends in a slash."""
-
-    def told() -> list[Completed]:
-        ways = (("--modified", "--deleted", "--exclude-standard"), ("--", *wanted))  # these whether ignored or not
-        return [git.run(*_SPARSE, "ls-files", "-z", "--others", *way, tree=tree, index=index) for way in ways]
-
-    said = told()
-    if any("could not open directory" in one.said for one in said):
-        with _opened(tree) as root:
-            _make_readable(root, 0)
-        said = told()
-    return dict.fromkeys(path for one in said for path in one.out.split(b"\0") if path)
-
-
-def _submodules(git: Git, tree: Path, index: Path) -> set[bytes]:
-    told = git.run("ls-files", "-z", "--stage", tree=tree, index=index).out
-    return {line.partition(b"\t")[2] for line in told.split(b"\0") if line.startswith(_SUBMODULE.encode())}
-
-
-def _in_submodules(tree: Path, links: set[bytes]) -> list[tuple[str, str]]:
-    left: list[tuple[str, str]] = []
-    for path in sorted(links):
+    submodules = _list_submodules(git, tree, index)
+    changed = _list_changed(git, tree, index, (LORE, *wanted))
+    snapshot = snapshot_paths(git, tree, [path for path in changed if path.rstrip(b"/") not in submodules])
+    for path in sorted(submodules):
         folder = tree / os.fsdecode(path)
         if folder.is_symlink() or (folder.is_dir() and any(folder.iterdir())):
-            left.append((os.fsdecode(path), "it is a submodule, which has its own repository"))
-    return left
+            snapshot.reject(path, "it is a submodule, which has its own repository")
+    return snapshot
 
 
-def _look(root: int, path: bytes, found: Snapshot) -> None:
-    """Read a file, a link, or all files of a nested repository."""
-    *above, name = path.rstrip(b"/").split(b"/")
-    if any(map(_unfit, (*above, name))):
-        found.left.append((os.fsdecode(path), _UNFIT))
+def snapshot_paths(git: Git, tree: Path, paths: Iterable[bytes]) -> Snapshot:
+    """Store the files of a checkout at some paths."""
+    snapshot = Snapshot(git)
+    with _open_folder(tree) as root:
+        for path in paths:
+            _add_path(root, path, snapshot)
+    snapshot.flush()
+    return snapshot
+
+
+def list_ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
+    """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
+    options = ("--others", "--ignored", "--exclude-standard", "--directory")
+    output = git.run(*_SPARSE, "ls-files", "-z", *options, tree=tree, index=index).stdout
+    lore = f"{LORE}/".encode()
+    return [path for path in output.split(b"\0") if path and not path.startswith(lore)]
+
+
+def _list_changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> Iterable[bytes]:
+    """Return the new, changed and deleted paths, and the `wanted` paths also if ignored. A nested repository ends in a
+    slash."""
+
+    def list_files() -> list[GitResult]:
+        variants = (("--modified", "--deleted", "--exclude-standard"), ("--", *wanted))
+        command = (*_SPARSE, "ls-files", "-z", "--others")
+        return [git.run(*command, *options, tree=tree, index=index) for options in variants]
+
+    results = list_files()
+    if any("could not open directory" in result.stderr for result in results):
+        with _open_folder(tree) as root:
+            _make_folders_readable(root, 0)
+        results = list_files()
+    return dict.fromkeys(path for result in results for path in result.stdout.split(b"\0") if path)
+
+
+def _list_submodules(git: Git, tree: Path, index: Path) -> set[bytes]:
+    output = git.run("ls-files", "-z", "--stage", tree=tree, index=index).stdout
+    return {line.partition(b"\t")[2] for line in output.split(b"\0") if line.startswith(_SUBMODULE.encode())}
+
+
+def _add_path(root: int, path: bytes, snapshot: Snapshot) -> None:
+    """Add a file, a link, or all files of a nested repository."""
+    *folders, name = path.rstrip(b"/").split(b"/")
+    if any(map(_is_reserved, (*folders, name))):
+        snapshot.reject(path, _RESERVED_NAME)
         return
-    opened: list[int] = []
+    descriptors: list[int] = []
     try:
         parent = root
-        for part in above:
-            parent = os.open(part, _FOLDER, dir_fd=parent)
-            opened.append(parent)
-        _look_at(parent, name, path.rstrip(b"/"), found, 0)
+        for folder in folders:
+            parent = os.open(folder, _OPEN_FOLDER, dir_fd=parent)
+            descriptors.append(parent)
+        _add_entry(parent, name, path.rstrip(b"/"), snapshot, 0)
     except OSError as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == ELOOP:  # a link in the way
-            found.gone(path.rstrip(b"/"))
+        if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == ELOOP:  # a folder became a link
+            snapshot.changes.append(TreeEntry(path=path.rstrip(b"/")))
         else:
-            found.left.append((os.fsdecode(path), error.strerror or "it cannot be read"))
+            snapshot.reject(path, error.strerror or "it cannot be read")
     finally:
-        for descriptor in opened:
+        for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _look_at(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int) -> None:
+def _add_entry(parent: int, name: bytes, path: bytes, snapshot: Snapshot, depth: int) -> None:
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
         if name.lower() == b".gitmodules":
-            found.left.append((os.fsdecode(path), _UNFIT))
+            snapshot.reject(path, _RESERVED_NAME)
         else:
-            found.put(path, _LINK, os.readlink(name, dir_fd=parent))
+            snapshot.add(path, _LINK, os.readlink(name, dir_fd=parent))
     elif stat.S_ISREG(status.st_mode):
-        _read(parent, name, path, found)
+        _add_file(parent, name, path, snapshot)
     elif stat.S_ISDIR(status.st_mode):
-        _look_below(parent, name, path, found, depth)
+        _add_folder(parent, name, path, snapshot, depth)
     # Pipes, sockets and devices have no content.
 
 
-def _look_below(parent: int, name: bytes, path: bytes, found: Snapshot, depth: int) -> None:
-    if depth > _DEEPEST:
-        found.left.append((os.fsdecode(path), "it is nested too deeply"))
+def _add_folder(parent: int, name: bytes, path: bytes, snapshot: Snapshot, depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        snapshot.reject(path, f"it is nested deeper than {_MAX_DEPTH} folders")
         return
-    folder = os.open(name, _FOLDER, dir_fd=parent)
-    try:
+    with _open_folder(name, parent) as folder:
         for inner in sorted(os.fsencode(entry.name) for entry in os.scandir(folder)):
             if inner == b".git":
                 continue
-            if _unfit(inner):
-                found.left.append((os.fsdecode(path + b"/" + inner), _UNFIT))
+            if _is_reserved(inner):
+                snapshot.reject(path + b"/" + inner, _RESERVED_NAME)
             else:
-                _look_at(folder, inner, path + b"/" + inner, found, depth + 1)
-    finally:
-        os.close(folder)
+                _add_entry(folder, inner, path + b"/" + inner, snapshot, depth + 1)
 
 
-def _read(parent: int, name: bytes, path: bytes, found: Snapshot) -> None:
+def _add_file(parent: int, name: bytes, path: bytes, snapshot: Snapshot) -> None:
     try:
-        descriptor = os.open(name, _FILE, dir_fd=parent)
+        descriptor = os.open(name, _OPEN_FILE, dir_fd=parent)
     except PermissionError:
-        _open_up(parent, name)
-        descriptor = os.open(name, _FILE, dir_fd=parent)
+        _make_readable(parent, name)
+        descriptor = os.open(name, _OPEN_FILE, dir_fd=parent)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         mode = "100755" if status.st_mode & stat.S_IXUSR else "100644"
         if not stat.S_ISREG(status.st_mode):
             return
-        if status.st_size > _LARGE:
-            found.put_large(path, mode, descriptor)
+        if status.st_size > _MAX_BATCH_BYTES:
+            snapshot.add_large(path, mode, descriptor)
         else:
-            found.put(path, mode, file.read())
+            snapshot.add(path, mode, file.read())
 
 
-def _unfit(name: bytes) -> bool:
+def _is_reserved(name: bytes) -> bool:
     """Return True if git refuses a name, because on some system it would mean the folder `.git`."""
-    text = "".join(one for one in os.fsdecode(name) if unicodedata.category(one) != "Cf").casefold()
+    text = "".join(char for char in os.fsdecode(name) if unicodedata.category(char) != "Cf").casefold()
     return text.partition(":")[0].rstrip(" .") in (".git", "git~1")
 
 
-def _open_up(parent: int, name: bytes) -> None:
+def _make_readable(parent: int, name: bytes) -> None:
     """Make a file readable for its owner, which is this process. Do not follow links."""
-    held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
-        status = os.fstat(held)
+        status = os.fstat(descriptor)
         if not stat.S_ISLNK(status.st_mode):
-            os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode) | stat.S_IRWXU)  # noqa: PTH101
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(status.st_mode) | stat.S_IRWXU)  # noqa: PTH101
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
-def _make_readable(folder: int, depth: int) -> None:
-    """Make every folder of a checkout readable for its owner."""
+def _make_folders_readable(folder: int, depth: int) -> None:
     for entry in os.scandir(folder):
-        if not entry.is_dir(follow_symlinks=False) or depth > _DEEPEST:
+        if not entry.is_dir(follow_symlinks=False) or depth > _MAX_DEPTH:
             continue
         name = os.fsencode(entry.name)
         if stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
-            _open_up(folder, name)
-        inner = os.open(name, _FOLDER, dir_fd=folder)
-        try:
-            _make_readable(inner, depth + 1)
-        finally:
-            os.close(inner)
+            _make_readable(folder, name)
+        with _open_folder(name, folder) as inner:
+            _make_folders_readable(inner, depth + 1)
 
 
 @contextmanager
-def _opened(folder: Path) -> Generator[int]:
-    descriptor = os.open(folder, _FOLDER)
+def _open_folder(path: Path | bytes, parent: int | None = None) -> Generator[int]:
+    descriptor = os.open(path, _OPEN_FOLDER, dir_fd=parent)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _store(git: Git, contents: Iterable[bytes]) -> list[str]:
+def _store_blobs(git: Git, contents: Iterable[bytes]) -> list[str]:
     """Store contents as objects, with one call of git, and return their ids."""
     parts: list[bytes] = []
     for number, data in enumerate(contents, start=1):
         parts += [b"blob\nmark :%d\ndata %d\n" % (number, len(data)), data, b"\nget-mark :%d\n" % number]
     if not parts:
         return []
-    return git.run(
-        "fast-import", "--quiet", "--cat-blob-fd=1", "--done", input=b"".join([*parts, b"done\n"])
-    ).line.split()
+    stream = b"".join([*parts, b"done\n"])
+    return git.run("fast-import", "--quiet", "--cat-blob-fd=1", "--done", input=stream).text.split()
 
 
-_MOST_FILES, _MOST_BYTES = 200, 10 * 1024**2  # of a file or folder that is kept
-_ALL_FILES, _ALL_BYTES = 1_000, 32 * 1024**2  # of all that is kept of one checkout
+_MAX_FILES, _MAX_BYTES = 200, 10 * 1024**2  # of an ignored file or folder that is archived
+_MAX_TOTAL_FILES, _MAX_TOTAL_BYTES = 1_000, 32 * 1024**2  # of one checkout
 _MAX_NAMES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aside:
-    """What git ignores of a checkout: what was kept, at which ref, and what was not, with the reason."""
+class UncommittedFiles:
+    """The files of a removed checkout that are not on its branch, because git ignores or rejects them."""
 
-    ref: str | None = None
-    kept: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    folder: str | None = None
-    moved: tuple[str, ...] = ()  # there, because git cannot hold it
+    ref: str | None = None  # of the commit with the archived files
+    kept: tuple[str, ...] = ()  # ignored files that are archived
+    lost: tuple[str, ...] = ()  # ignored files that are deleted, each with the reason
+    folder: str | None = None  # of the moved files
+    moved: tuple[str, ...] = ()  # files that git cannot store
 
-    def told(self) -> str:
-        """For the timeline."""
-        parts = ["git ignores some of what was made"] if self.kept or self.lost else []
-        parts += [f"kept at {self.ref}: {join_names(self.kept, _MAX_NAMES)}"] if self.kept else []
-        parts += [f"not kept: {join_names(self.lost, _MAX_NAMES)}"] if self.lost else []
+    def text(self) -> str:
+        """Return the text of the timeline entry."""
+        parts: list[str] = []
+        if self.kept:
+            parts.append(f"ignored files kept at {self.ref}: {join_names(self.kept, _MAX_NAMES)}")
+        if self.lost:
+            parts.append(f"ignored files not kept: {join_names(self.lost, _MAX_NAMES)}")
         if self.moved:
-            parts.append(
-                f"git cannot hold some of what was made; it is in {self.folder}: {join_names(self.moved, _MAX_NAMES)}"
-            )
+            parts.append(f"files that git cannot store, moved to {self.folder}: {join_names(self.moved, _MAX_NAMES)}")
         return "; ".join(parts)
 
 
-def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside | None:
-    """Store the ignored files of a checkout, and return None if there are none. A repeated call finds them again."""
+def archive_ignored(git: Git, tree: Path, index: Path, branch: str, tip: str) -> UncommittedFiles | None:
+    """Store the ignored files of a checkout, or return None if it has none. A repeated call finds them again."""
     wanted: list[bytes] = []
     lost: list[str] = []
     files = size = 0
-    for path in ignored(git, tree, index):
+    for path in list_ignored(git, tree, index):
         try:
-            count, length = _measured(tree / os.fsdecode(path))
+            count, length = _measure(tree / os.fsdecode(path))
         except OSError as error:
-            lost.append(f"{_shown(path)} ({error.strerror})")
+            lost.append(f"{_decode(path)} ({error.strerror})")
             continue
         if not count:
             continue
-        large = count > _MOST_FILES or length > _MOST_BYTES
-        if large or files + count > _ALL_FILES or size + length > _ALL_BYTES:
-            extent = f"{count:,} files, {length:,} bytes" if count <= _MOST_FILES else f"more than {_MOST_FILES} files"
-            lost.append(f"{_shown(path)} ({extent})")
+        is_large = count > _MAX_FILES or length > _MAX_BYTES
+        if is_large or files + count > _MAX_TOTAL_FILES or size + length > _MAX_TOTAL_BYTES:
+            extent = f"{count:,} files, {length:,} bytes" if count <= _MAX_FILES else f"more than {_MAX_FILES} files"
+            lost.append(f"{_decode(path)} ({extent})")
             continue
         files, size = files + count, size + length
         wanted.append(path)
-    taken = take_these(git, tree, wanted)
-    there = [entry for entry in taken.changes if entry.object is not None]
-    lost += [f"{name} ({reason})" for name, reason in taken.left]
-    if not there:
-        return Aside(lost=tuple(lost)) if lost else None
-    made = trees.with_entries(git, tip, there)
-    ref = _kept(git, made, branch, tip)
-    return Aside(ref=ref, kept=tuple(_shown(entry.path) for entry in there), lost=tuple(lost))
+    snapshot = snapshot_paths(git, tree, wanted)
+    entries = [entry for entry in snapshot.changes if entry.object is not None]
+    lost += [f"{name} ({reason})" for name, reason in snapshot.rejected]
+    if not entries:
+        return UncommittedFiles(lost=tuple(lost)) if lost else None
+    ref = _archive_tree(git, repository.write_tree(git, tip, entries), branch, tip)
+    return UncommittedFiles(ref=ref, kept=tuple(_decode(entry.path) for entry in entries), lost=tuple(lost))
 
 
-def move_out(tree: Path, names: Sequence[str], place: Path) -> Path:
-    """Move files that git cannot store out of a checkout, and return their new folder."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    folder = next(one for n in range(1, 1000) if not (one := place.with_name(f"{place.name}-{n}")).exists())
+def move_files(tree: Path, names: Sequence[str], target: Path) -> Path:
+    """Move files that git cannot store out of a checkout, into a new folder `target-N`, and return that folder."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = next(path for n in range(1, 1000) if not (path := target.with_name(f"{target.name}-{n}")).exists())
     for name in names:
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (tree / name.rstrip("/")).rename(target)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (tree / name.rstrip("/")).rename(path)
     return folder
 
 
-def _kept(git: Git, tree: str, branch: str, tip: str) -> str:
-    ref = f"{KEPT}ignored/{branch.removeprefix(OURS)}"
+def _archive_tree(git: Git, tree: str, branch: str, tip: str) -> str:
+    ref = f"{ARCHIVE_REFS}ignored/{branch.removeprefix(BRANCH_PREFIX)}"
     before = git.resolve(ref)
-    if before is not None and git.run("rev-parse", "--verify", f"{before}^{{tree}}").line == tree:
+    if before is not None and git.run("rev-parse", "--verify", f"{before}^{{tree}}").text == tree:
         return ref
-    commit = trees.commit(git, tree, [tip], f"What git ignores of {branch}\n")
+    commit = repository.create_commit(git, tree, [tip], f"Ignored files of {branch}\n")
     if before is not None:
         ref = f"{ref}-{commit[:12]}"
-    git.move("keep what is ignored", f"update {ref} {commit} {'0' * len(commit)}")
+    git.update_refs("keep ignored files", f"update {ref} {commit} {'0' * len(commit)}")
     return ref
 
 
-def _measured(path: Path) -> tuple[int, int]:
+def _measure(path: Path) -> tuple[int, int]:
     """Return the number of files at a path and their bytes. Stop counting above the maximum."""
     if path.is_symlink() or not path.is_dir():
         return 1, path.lstat().st_size
@@ -341,10 +328,10 @@ def _measured(path: Path) -> tuple[int, int]:
         count += len(names)
         for name in names:
             size += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - there may be very many
-        if count > _MOST_FILES or size > _MOST_BYTES:
+        if count > _MAX_FILES or size > _MAX_BYTES:
             break
     return count, size
 
 
-def _shown(path: bytes) -> str:
+def _decode(path: bytes) -> str:
     return path.decode("utf-8", "replace")

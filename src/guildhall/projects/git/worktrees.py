@@ -22,10 +22,17 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
-from guildhall.projects.git import repository as trees
+from guildhall.projects.git import repository
 from guildhall.projects.git.integration import Branches
-from guildhall.projects.git.snapshot import Aside, Snapshot, ignored, move_out, put_aside, take
-from guildhall.projects.model import INTEGRATION, OURS, Project, Scope
+from guildhall.projects.git.snapshot import (
+    Snapshot,
+    UncommittedFiles,
+    archive_ignored,
+    list_ignored,
+    move_files,
+    take_snapshot,
+)
+from guildhall.projects.model import BRANCH_PREFIX, INTEGRATION, Project, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -34,27 +41,26 @@ if TYPE_CHECKING:
     from guildhall.projects.git.repository import Git
 
 _log = logging.getLogger("guildhall.projects")
-_MAKING, _REMOVING, _GLANCE = ".making", ".removing", ".glance-"
-_BY = "Guildhall"
+_MAKING, _REMOVING, _EXPORT = ".making", ".removing", ".glance-"  # endings of temporary folders
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """What was committed of a checkout, if anything was new; and what cannot be, each path with the reason."""
+class CommitResult:
+    """The commit of a checkout, or None if nothing was new, and the paths that git cannot store, with the reasons."""
 
     commit: str | None = None
-    left: tuple[tuple[str, str], ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worktree:
-    """One checkout as it should be: whose it is, on which branch, how much of the project it has."""
+    """The record of a checkout."""
 
     project: str
     activity: str
     branch: str
     scope: Scope
-    tip: str | None = None  # where the branch was when the hall last moved it
+    tip: str | None = None  # of the branch when the hall last moved it
 
 
 class Worktrees:
@@ -67,22 +73,22 @@ class Worktrees:
     def path(self, project: Project, activity: str) -> Path:
         """Return the path of an activity's checkout, whether or not it exists."""
         if not is_name(activity):
-            raise UsageError(f"{activity[:60]!r} cannot name an activity")
+            raise UsageError(f"invalid activity: {activity[:60]!r}")
         return self._home.worktrees / project.name / activity
 
-    def activities(self, project: str) -> list[str]:
+    def list_activities(self, project: str) -> list[str]:
         """Return the activities that have a checkout of a project."""
         folder = self._home.worktrees / project
-        there = folder.iterdir() if folder.is_dir() else ()
-        return sorted(one.name for one in there if is_name(one.name) and one.is_dir())
+        paths = folder.iterdir() if folder.is_dir() else ()
+        return sorted(path.name for path in paths if is_name(path.name) and path.is_dir())
 
-    def make(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
+    def check_out(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
         """Return the checkout of an activity, created or completed if necessary. A new branch starts at claude/main."""
-        if not branch.startswith(OURS) or branch == INTEGRATION:
-            raise UsageError(f"{branch!r} is no branch of an activity")
+        if not branch.startswith(BRANCH_PREFIX) or branch == INTEGRATION:
+            raise UsageError(f"{branch!r} is not the branch of an activity")
         path = self.path(project, activity)
-        with self._alone(path):
-            before = self._record(path)
+        with self._lock(path):
+            before = self._read_record(path)
             if before is not None and path.exists() and (before.branch, before.scope) != (branch, scope):
                 self._remove(project, path, before)
             tip = self._ensure_branch(project, branch, before.tip if before and before.branch == branch else None)
@@ -91,14 +97,14 @@ class Worktrees:
             self._check_out(project, path, wanted)
         return path
 
-    def missing(self, project: Project) -> list[Worktree]:
-        """Return the checkouts of a project whose folders somebody has removed."""
+    def list_missing(self, project: Project) -> list[Worktree]:
+        """Return the checkouts of a project whose folders were removed by hand."""
         found: list[Worktree] = []
         for file in sorted((self._home.worktrees / project.name).glob("*.json")):
             path = file.with_suffix("")
-            record = self._record(path)
-            going = _beside(path, _REMOVING).exists() or not self._index(project, path).parent.exists()
-            if record is not None and not path.exists() and not going:
+            record = self._read_record(path)
+            is_removing = _sibling(path, _REMOVING).exists() or not self._index_path(project, path).parent.exists()
+            if record is not None and not path.exists() and not is_removing:
                 found.append(replace(record, activity=path.name))
         return found
 
@@ -106,89 +112,85 @@ class Worktrees:
         """Create a checkout if it is missing, and return True if it was. Errors are logged."""
         try:
             is_missing = not self.path(project, activity).is_dir()
-            self.make(project, activity, branch, scope)
+            self.check_out(project, activity, branch, scope)
         except GuildError as error:
             _log.warning("worktree of %s in %s: %s", activity, project.name, error)
             return False
         if is_missing:
-            _log.info("worktree of %s in %s was missing and is there again", activity, project.name)
+            _log.info("worktree of %s in %s was missing and was created again", activity, project.name)
         return is_missing
 
-    def commit(self, project: Project, activity: str, message: str, author: str) -> str | None:
-        """Commit a checkout on its branch, and return the commit, or None if nothing has changed."""
-        return self.keep(project, activity, message, author).commit
-
-    def keep(self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()) -> Kept:
+    def commit(
+        self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()
+    ) -> CommitResult:
         """Commit a checkout on its branch. `wanted`: paths that are committed even if git ignores them."""
         path = self.path(project, activity)
-        with self._alone(path):
-            record = self._record(path)
+        with self._lock(path):
+            record = self._read_record(path)
             if record is None or not path.is_dir():
-                raise NotFound("there is no such worktree", where=str(path))
+                raise NotFound("missing worktree", where=str(path))
             self._check_out(project, path, record)
-            new, taken = self._commit(project, path, record, message, author, wanted)
-            return Kept(commit=new, left=tuple(taken.left))
+            commit, snapshot = self._commit(project, path, record, message, author, wanted)
+            return CommitResult(commit=commit, rejected=tuple(snapshot.rejected))
 
-    def ignored(self, project: Project, activity: str) -> list[str]:
+    def list_ignored(self, project: Project, activity: str) -> list[str]:
         """Return the ignored paths in a checkout. A folder without tracked files ends in a slash."""
         path = self.path(project, activity)
-        with self._alone(path):
-            found = ignored(self._git(project), path, self._index(project, path))
-        return [one.decode("utf-8", "replace") for one in found]
+        with self._lock(path):
+            found = list_ignored(self._git(project), path, self._index_path(project, path))
+        return [name.decode("utf-8", "replace") for name in found]
 
-    def remove(self, project: Project, activity: str) -> Aside | None:
-        """Remove a checkout after committing its content. Return the ignored files, which are stored, if any."""
+    def remove(self, project: Project, activity: str) -> UncommittedFiles | None:
+        """Remove a checkout after committing its content. Return the files that are not on its branch, or None."""
         path = self.path(project, activity)
-        with self._alone(path):
-            record = self._record(path)
+        with self._lock(path):
+            record = self._read_record(path)
             if path.is_dir() and record is None:
-                raise Conflict("it is not known what this folder is", where=str(path), hint="Move it elsewhere.")
-            aside = self._remove(project, path, record) if record is not None else None
-            self._sweep(path)
-            return aside
+                raise Conflict("this folder is not a worktree of the hall", where=str(path), hint="Move it elsewhere.")
+            uncommitted = self._remove(project, path, record) if record is not None else None
+            self._remove_temporary(path)
+            return uncommitted
 
-    def glance(self, project: Project, activity: str, commit: str) -> Path:
-        """Return a temporary folder with all files of a commit. The caller ends it with `end_glance`."""
-        folder = _beside(self.path(project, activity), f"{_GLANCE}{secrets.token_hex(6)}")
+    def export_commit(self, project: Project, activity: str, commit: str) -> Path:
+        """Return a temporary folder with all files of a commit. The caller removes it with `delete_export`."""
+        folder = _sibling(self.path(project, activity), f"{_EXPORT}{secrets.token_hex(6)}")
         git = self._git(project)
         folder.mkdir(parents=True)
         with git.scratch() as scratch:
             git.run("read-tree", "-m", "-u", commit, tree=folder, index=scratch / "index")
         return folder
 
-    def end_glance(self, folder: Path) -> None:
-        _vanish(folder)
+    def delete_export(self, folder: Path) -> None:
+        _delete(folder)
 
-    # how
-
-    def _remove(self, project: Project, path: Path, record: Worktree) -> Aside | None:
-        aside = None
+    def _remove(self, project: Project, path: Path, record: Worktree) -> UncommittedFiles | None:
+        uncommitted = None
         if path.is_dir():
             git = self._git(project)
             self._check_out(project, path, record)
-            _, taken = self._commit(project, path, record, "What was there in the end", _BY)
+            _, snapshot = self._commit(project, path, record, "Uncommitted files of the checkout", "Guildhall")
             tip = git.resolve(record.branch) or record.tip or Branches(project, git).ensure()
-            aside = put_aside(git, path, self._index(project, path), record.branch, tip)
-            if names := tuple(dict.fromkeys(name for name, _ in taken.left)):
-                folder = move_out(path, names, self._home.aside / project.name / path.name)
-                aside = replace(aside or Aside(), folder=str(folder), moved=names)
-            if aside is not None:
-                _log.info("worktree of %s in %s: %s", path.name, project.name, aside.told())
-            path.rename(_beside(path, _REMOVING))
-        _vanish(self._index(project, path).parent)
-        self._sweep(path)
+            uncommitted = archive_ignored(git, path, self._index_path(project, path), record.branch, tip)
+            if names := tuple(dict.fromkeys(name for name, _ in snapshot.rejected)):
+                folder = move_files(path, names, self._home.aside / project.name / path.name)
+                uncommitted = replace(uncommitted or UncommittedFiles(), folder=str(folder), moved=names)
+            if uncommitted is not None:
+                _log.info("worktree of %s in %s: %s", path.name, project.name, uncommitted.text())
+            path.rename(_sibling(path, _REMOVING))
+        _delete(self._index_path(project, path).parent)
+        self._remove_temporary(path)
         self._record_path(path).unlink(missing_ok=True)
-        return aside
+        return uncommitted
 
     def _ensure_branch(self, project: Project, branch: str, tip: str | None) -> str:
         """Return the tip of a branch. Create it at its last known tip or at the integration branch if it is missing."""
         git = self._git(project)
         ref = f"refs/heads/{branch}"
-        if (now := git.resolve(ref)) is not None:
-            return now
+        if (current := git.resolve(ref)) is not None:
+            return current
         start = (git.resolve(tip) if tip else None) or Branches(project, git).ensure()
         try:
-            git.move("begin", f"update {ref} {start} {'0' * len(start)}")
+            git.update_refs("begin", f"update {ref} {start} {'0' * len(start)}")
         except GitFailed:
             if git.resolve(ref) is None:
                 raise
@@ -196,82 +198,81 @@ class Worktrees:
 
     def _check_out(self, project: Project, path: Path, wanted: Worktree) -> None:
         git = self._git(project)
-        index = self._index(project, path)
-        self._describe(path, index.parent, wanted)
+        index = self._index_path(project, path)
+        self._write_metadata(path, index.parent, wanted)
         if not path.is_dir():
-            making = _beside(path, _MAKING)
-            _vanish(making)
+            making = _sibling(path, _MAKING)
+            _delete(making)
             making.mkdir(parents=True)
-            fresh = _fresh(index)
+            new_index = _new_index_path(index)
             sparse = ("-c", f"core.sparseCheckout={str(wanted.scope == 'sparse').lower()}")
-            git.run(*sparse, "read-tree", "-m", "-u", wanted.tip or wanted.branch, tree=making, index=fresh)
-            _put(making / ".git", f"gitdir: {index.parent}\n")
-            fresh.replace(index)
+            git.run(*sparse, "read-tree", "-m", "-u", wanted.tip or wanted.branch, tree=making, index=new_index)
+            _write(making / ".git", f"gitdir: {index.parent}\n")
+            new_index.replace(index)
             making.rename(path)
-        self._mark(path, index.parent)
+        self._write_git_file(path, index.parent)
         if not index.exists():
-            self._index_again(git, path, index, wanted)
+            self._rebuild_index(git, path, index, wanted)
 
-    def _describe(self, path: Path, folder: Path, wanted: Worktree) -> None:
+    def _write_metadata(self, path: Path, folder: Path, wanted: Worktree) -> None:
         """Write git's metadata of a linked worktree. `locked` comes first, so that git does not prune it meanwhile."""
         try:
             folder.parent.mkdir(exist_ok=True)
             folder.mkdir(exist_ok=True)
         except FileNotFoundError:
             raise GitFailed(
-                "the project's repository is not there any more",
+                "the project's repository is missing",
                 where=str(folder.parents[1]),
-                hint="Was it moved? Say where it is in `projects:` of config.yaml, or move it back.",
+                hint="If it was moved, set its path in `projects:` of config.yaml, or move it back.",
             ) from None
-        _put(folder / "locked", "Guildhall works here\n")
-        _put(folder / "guildhall", f"{wanted.activity}\n")
-        _put(folder / "commondir", "../..\n")
-        _put(folder / "gitdir", f"{path / '.git'}\n")
-        _put(folder / "HEAD", f"ref: refs/heads/{wanted.branch}\n")
+        _write(folder / "locked", "Guildhall works here\n")
+        _write(folder / "guildhall", f"{wanted.activity}\n")
+        _write(folder / "commondir", "../..\n")
+        _write(folder / "gitdir", f"{path / '.git'}\n")
+        _write(folder / "HEAD", f"ref: refs/heads/{wanted.branch}\n")
 
-    def _mark(self, path: Path, folder: Path) -> None:
+    def _write_git_file(self, path: Path, folder: Path) -> None:
         """Write the `.git` file of a checkout. Rename anything else that has taken its place."""
         marker = path / ".git"
         if marker.is_symlink() or (marker.exists() and not marker.is_file()):
             number = next(n for n in range(1, 1000) if not os.path.lexists(path / f"git-found-{n}"))
             marker.rename(path / f"git-found-{number}")
-        _put(marker, f"gitdir: {folder}\n")
+        _write(marker, f"gitdir: {folder}\n")
 
-    def _index_again(self, git: Git, path: Path, index: Path, wanted: Worktree) -> None:
-        """Create the index of a checkout that has lost it, from the branch's tip, without touching files."""
-        fresh = _fresh(index)
+    def _rebuild_index(self, git: Git, path: Path, index: Path, wanted: Worktree) -> None:
+        """Create the lost index of a checkout from the tip of its branch, without changing files."""
+        new_index = _new_index_path(index)
         tip = git.resolve(wanted.branch) or str(wanted.tip)
-        git.run("read-tree", tip, index=fresh)
+        git.run("read-tree", tip, index=new_index)
         if wanted.scope == "sparse":
-            told = git.run("ls-files", "-z", index=fresh).out.split(b"\0")
-            outside = [name for name in told if name and not name.startswith(b".lore/")]
-            lines = b"".join(name + b"\0" for name in outside)
-            git.run("update-index", "-z", "--skip-worktree", "--stdin", index=fresh, tree=path, input=lines)
-        fresh.replace(index)
+            names = git.run("ls-files", "-z", index=new_index).stdout.split(b"\0")
+            lines = b"".join(name + b"\0" for name in names if name and not name.startswith(b".lore/"))
+            git.run("update-index", "-z", "--skip-worktree", "--stdin", index=new_index, tree=path, input=lines)
+        new_index.replace(index)
 
     def _commit(
-        self, project: Project, path: Path, tree: Worktree, message: str, author: str, wanted: Sequence[str] = ()
+        self, project: Project, path: Path, record: Worktree, message: str, author: str, wanted: Sequence[str] = ()
     ) -> tuple[str | None, Snapshot]:
         git = self._git(project)
-        index = self._index(project, path)
-        fresh = _fresh(index)
-        shutil.copy2(index, fresh)  # its time too: git knows by it which files may have changed unseen
-        taken = take(git, path, fresh, wanted)
-        if taken.changes:
-            trees.put_in_index(git, fresh, taken.changes)
-            git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
-        made = git.run("write-tree", index=fresh).line
-        now = git.resolve(tree.branch) or tree.tip or Branches(project, git).ensure()
-        new = None
-        if made != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
-            now = self._ensure_branch(project, tree.branch, tree.tip)
-            new = trees.commit(git, made, [now], message, author)
-            git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
-            self._write_record(path, replace(tree, tip=new))
-        fresh.replace(index)
-        return new, taken
+        index = self._index_path(project, path)
+        new_index = _new_index_path(index)
+        shutil.copy2(index, new_index)  # with its time, by which git knows the files that may have changed
+        snapshot = take_snapshot(git, path, new_index, wanted)
+        if snapshot.changes:
+            repository.update_index(git, new_index, snapshot.changes)
+            git.run("update-index", "-q", "--refresh", tree=path, index=new_index, ok=(0, 1))
+        tree = git.run("write-tree", index=new_index).text
+        tip = git.resolve(record.branch) or record.tip or Branches(project, git).ensure()
+        commit = None
+        if tree != git.run("rev-parse", "--verify", f"{tip}^{{tree}}").text:
+            tip = self._ensure_branch(project, record.branch, record.tip)
+            commit = repository.create_commit(git, tree, [tip], message, author)
+            git.update_refs("commit", f"update refs/heads/{record.branch} {commit} {tip}")
+            self._write_record(path, replace(record, tip=commit))
+        new_index.replace(index)
+        return commit, snapshot
 
-    def _index(self, project: Project, path: Path) -> Path:
+    def _index_path(self, project: Project, path: Path) -> Path:
         return self._git(project).common / "worktrees" / f"guildhall-{path.name}" / "index"
 
     # records, beside the checkouts
@@ -279,7 +280,7 @@ class Worktrees:
     def _record_path(self, path: Path) -> Path:
         return path.with_name(f"{path.name}.json")
 
-    def _record(self, path: Path) -> Worktree | None:
+    def _read_record(self, path: Path) -> Worktree | None:
         try:
             return Worktree(**json.loads(self._record_path(path).read_text()))
         except (OSError, ValueError, TypeError):
@@ -287,19 +288,19 @@ class Worktrees:
 
     def _write_record(self, path: Path, record: Worktree) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _put(self._record_path(path), json.dumps(asdict(record)))
+        _write(self._record_path(path), json.dumps(asdict(record)))
 
-    def _sweep(self, path: Path) -> None:
+    def _remove_temporary(self, path: Path) -> None:
         for ending in (_MAKING, _REMOVING):
-            _vanish(_beside(path, ending))
-        for left in path.parent.glob(f".{path.name}{_GLANCE}*"):
-            _vanish(left)
+            _delete(_sibling(path, ending))
+        for folder in path.parent.glob(f".{path.name}{_EXPORT}*"):
+            _delete(folder)
 
     @contextmanager
-    def _alone(self, path: Path) -> Generator[None]:
-        """Lock a checkout for this thread, against other threads and processes."""
+    def _lock(self, path: Path) -> Generator[None]:
+        """Lock a checkout against other threads and processes."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(_sibling(path, ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -307,36 +308,39 @@ class Worktrees:
             os.close(descriptor)
 
 
-def _fresh(index: Path) -> Path:
-    """Return the path of a new index, and delete those of interrupted calls. A git of theirs may still run."""
-    for left in index.parent.glob("fresh-*"):
-        left.unlink(missing_ok=True)
+def _new_index_path(index: Path) -> Path:
+    """Return the path of a new index, and delete the indexes of interrupted calls.
+
+    The name is random, because a git of an interrupted call may still run.
+    """
+    for old in index.parent.glob("fresh-*"):
+        old.unlink(missing_ok=True)
     return index.with_name(f"fresh-{secrets.token_hex(6)}")
 
 
-def _beside(path: Path, ending: str) -> Path:
+def _sibling(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}{ending}")
 
 
-def _put(path: Path, text: str) -> None:
-    """Writes a small file at once, if it does not say so already. A link in its place is replaced, not followed."""
+def _write(path: Path, text: str) -> None:
+    """Replace a small file atomically, unless it has this text. A link at its path is replaced, not followed."""
     with suppress(OSError, ValueError):
         if not path.is_symlink() and path.read_text() == text:
             return
     replace_file(path, text.encode(), mode=0o644, exact_mode=True)
 
 
-def _vanish(folder: Path) -> None:
-    """Takes away a folder of ours, also one in which something was made read-only."""
+def _delete(folder: Path) -> None:
+    """Delete a folder of the hall, also if parts of it are read-only."""
     if folder.is_symlink():
         folder.unlink()
         return
 
-    def once_more(function: Callable[..., Any], name: str, error: object) -> None:
+    def retry(function: Callable[..., Any], name: str, error: object) -> None:
         Path(name).parent.chmod(0o700)
         if not Path(name).is_symlink():
             Path(name).chmod(0o700)
         function(name)
 
     if folder.exists():
-        shutil.rmtree(folder, onerror=once_more)
+        shutil.rmtree(folder, onerror=retry)

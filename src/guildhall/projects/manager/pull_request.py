@@ -34,57 +34,57 @@ if TYPE_CHECKING:
 
 
 REVIEWS = ".lore/reviews"
-_FILES = 200  # that are listed
-_LISTED = 100  # commissions
+_MAX_FILES = 200  # in a listing
+_MAX_COMMISSIONS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """All that the user's branch lacks."""
+    """The changes of the integration branch that the user's branch does not contain."""
 
     tip: str  # the commit of the integration branch
     files: Mapping[str, str]  # without the hall's own records: path -> numbers of added and removed lines
     completed: Sequence[str]  # a line of markdown for each completed commission
 
     def as_markdown(self) -> str:
-        """Return the commissions and files. The names that others chose cannot end the block that they are in."""
+        """Return the commissions and files. Paths are escaped, so that they cannot end the block."""
         lines = ["## Commissions", "", *self.completed, ""] if self.completed else []
         if self.files:
             lines += ["## Files", ""]
-            for path, counts in islice(self.files.items(), _FILES):
+            for path, counts in islice(self.files.items(), _MAX_FILES):
                 lines.append(f"    {''.join(char if char.isprintable() else '?' for char in path)}  {counts}")
-            if (more := len(self.files) - _FILES) > 0:
-                lines += [f"    ... and {more:,} more"]
+            if (omitted := len(self.files) - _MAX_FILES) > 0:
+                lines += [f"    ... and {omitted:,} more"]
             lines += ["", f"The hall's own records, below {COMMISSIONS} and {REVIEWS}, are not listed."]
         return "\n".join(lines).rstrip()
 
 
-def changes(project: Project, git: Git, branches: Branches) -> Changes:
-    """Return what the user's branch lacks, as the branches are now."""
+def find_changes(project: Project, git: Git, branches: Branches) -> Changes:
     tip = branches.tip(INTEGRATION)
-    counted = _counted(git, branches.tip(project.branch), tip)
-    records = [path for path in counted if path.startswith(f"{COMMISSIONS}/") and path.endswith(".md")]
-    files = {path: one for path, one in counted.items() if not path.startswith((f"{COMMISSIONS}/", f"{REVIEWS}/"))}
-    completed = [line for path in records[:_LISTED] if (line := _completed(branches, path, tip)) is not None]
-    return Changes(tip=tip, files=files, completed=completed)
+    counts = _count_lines(git, branches.tip(project.branch), tip)
+    artifacts = [path for path in counts if path.startswith(f"{COMMISSIONS}/") and path.endswith(".md")]
+    files = {path: text for path, text in counts.items() if not path.startswith((f"{COMMISSIONS}/", f"{REVIEWS}/"))}
+    lines = (_completed_line(branches, path, tip) for path in artifacts[:_MAX_COMMISSIONS])
+    return Changes(tip=tip, files=files, completed=[line for line in lines if line is not None])
 
 
-def _counted(git: Git, before: str, after: str) -> dict[str, str]:
+def _count_lines(git: Git, before: str, after: str) -> dict[str, str]:
     """Return the files that differ, each with the numbers of added and removed lines."""
-    raw = git.run("diff", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z", before, after, "--").out
+    options = ("--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", "-z")
+    output = git.run("diff", *options, before, after, "--").stdout
     found: dict[str, str] = {}
-    for line in raw.decode("utf-8", "replace").split("\0"):
-        came, _, rest = line.partition("\t")
-        went, _, path = rest.partition("\t")
+    for line in output.decode("utf-8", "replace").split("\0"):
+        added, _, rest = line.partition("\t")
+        removed, _, path = rest.partition("\t")
         if path:
-            found[path] = "binary" if came == "-" else f"+{came} -{went}"
+            found[path] = "binary" if added == "-" else f"+{added} -{removed}"
     return found
 
 
-def _completed(branches: Branches, path: str, at: str) -> str | None:
+def _completed_line(branches: Branches, path: str, ref: str) -> str | None:
     """Return a line about the commission with this artifact, or None if it is not completed."""
     try:
-        artifact = Artifact.parse((branches.read(path, at=at) or b"").decode())
+        artifact = Artifact.parse((branches.read(path, ref=ref) or b"").decode())
     except (GuildError, UnicodeDecodeError):  # edited by hand
         return None
     id = path.removeprefix(f"{COMMISSIONS}/").removesuffix(".md")
@@ -93,198 +93,199 @@ def _completed(branches: Branches, path: str, at: str) -> str | None:
 
 
 REVIEW_BRANCHES = "claude/review"
-_TITLE = 200
-_BODY = 50_000
+_MAX_TITLE_CHARS = 200
+_MAX_BODY_CHARS = 50_000
 _RECORD = re.compile(rf"{re.escape(REVIEWS)}/(\d{{4}}-\d\d-\d\d)-(\d+)\.md")
-_CAME_WITH = "Made by Guildhall from `{branch}`. Nothing is merged before you merge it."
+_FOOTER = f"Created by Guildhall from `{INTEGRATION}`. Nothing is merged until you merge it."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """Where work waits for the user. Neither a url nor a branch: there is nothing to review."""
+    """A pull request or a review branch. Without a url and a branch, there is nothing to review."""
 
     project: str
     files: int = 0
     url: str | None = None  # of the pull request
-    renewed: bool = False  # it was open already
-    branch: str | None = None  # the local one
-    summary: str | None = None  # the path of what was written about it
-    why: str | None = None  # it is no pull request
+    is_updated: bool = False  # the pull request was open before
+    branch: str | None = None
+    summary: str | None = None  # path of the artifact that describes the review branch
+    reason: str | None = None  # why it is not a pull request
 
     def text(self) -> str:
         """Return the result of the tool."""
-        files = f"{self.files} {'file' if self.files == 1 else 'files'} beside the hall's own records"
+        files = f"{self.files} {'file' if self.files == 1 else 'files'}, not counting the hall's own records"
         if self.url is not None:
-            was = "was open already and is renewed" if self.renewed else "is open"
-            return f"The pull request {was}: {self.url} ({files}). Only the user merges it."
+            verb = "Updated" if self.is_updated else "Opened"
+            return f"{verb} the pull request {self.url} ({files}). Only the user merges it."
         if self.branch is None:
-            return f"There is nothing to review in {self.project}: the user's branch has all that is done."
-        said = f"The work waits for review on the branch {self.branch} ({files}); {self.summary} says how "
-        return f"{said}to look at it and how to merge it. It is no pull request: {self.why}. Only the user merges it."
+            return f"Nothing to review in {self.project}: the user's branch contains all completed work."
+        return (
+            f"Created the review branch {self.branch} ({files}). A pull request is not possible: {self.reason}. "
+            f"{self.summary} explains how to inspect and merge the branch. Only the user merges it."
+        )
 
 
 class PullRequests:
     """The reviews of one project."""
 
-    def __init__(self, project: Project, *, git: Git, branches: Branches, outward: Outward, clock: Clock) -> None:
+    def __init__(self, project: Project, *, git: Git, branches: Branches, programs: UserPrograms, clock: Clock) -> None:
         self._project = project
         self._git = git
         self._branches = branches
-        self._outward = outward
+        self._programs = programs
         self._clock = clock
 
     def open(self, title: str, body: str) -> Review:
-        """Put everything that the user's branch lacks up for review."""
-        check_line("title", title.strip(), _TITLE)
-        check_text("body", body, _BODY)
+        """Open or update the review of everything that the user's branch does not contain."""
+        check_line("title", title.strip(), _MAX_TITLE_CHARS)
+        check_text("body", body, _MAX_BODY_CHARS)
         redact = self._branches.redact
         title, body = redact(title.strip()), redact(body)
-        self._branches.follow()  # what the user did meanwhile is in it: the review shows the work and nothing else
-        found = changes(self._project, self._git, self._branches)
-        if not found.files and not found.completed:
+        self._branches.update()  # so that the review shows only the work, not what the user's branch has in addition
+        changes = find_changes(self._project, self._git, self._branches)
+        if not changes.files and not changes.completed:
             return Review(project=self._project.name)
-        if (why := self._no_pull_request()) is not None:
-            return self._on_a_branch(title, body, found, why)
-        return self._as_pull_request(title, body, found)
+        if (reason := self._obstacle()) is not None:
+            return self._open_branch(title, body, changes, reason)
+        return self._open_pull_request(title, body, changes)
 
-    # A pull request
+    # pull request
 
-    def _no_pull_request(self) -> str | None:
-        """Return why a pull request is impossible, or None if it is possible."""
+    def _obstacle(self) -> str | None:
+        """Return why a pull request is not possible, or None if it is."""
         remote = self._project.settings.remote
-        known = self._git.theirs("remote").out.decode(errors="replace").split()
-        if remote not in known:
+        remotes = self._git.run_in_repository("remote").stdout.decode(errors="replace").split()
+        if remote not in remotes:
             return f"the repository has no remote {remote!r}"
-        if not self._outward.has("gh"):
-            return "there is no gh here"
-        asked = self._outward.gh("pr", "list", *self._listing())
-        return None if asked.code == 0 else f"gh cannot be used here: {_first(asked)}"
+        if not self._programs.is_installed("gh"):
+            return "gh is not installed"
+        listing = self._programs.gh("pr", "list", *self._list_options())
+        return None if listing.code == 0 else f"gh cannot list pull requests: {_error_line(listing)}"
 
-    def _listing(self) -> tuple[str, ...]:
+    def _list_options(self) -> tuple[str, ...]:
         base, head = f"--base={self._project.branch}", f"--head={INTEGRATION}"
         return (base, head, "--state=open", "--json=number,url", "--limit=1")
 
-    def _as_pull_request(self, title: str, body: str, found: Changes) -> Review:
+    def _open_pull_request(self, title: str, body: str, changes: Changes) -> Review:
         self._push()
-        text = f"{body.strip()}\n\n{found.as_markdown()}\n\n{_CAME_WITH.format(branch=INTEGRATION)}\n"
-        text = self._branches.redact(text)  # what commissions are called, too
-        words = (f"--title={title}", "--body-file=-")
-        if (there := self._open_one()) is not None:
-            self._gh("edit", str(there["number"]), *words, text=text)
-            return Review(project=self._project.name, files=len(found.files), url=str(there["url"]), renewed=True)
-        said = self._gh("create", f"--base={self._project.branch}", f"--head={INTEGRATION}", *words, text=text)
-        made = self._open_one()
-        url = str(made["url"]) if made else (said.out.split() or [""])[-1]
-        return Review(project=self._project.name, files=len(found.files), url=url)
+        text = self._branches.redact(f"{body.strip()}\n\n{changes.as_markdown()}\n\n{_FOOTER}\n")
+        options = (f"--title={title}", "--body-file=-")
+        name, files = self._project.name, len(changes.files)
+        if (current := self._find_open()) is not None:
+            self._gh("edit", str(current["number"]), *options, text=text)
+            return Review(project=name, files=files, url=str(current["url"]), is_updated=True)
+        result = self._gh("create", f"--base={self._project.branch}", f"--head={INTEGRATION}", *options, text=text)
+        created = self._find_open()
+        url = str(created["url"]) if created else (result.stdout.split() or [""])[-1]
+        return Review(project=name, files=files, url=url)
 
     def _push(self) -> None:
         remote = self._project.settings.remote
-        pushed, where = self._outward.push(remote, INTEGRATION), str(self._project.path)
-        if pushed.code and "[rejected]" in f"{pushed.out}{pushed.err}":
-            message = f"{remote} has not taken {INTEGRATION}: it has commits there that are not here"
+        result, where = self._programs.push(remote, INTEGRATION), str(self._project.path)
+        if result.code and "[rejected]" in f"{result.stdout}{result.stderr}":
+            message = f"{remote} rejected {INTEGRATION}: it has commits that are missing here"
             hint = f"See `git fetch {remote}` and `git log {INTEGRATION}..{remote}/{INTEGRATION}`."
-            raise Conflict(message, where=where, hint=f"Nothing is forced. {hint}")
-        if pushed.code:
-            raise GuildError(f"`git push {remote} {INTEGRATION}` failed: {pushed.err or pushed.out}", where=where)
+            raise Conflict(message, where=where, hint=f"Nothing was forced. {hint}")
+        if result.code:
+            raise GuildError(f"`git push {remote} {INTEGRATION}` failed: {result.stderr or result.stdout}", where=where)
 
-    def _open_one(self) -> dict[str, Any] | None:
-        """Return the open pull request, or None."""
-        said = self._gh("list", *self._listing())
+    def _find_open(self) -> dict[str, Any] | None:
+        output = self._gh("list", *self._list_options()).stdout
         try:
-            found: Any = json.loads(said.out or "[]")
+            found: Any = json.loads(output or "[]")
             return {"number": int(found[0]["number"]), "url": str(found[0]["url"])} if found else None
         except (ValueError, KeyError, IndexError, TypeError):
-            raise GuildError(f"gh has listed the pull requests in a form that is not known: {said.out[:200]}") from None
+            raise GuildError(f"unexpected output of `gh pr list`: {output[:200]}") from None
 
-    def _gh(self, verb: str, *words: str, text: str = "") -> Said:
-        said = self._outward.gh("pr", verb, *words, text=text)
-        if said.code:
-            hint = f"{INTEGRATION} is pushed. `gh auth status` says whether gh may do this; then try again."
-            raise GuildError(f"`gh pr {verb}` failed: {_first(said)}", where=str(self._project.path), hint=hint)
-        return said
+    def _gh(self, verb: str, *args: str, text: str = "") -> ProgramResult:
+        result = self._programs.gh("pr", verb, *args, text=text)
+        if result.code:
+            hint = f"{INTEGRATION} was pushed. Check the login with `gh auth status`, then try again."
+            raise GuildError(f"`gh pr {verb}` failed: {_error_line(result)}", where=str(self._project.path), hint=hint)
+        return result
 
-    # A branch of its own
+    # review branch
 
-    def _on_a_branch(self, title: str, body: str, found: Changes, why: str) -> Review:
-        record = self._same(found.tip)
-        if record is None:
-            record = self._next()
-            text = self._written(title, body, found, record, why)
-            self._branches.write({f"{REVIEWS}/{record}.md": text.encode()}, f"Review {record}: {title}", "manager")
-        branch = f"{REVIEW_BRANCHES}/{record}"
+    def _open_branch(self, title: str, body: str, changes: Changes, reason: str) -> Review:
+        name = self._find_unchanged(changes.tip)
+        if name is None:
+            name = self._new_name()
+            text = self._render(title, body, changes, name, reason)
+            self._branches.write({f"{REVIEWS}/{name}.md": text.encode()}, f"Review {name}: {title}", "manager")
+        branch, summary = f"{REVIEW_BRANCHES}/{name}", f"{REVIEWS}/{name}.md"
         ref = f"refs/heads/{branch}"
         if self._git.resolve(ref) is None:
-            self._git.theirs("update-ref", ref, self._branches.tip(INTEGRATION), self._git.nothing)
-        summary = f"{REVIEWS}/{record}.md"
-        return Review(project=self._project.name, files=len(found.files), branch=branch, summary=summary, why=why)
+            self._git.run_in_repository("update-ref", ref, self._branches.tip(INTEGRATION), self._git.null_id)
+        files = len(changes.files)
+        return Review(project=self._project.name, files=files, branch=branch, summary=summary, reason=reason)
 
-    def _same(self, tip: str) -> str | None:
-        """Return the last review if nothing has changed since: the call is repeated."""
-        records = self._records(tip)
-        if not records:
+    def _find_unchanged(self, tip: str) -> str | None:
+        """Return the name of the last review if nothing has changed since, else None."""
+        names = self._list_names(tip)
+        if not names:
             return None
-        name = "{}-{}".format(*records[-1])
-        raw = self._branches.read(f"{REVIEWS}/{name}.md", at=tip)
+        name = "{}-{}".format(*names[-1])
+        data = self._branches.read(f"{REVIEWS}/{name}.md", ref=tip)
         try:
-            of = str(Artifact.parse((raw or b"").decode()).extra.get("commit", ""))
+            commit = str(Artifact.parse((data or b"").decode()).extra.get("commit", ""))
         except (GuildError, UnicodeDecodeError):
             return None
-        if not re.fullmatch(r"[0-9a-f]{40,64}", of) or self._git.resolve(of) is None:
+        if not re.fullmatch(r"[0-9a-f]{40,64}", commit) or self._git.resolve(commit) is None:
             return None
-        is_unchanged = all(path.startswith(f"{REVIEWS}/") for path in _counted(self._git, of, tip))
+        is_unchanged = all(path.startswith(f"{REVIEWS}/") for path in _count_lines(self._git, commit, tip))
         return name if is_unchanged else None
 
-    def _records(self, at: str) -> list[tuple[str, int]]:
-        found = (_RECORD.fullmatch(path) for path in self._branches.list(REVIEWS, at=at))
+    def _list_names(self, ref: str) -> list[tuple[str, int]]:
+        """Return the reviews by day and number, oldest first."""
+        found = (_RECORD.fullmatch(path) for path in self._branches.list_files(REVIEWS, ref=ref))
         return sorted((match[1], int(match[2])) for match in found if match)
 
-    def _next(self) -> str:
+    def _new_name(self) -> str:
         """Return the name of a new review: the day, and its number on that day."""
-        day, below = self._clock.now().date().isoformat(), f"refs/heads/{REVIEW_BRANCHES}"
-        taken = set(self._git.theirs("for-each-ref", "--format=%(refname)", f"{below}/").out.decode().split())
-        taken |= {f"{below}/{other}-{number}" for other, number in self._records(self._branches.tip(INTEGRATION))}
-        number = next(number for number in count(1) if f"{below}/{day}-{number}" not in taken)
+        day, prefix = self._clock.now().date().isoformat(), f"refs/heads/{REVIEW_BRANCHES}"
+        output = self._git.run_in_repository("for-each-ref", "--format=%(refname)", f"{prefix}/").stdout
+        used = set(output.decode().split())
+        used |= {f"{prefix}/{other}-{number}" for other, number in self._list_names(self._branches.tip(INTEGRATION))}
+        number = next(number for number in count(1) if f"{prefix}/{day}-{number}" not in used)
         return f"{day}-{number}"
 
-    def _written(self, title: str, body: str, found: Changes, record: str, why: str) -> str:
-        branch, theirs = f"{REVIEW_BRANCHES}/{record}", self._project.branch
-        how = [
-            "## How to look at it and merge it",
+    def _render(self, title: str, body: str, changes: Changes, name: str, reason: str) -> str:
+        branch, user_branch = f"{REVIEW_BRANCHES}/{name}", self._project.branch
+        commands = [
+            "## How to inspect and merge it",
             "",
-            f"It waits on the branch `{branch}`, and is no pull request because {why}. In your own folder:",
+            f"The work is on the branch `{branch}`. A pull request is not possible: {reason}. In your own folder:",
             "",
             "```",
-            f"git diff {theirs}...{branch}    # all that would change",
-            f"git switch {theirs}",
-            f"git merge {branch}    # takes it",
-            f"git branch -D {branch}    # when you need it no more, or do not want it",
+            f"git diff {user_branch}...{branch}    # all changes",
+            f"git switch {user_branch}",
+            f"git merge {branch}",
+            f"git branch -D {branch}    # after the merge, or to reject it",
             "```",
         ]
-        words = f"## In the manager's words\n\n{body.strip()}"
-        text = "\n\n".join(part for part in ("\n".join(how), found.as_markdown(), words) if part)
+        summary = f"## Summary of the manager\n\n{body.strip()}"
+        text = "\n\n".join(part for part in ("\n".join(commands), changes.as_markdown(), summary) if part)
         date = self._clock.now().date().isoformat()
-        extra = {"commit": found.tip, "branch": branch}
-        made = Artifact(title=title, date=date, status="open", tags=("review",), extra=extra, body=f"{text}\n")
-        return made.render()
+        extra = {"commit": changes.tip, "branch": branch}
+        return Artifact(title=title, date=date, status="open", tags=("review",), extra=extra, body=f"{text}\n").render()
 
 
-def _first(said: Said) -> str:
-    """Return the first line of a program's error output."""
-    lines = [line.strip() for line in (said.err or said.out).splitlines() if line.strip()]
-    return lines[0] if lines else f"it ended with {said.code}"
+def _error_line(result: ProgramResult) -> str:
+    lines = [line.strip() for line in (result.stderr or result.stdout).splitlines() if line.strip()]
+    return lines[0] if lines else f"exit code {result.code}"
 
 
-_PATIENCE = 120.0  # seconds
-_SAID = 2_000  # characters of what a program said that an error shows
-# Where the person's things are, how they are known to others, and how other machines are reached.
-_THEIRS = frozenset({
+_TIMEOUT_S = 120.0
+_MAX_STDERR_CHARS = 2_000  # in an error
+# The variables that locate the user's files, credentials and proxies.
+_USER_VARIABLES = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSH_AUTH_SOCK", "SSH_AGENT_PID",
     "GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_HOST", "GH_CONFIG_DIR",
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR",
     "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE", "SSL_CERT_DIR", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
 })  # fmt: skip
-_NOBODY_IS_ASKED = {
+_NO_PROMPTS = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
     "GCM_INTERACTIVE": "never",
@@ -296,46 +297,45 @@ _NOBODY_IS_ASKED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """How a program ended, and what it said."""
+class ProgramResult:
+    """The exit code and output of a program."""
 
     code: int
-    out: str
-    err: str
+    stdout: str
+    stderr: str
 
 
-class Outward:
-    """Starts `git push` and `gh` for one project, with the user's credentials, without prompts, for at most 120 s."""
+class UserPrograms:
+    """Runs `git push` and `gh` for one project, with the user's credentials, without prompts, for at most 120 s."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        """`environ`: the person's."""
+        """`environ`: the user's environment."""
         self._folder = folder
-        theirs = {name: value for name, value in environ.items() if name in _THEIRS}
-        self._environ = {**theirs, **_NOBODY_IS_ASKED}
-        self._redacted = Redactor(theirs)
+        variables = {name: value for name, value in environ.items() if name in _USER_VARIABLES}
+        self._environ = {**variables, **_NO_PROMPTS}
+        self._redact = Redactor(variables)
 
-    def has(self, program: str) -> bool:
-        """Return True if the user has the program."""
+    def is_installed(self, program: str) -> bool:
         return shutil.which(program, path=self._environ.get("PATH", "")) is not None
 
-    def push(self, remote: str, branch: str) -> Said:
+    def push(self, remote: str, branch: str) -> ProgramResult:
         """Push one branch under its own name, without force and without hooks."""
         ref = f"refs/heads/{branch}"
-        off = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "push.gpgSign=false")
-        flags = ("--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")
-        return self._run("git", *off, "push", *flags, "--", remote, f"{ref}:{ref}")
+        settings = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "push.gpgSign=false")
+        options = ("--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")
+        return self._run("git", *settings, "push", *options, "--", remote, f"{ref}:{ref}")
 
-    def gh(self, *words: str, text: str = "") -> Said:
-        """GitHub's own program. `text` is what it reads."""
-        return self._run("gh", *words, text=text)
+    def gh(self, *args: str, text: str = "") -> ProgramResult:
+        """Run GitHub's program, with `text` on stdin."""
+        return self._run("gh", *args, text=text)
 
-    def _run(self, program: str, *words: str, text: str = "") -> Said:
-        found = shutil.which(program, path=self._environ.get("PATH", ""))
-        if found is None:
-            raise GuildError(f"there is no {program} here")
+    def _run(self, program: str, *args: str, text: str = "") -> ProgramResult:
+        path = shutil.which(program, path=self._environ.get("PATH", ""))
+        if path is None:
+            raise GuildError(f"{program} is not installed")
         try:
             process = subprocess.Popen(
-                [found, *words],
+                [path, *args],
                 cwd=self._folder,
                 env=self._environ,
                 stdin=subprocess.PIPE,
@@ -344,14 +344,15 @@ class Outward:
                 start_new_session=True,
             )
         except OSError as error:
-            raise GuildError(f"{program} cannot be started: {error.strerror}", where=found) from None
+            raise GuildError(f"cannot start {program}: {error.strerror}", where=path) from None
         with process:
             try:
-                out, err = process.communicate(text.encode(), timeout=_PATIENCE)
+                out, err = process.communicate(text.encode(), timeout=_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # and whatever it has started
-                message = f"`{program} {words[0]}` did not end within {_PATIENCE:.0f} s"
-                raise GuildError(message, hint="Is the other side reachable? Try again.") from None
-        said = self._redacted(err.decode(errors="replace")).strip()
-        shown = said if len(said) <= _SAID else f"...{said[-_SAID:]}"
-        return Said(code=process.returncode, out=out.decode(errors="replace"), err=shown)
+                os.killpg(process.pid, signal.SIGKILL)  # with its child processes
+                message = f"`{program} {args[0]}` took longer than {_TIMEOUT_S:.0f} s"
+                raise GuildError(message, hint="Check the connection to the remote, then try again.") from None
+        stderr = self._redact(err.decode(errors="replace")).strip()
+        if len(stderr) > _MAX_STDERR_CHARS:
+            stderr = f"...{stderr[-_MAX_STDERR_CHARS:]}"
+        return ProgramResult(code=process.returncode, stdout=out.decode(errors="replace"), stderr=stderr)

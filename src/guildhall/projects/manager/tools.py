@@ -38,84 +38,85 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-_LINE = 300  # characters of what others have written, in a line
-_RESULT = 20_000  # of a result, where one is told of
+_MAX_LINE_CHARS = 300
+_MAX_RESULT_CHARS = 20_000
 
 
-def worker_lines(workers: Sequence[Worker]) -> str:
-    """Return a line for each worker: its purpose and what it uses."""
+def render_workers(workers: Sequence[Worker]) -> str:
+    """Return a line for each worker, with its purpose and its tools."""
     lines: list[str] = []
     for worker in workers:
-        own = worker.definition
-        named = ", ".join((*own.tools, *own.toolboxes, *own.members, *own.mcp_servers))
-        uses = f" (uses {named})" if named else ""
-        lines.append(f"- {worker.name}: {_line(worker.description or 'says nothing of itself')}{uses}")
-    return "\n".join(lines) or "There are no workers that could be given work."
+        definition = worker.definition
+        names = (*definition.tools, *definition.toolboxes, *definition.members, *definition.mcp_servers)
+        tools = f" (uses {', '.join(names)})" if names else ""
+        lines.append(f"- {worker.name}: {_line(worker.description or 'no description')}{tools}")
+    return "\n".join(lines) or "No workers."
 
 
-def project_lines(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
+def render_projects(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
     """Return a line for each project, with the number of commissions in each status."""
     lines: list[str] = []
     for project in projects:
         counts = Counter(one.status for one in commissions if one.project == project.name)
-        stand = ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "no commissions"
-        own = " (you are in it)" if here is not None and here.name == project.name else ""
-        lines.append(f"- {project.name}{own}: the user's branch is {project.branch}; {stand}")
-    return "\n".join(lines) or "No project is registered."
+        summary = ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "no commissions"
+        current = " (your current project)" if here is not None and here.name == project.name else ""
+        lines.append(f"- {project.name}{current}: user's branch {project.branch}; {summary}")
+    return "\n".join(lines) or "No projects."
 
 
-def commission_line(shown: CommissionDetails) -> str:
+def render_commission(details: CommissionDetails) -> str:
     """Return the line of a commission in a listing."""
-    one = shown.commission
-    maker = "manager" if one.by == NAME else "user"
-    parts = [f"{one.id} {one.status}: {_line(one.title)} ({one.worker}, made by the {maker})"]
-    if one.reason and one.status not in ("completed", "in_progress"):
-        parts.append(_line(one.reason))
-    parts += [f"needs {', '.join(shown.neighbours.missing)}"] if shown.neighbours.missing else []
-    parts += [f"comes after {', '.join(shown.neighbours.after)}"] if shown.neighbours.after else []
-    parts += [f"makes {', '.join(one.draft.artifacts)}"] if one.draft.artifacts else []
-    parts += ["waits for a person"] if shown.waiting else []
-    parts += shown.warnings if one.status == "dispatched" else []  # why it does not begin
-    if one.summary and one.status == "in_progress":
-        parts.append(_line(one.summary))
+    commission, neighbours = details.commission, details.neighbours
+    author = "manager" if commission.by == NAME else "user"
+    parts = [
+        f"{commission.id} {commission.status}: {_line(commission.title)} ({commission.worker}, created by the {author})"
+    ]
+    if commission.reason and commission.status not in ("completed", "in_progress"):
+        parts.append(_line(commission.reason))
+    parts += [f"needs {', '.join(neighbours.missing)}"] if neighbours.missing else []
+    parts += [f"depends on {', '.join(neighbours.after)}"] if neighbours.after else []
+    parts += [f"must produce {', '.join(commission.draft.artifacts)}"] if commission.draft.artifacts else []
+    parts += ["waiting for the user"] if details.waiting else []
+    parts += details.warnings if commission.status == "dispatched" else []  # why it does not start
+    if commission.summary and commission.status == "in_progress":
+        parts.append(_line(commission.summary))
     return "- " + "; ".join(parts)
 
 
-def outcome(shown: CommissionDetails) -> str:
-    """Return how a commission stands, with its result and its open questions."""
-    lines = [commission_line(shown).removeprefix("- ")]
-    if shown.commission.status == "completed":
-        text = output_text(shown.commission.result).strip() or "nothing but its files"
-        cut = f"{text[:_RESULT]}\n[cut: {len(text):,} characters in all]"
-        lines.append(f"What it gave:\n{text if len(text) <= _RESULT else cut}")
-    lines += [f"It asks a person: {_line(asked.question)}" for asked in shown.asked if asked.answer is None]
+def render_outcome(details: CommissionDetails) -> str:
+    lines = [render_commission(details).removeprefix("- ")]
+    if details.commission.status == "completed":
+        text = output_text(details.commission.result).strip() or "(no text, only files)"
+        cut = f"{text[:_MAX_RESULT_CHARS]}\n[cut; {len(text):,} characters in total]"
+        lines.append(f"Result:\n{text if len(text) <= _MAX_RESULT_CHARS else cut}")
+    lines += [f"Open question: {_line(asked.question)}" for asked in details.asked if asked.answer is None]
     return "\n".join(lines)
 
 
 def _line(text: str) -> str:
     """Return a text on one line, cut to the maximum length."""
-    shown = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return shown if len(shown) <= _LINE else f"{shown[:_LINE]}..."
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}..."
 
 
 NAME = "manager"
-CONTEXTS = ("run", "meeting")  # in which it has them: when it works for a person, and not for another run
-_READS: frozenset[str] = frozenset()
-_COMMISSIONS = frozenset({"commission"})
+CONTEXTS = ("run", "meeting")  # the manager has these tools when it works for a user, not for another run
+_READ: frozenset[str] = frozenset()
+_COMMISSION = frozenset({"commission"})
 TOOLS = {
-    "list_workers": _READS,
-    "list_projects": _READS,
-    "list_commissions": _READS,
-    "create_commission": _COMMISSIONS,
-    "dispatch_commission": _COMMISSIONS,
-    "redispatch_commission": _COMMISSIONS,
-    "cancel_commission": _COMMISSIONS,
-    "wait_for_commissions": _READS,
+    "list_workers": _READ,
+    "list_projects": _READ,
+    "list_commissions": _READ,
+    "create_commission": _COMMISSION,
+    "dispatch_commission": _COMMISSION,
+    "redispatch_commission": _COMMISSION,
+    "cancel_commission": _COMMISSION,
+    "wait_for_commissions": _READ,
     "open_pull_request": frozenset({"pull_request", "net"}),
     "request_meeting": frozenset({"meeting"}),
 }
-_SHOWN = 200  # commissions in a listing
-_MOST = 50  # that are waited for at once
+_MAX_LISTED = 200  # commissions
+_MAX_AWAITED = 50  # commissions in one call
 
 
 def is_manager(worker: Worker) -> bool:
@@ -125,39 +126,38 @@ def is_manager(worker: Worker) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerContext:
-    """What the tools of one run of the manager act on."""
+    """The collaborators of the tools in one run of the manager."""
 
     run: str
     frame: Frame
     projects: Projects
     commissions: Callable[[], Commissions]
     meetings: Callable[[], Meetings]
-    workers: Callable[[Frame], Sequence[Worker]]  # those that can be given work
-    review: Callable[[Project, str, str], Review]  # puts work up: title and body
-    began: Callable[[str], str | None]  # when the call of a key began, the first time
+    workers: Callable[[Frame], Sequence[Worker]]  # workers that the manager may give work to
+    review: Callable[[Project, str, str], Review]  # opens a review with a title and a body
+    call_started_at: Callable[[str], str | None]  # the time when the call of a key first started
 
     def project(self, name: str | None) -> Project:
         """Return the project of this name, or without a name the project that the run is in."""
         if name is not None:
             return self.projects.get(name)
-        if (found := self.projects.at(self.frame.root)) is not None:
+        if (found := self.projects.find_at(self.frame.root)) is not None:
             return found
-        known = ", ".join(one.name for one in self.projects.sound()) or "none"
-        raise UsageError("project: this folder is in no registered project", hint=f"Name one of: {known}.")
+        names = ", ".join(project.name for project in self.projects.list_valid()) or "none"
+        raise UsageError("project: this folder is not in a registered project", hint=f"Registered projects: {names}.")
 
-    def within(self, project: Project) -> Frame:
-        """Return the frame for work in a project: its workers are those of its own folder."""
+    def project_frame(self, project: Project) -> Frame:
+        """Return the frame for work in a project, with the workers of its folder."""
         return replace(self.frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
 
 
 def manager_tools(context: ManagerContext) -> tuple[Tool, ...]:
-    """Return the tools of one run of the manager."""
     tools = bind_tools(ManagerTools, TOOLS, runs_in="hall")
     return with_call_keys(tools, lambda key: ManagerTools(context, key))
 
 
-_Project = Annotated[str | None, Field(description="The project's name; leave it out for the one that you are in.")]
-_Id = Annotated[str, Field(description="The id of the commission, such as c-1a2b3c.", max_length=100)]
+_Project = Annotated[str | None, Field(description="Name of the project. Omit it for your current project.")]
+_Id = Annotated[str, Field(description="Id of the commission, such as c-1a2b3c.", max_length=100)]
 _Paths = Annotated[list[str] | None, Field(max_length=100)]
 
 
@@ -169,31 +169,29 @@ class ManagerTools:
         self._key = key
 
     async def list_workers(self, project: _Project = None) -> str:
-        """The workers that commissions can be given to in a project: names, what each is for, what it can use."""
-        frame = self._context.within(self._context.project(project))
-        return worker_lines(await asyncio.to_thread(self._context.workers, frame))
+        """List the workers of a project that can work on commissions, with purpose and tools."""
+        frame = self._context.project_frame(self._context.project(project))
+        return render_workers(await asyncio.to_thread(self._context.workers, frame))
 
     async def list_projects(self) -> str:
-        """The registered projects, with how many commissions of each stand how."""
+        """List the registered projects, with the number of commissions in each status."""
         context = self._context
-        every = await asyncio.to_thread(context.projects.all)
-        return project_lines(every, await context.commissions().all(), here=context.projects.at(context.frame.root))
+        projects, here = await asyncio.to_thread(context.projects.all), context.projects.find_at(context.frame.root)
+        return render_projects(projects, await context.commissions().all(), here=here)
 
     async def list_commissions(self, project: _Project = None, status: str | None = None) -> str:
-        """The commissions of a project, newest first: how each stands and why, who made it, what it waits for.
+        """List the commissions of a project, newest first, with status, reason, author and dependencies.
 
         Args:
-            status: Only those that stand so: pending, blocked, dispatched, in_progress, completed, failed, cancelled or
-                abandoned.
+            status: List only commissions in this status: pending, blocked, dispatched, in_progress, completed, failed,
+                cancelled or abandoned.
         """
-        context, of = self._context, self._context.project(project)
-        only = None if status is None else parse_status(status)
-        found = (await context.commissions().all(of.name, only))[::-1]
-        shown = [await context.commissions().details(one.id) for one in found[:_SHOWN]]
-        lines = [commission_line(one) for one in shown]
-        if (more := len(found) - _SHOWN) > 0:
-            lines.append(f"... and {more:,} older ones.")
-        return "\n".join(lines) or f"There are no such commissions in {of.name}."
+        commissions, name = self._context.commissions(), self._context.project(project).name
+        found = (await commissions.all(name, None if status is None else parse_status(status)))[::-1]
+        lines = [render_commission(await commissions.details(one.id)) for one in found[:_MAX_LISTED]]
+        if (omitted := len(found) - _MAX_LISTED) > 0:
+            lines.append(f"... and {omitted:,} older commissions.")
+        return "\n".join(lines) or f"No such commissions in {name}."
 
     async def create_commission(
         self,
@@ -206,19 +204,19 @@ class ManagerTools:
         reviewer: str | None = None,
         project: _Project = None,
     ) -> str:
-        """Create a commission: a piece of work for one worker, in a checkout of its own. It begins when it is
-        dispatched, and when all that it depends on is there. The user sees it, and can change it or call it off.
+        """Create a commission: a task for one worker in its own checkout. It starts after you dispatch it and all of
+        its dependencies exist. The user sees it and can change or cancel it.
 
         Args:
-            title: What it is about, in one line.
-            worker: Who is to do it, as list_workers names them.
-            prompt: All that the worker has to know. It sees nothing of this conversation.
-            dependencies: Paths in the project that must be there before it can begin, such as .lore/plan.md.
-            artifacts: Paths in the project that it must have made or kept when it is done.
-            linked: Paths in the project that it should read.
-            reviewer: A worker that must approve of the work before it is complete.
+            title: The task in one line.
+            worker: Name of the worker, from list_workers.
+            prompt: Everything that the worker needs to know. It does not see this conversation.
+            dependencies: Paths in the project that must exist before it starts, such as .lore/plan.md.
+            artifacts: Paths in the project that must exist when it ends. The result is rejected without them.
+            linked: Paths in the project that the worker should read.
+            reviewer: Name of a worker that must approve the work before it is merged.
         """
-        context, of = self._context, self._context.project(project)
+        context, target = self._context, self._context.project(project)
         draft = Draft(
             title=title,
             worker=worker,
@@ -230,115 +228,116 @@ class ManagerTools:
         )
         draft.check()
         mark = f"{context.run}#{self._key}"
-        made = next((one for one in await context.commissions().all(of.name) if one.made_by == mark), None)
-        if made is None:  # else an interrupted call is repeated
+        created = next((one for one in await context.commissions().all(target.name) if one.made_by == mark), None)
+        if created is None:  # else an interrupted call is repeated
             if worker.rpartition("/")[2] == NAME:
-                raise Refused("a commission cannot be given to the manager", hint="Choose one who does the work.")
-            made = await context.commissions().create(of, draft, context.within(of), by=NAME, made_by=mark)
-        return f"{made.id} is {made.status}: {made.title} ({made.worker})."
+                raise Refused("the manager cannot work on a commission", hint="Choose another worker.")
+            frame = context.project_frame(target)
+            created = await context.commissions().create(target, draft, frame, by=NAME, made_by=mark)
+        return f"{created.id} is {created.status}: {created.title} ({created.worker})."
 
     async def dispatch_commission(self, id: _Id) -> str:
-        """Let a commission that is pending begin, at once or as soon as there is room for it. Returns right away."""
-        found = self._somebodys(id)
-        if not await self._happened(id, "dispatched"):
-            found = await self._context.commissions().dispatch(id, self._in(found))
-        return f"{id} is {found.status}."
+        """Queue a pending commission. It starts when a slot is free. Returns immediately."""
+        commission = self._get_dispatchable(id)
+        if not await self._has_reached(id, "dispatched"):
+            commission = await self._context.commissions().dispatch(id, self._project_frame(commission))
+        return f"{id} is {commission.status}."
 
     async def redispatch_commission(self, id: _Id) -> str:
-        """Try a commission anew that has failed or was cancelled: on a new branch, from how the project is now. What it
-        did before is kept, and not told to the worker."""
-        found = self._somebodys(id)
-        if not await self._happened(id, "dispatched"):
-            found = await self._context.commissions().redispatch(id, self._in(found))
-        return f"{id} is {found.status}; attempt {found.attempt}."
+        """Retry a failed or cancelled commission on a new branch from the current integration branch. The worker does
+        not see earlier attempts."""
+        commission = self._get_dispatchable(id)
+        if not await self._has_reached(id, "dispatched"):
+            commission = await self._context.commissions().redispatch(id, self._project_frame(commission))
+        return f"{id} is {commission.status}; attempt {commission.attempt}."
 
     async def cancel_commission(self, id: _Id, reason: str) -> str:
-        """Call off a commission that the manager has made. What it did so far is kept on its branch.
+        """Cancel a commission that you have created. Its work so far stays on its branch.
 
         Args:
-            reason: Why; the user reads it.
+            reason: The reason, for the user.
         """
-        found, why = self._known(id), check_text("reason", reason, 2_000).strip()
-        if found.by != NAME:
-            raise Refused(f"{id} is the user's own: you cannot cancel it", hint="Ask for a meeting about it.")
-        if not await self._happened(id, "cancelled"):
-            found = await self._context.commissions().cancel(id, f"by the manager: {why}")
-        return f"{id} is {found.status}."
+        commission, reason = self._get(id), check_text("reason", reason, 2_000).strip()
+        if commission.by != NAME:
+            raise Refused(f"cannot cancel {id}: the user created it", hint="Request a meeting about it.")
+        if not await self._has_reached(id, "cancelled"):
+            commission = await self._context.commissions().cancel(id, f"by the manager: {reason}")
+        return f"{id} is {commission.status}."
 
-    async def _happened(self, id: str, after: str) -> bool:
-        """Return True if the commission has reached a status since this call began: an interrupted call is repeated."""
-        began = self._context.began(self._key)
+    async def _has_reached(self, id: str, status: str) -> bool:
+        """Return True if a commission has reached a status since this call first started: the call is repeated."""
+        start = self._context.call_started_at(self._key)
         timeline = (await self._context.commissions().details(id)).timeline
-        return began is not None and any(one.after == after and one.at >= began for one in timeline)
+        return start is not None and any(entry.after == status and entry.at >= start for entry in timeline)
 
     async def wait_for_commissions(
         self,
-        ids: Annotated[list[str], Field(min_length=1, max_length=_MOST)],
+        ids: Annotated[list[str], Field(min_length=1, max_length=_MAX_AWAITED)],
         minutes: Annotated[int, Field(ge=1, le=24 * 60)] = 60,
     ) -> str:
-        """Wait until each of these commissions has ended, or waits for a person or for something that nothing makes.
-        Says how each stands then, what it gave, or why it failed.
+        """Wait until every commission has finished, needs the user, or depends on a file that no commission produces.
+        Returns the status of each commission, with its result or the reason why it failed.
 
         Args:
-            ids: The commissions, by their ids.
-            minutes: For how long at most; then it says how far they are.
+            ids: Ids of the commissions.
+            minutes: Maximum time to wait. After that, the current status is returned.
         """
         for id in ids:
-            self._known(id)
+            self._get(id)
         commissions = self._context.commissions()
         await commissions.wait_idle(ids, minutes * 60)
-        return "\n\n".join([outcome(await commissions.details(id)) for id in dict.fromkeys(ids)])
+        return "\n\n".join([render_outcome(await commissions.details(id)) for id in dict.fromkeys(ids)])
 
     async def open_pull_request(self, title: str, body: str, project: _Project = None) -> str:
-        """Put all work that is complete up for the user's review: as a pull request from the integration branch, or on
-        a review branch where there can be none. One that is open already is brought up to date. Nothing is merged.
+        """Submit all completed work for the user's review: as a pull request from the integration branch, or as a
+        review branch if a pull request is not possible. An open pull request is updated. Nothing is merged.
 
         Args:
-            title: One line: what the user gets.
-            body: What was done and why, what was decided on the way, what is still open. Markdown.
+            title: The change in one line.
+            body: Markdown: the changes and their reasons, the decisions, and open points.
         """
-        context, of = self._context, self._context.project(project)
-        return (await asyncio.to_thread(context.review, of, title, body)).text()
+        return (await asyncio.to_thread(self._context.review, self._context.project(project), title, body)).text()
 
     async def request_meeting(self, topic: str, linked: _Paths = None, project: _Project = None) -> str:
-        """Ask the user for a meeting: about a decision that is theirs, a finding, work that is stuck. You are told when
-        it takes place, in that meeting; go on with what does not hang on it.
+        """Ask the user for a meeting about a decision, a finding or a problem that only the user can resolve. The
+        answer comes in that meeting; continue with work that does not depend on it.
 
         Args:
-            topic: The question or the finding, what you know about it, the choices, and what you would do.
-            linked: Paths in the project that it is about.
+            topic: The question or finding, the facts, the options, and your recommendation.
+            linked: Paths in the project that the meeting is about.
         """
-        context, of = self._context, self._context.project(project)
-        words, paths = check_text("topic", topic, 10_000).strip(), tuple(linked or ())
+        context, target = self._context, self._context.project(project)
+        topic, paths = check_text("topic", topic, 10_000).strip(), tuple(linked or ())
         for path in paths:
             repository_path("linked", path)
-        made = self._asked_before(of, words)
-        if made is None:
-            made = await context.meetings().request(
-                of, f"shipped/{NAME}", words, by=NAME, made_by=context.run, linked=paths
+        meeting = self._find_requested(target, topic)
+        if meeting is None:
+            worker = f"shipped/{NAME}"
+            meeting = await context.meetings().request(
+                target, worker, topic, by=NAME, made_by=context.run, linked=paths
             )
-        return f"The meeting {made.id} is {made.status}: the user finds the request among what needs them."
+        return f"Meeting {meeting.id} is {meeting.status}. The user sees the request in the inbox."
 
-    def _asked_before(self, project: Project, topic: str) -> Meeting | None:
+    def _find_requested(self, project: Project, topic: str) -> Meeting | None:
         """Return the meeting that this call has requested before it was interrupted, or None."""
-        context, began, about = self._context, self._context.began(self._key), topic_line(topic)
-        for one in context.meetings().all(project.name) if began is not None else ():
-            if (one.made_by, one.topic) == (context.run, about) and one.created_at >= str(began):
-                return one
+        context, start, line = self._context, self._context.call_started_at(self._key), topic_line(topic)
+        for meeting in context.meetings().all(project.name) if start is not None else ():
+            if (meeting.made_by, meeting.topic) == (context.run, line) and meeting.created_at >= str(start):
+                return meeting
         return None
 
-    def _known(self, id: str) -> Commission:
-        found = self._context.commissions().get(id)
-        self._context.projects.get(found.project)  # one that is registered no more is left alone
-        return found
+    def _get(self, id: str) -> Commission:
+        """Return a commission. Raise NotFound if its project is not registered."""
+        commission = self._context.commissions().get(id)
+        self._context.projects.get(commission.project)
+        return commission
 
-    def _somebodys(self, id: str) -> Commission:
-        found = self._known(id)
-        if found.by == "artifact":
-            raise Refused(
-                f"{id} was made again from its artifact: a person has to dispatch it", hint="Ask for a meeting."
-            )
-        return found
+    def _get_dispatchable(self, id: str) -> Commission:
+        commission = self._get(id)
+        if commission.by == "artifact":
+            message = f"cannot dispatch {id}: it was rebuilt from its artifact, so only the user may dispatch it"
+            raise Refused(message, hint="Request a meeting about it.")
+        return commission
 
-    def _in(self, commission: Commission) -> Frame:
-        return self._context.within(self._context.projects.get(commission.project))
+    def _project_frame(self, commission: Commission) -> Frame:
+        return self._context.project_frame(self._context.projects.get(commission.project))

@@ -27,7 +27,7 @@ from guildhall.projects.meetings.model import (
 )
 from guildhall.projects.meetings.states import STATUSES
 from guildhall.projects.model import INTEGRATION, Artifact, Project
-from guildhall.projects.records import known
+from guildhall.projects.records import list_known_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def render_artifact(meeting: Meeting, body: str = "", *, redact: Callable[[str],
         extra=extra,
         body=body,
     )
-    return artifact.redacted(redact).render().encode()
+    return artifact.redact(redact).render().encode()
 
 
 def render_notes(shown: MeetingDetails, summary: Summary, redact: Callable[[str], str]) -> str:
@@ -78,7 +78,7 @@ def render_notes(shown: MeetingDetails, summary: Summary, redact: Callable[[str]
     parts += ["## Artifacts", "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
     parts += ["## Follow-ups", *map(followup, shown.followups)] if shown.followups else []
     if meeting.is_work_left:
-        parts += ["## Work", f"It was not merged, and stays on the branch {meeting.branch}."]
+        parts += ["## Work", f"Not merged. It is on the branch {meeting.branch}."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,8 +86,8 @@ def _summary(meeting: Meeting, summary: Summary, redact: Callable[[str], str]) -
     if summary.text:
         return redact(summary.text)
     own = redact(meeting.summary or "")
-    without = f"There is no summary: {summary.problem or 'none was asked for'}."
-    return f"{without} The worker's own, from during the meeting:\n\n{own}" if own else without
+    without = f"No summary: {summary.problem or 'not requested'}."
+    return f"{without} The worker's last summary:\n\n{own}" if own else without
 
 
 def _one_line(text: str) -> str:
@@ -103,7 +103,7 @@ def write_artifact(context: MeetingContext, meeting: Meeting) -> None:
         if meeting.status == "closed":
             body = render_notes(details(context, meeting.id), Summary(text=meeting.summary), redact)
         text = render_artifact(meeting, body, redact=redact, revision=context.revision(meeting.id))
-        context.git(meeting).write({artifact_path(meeting.id): text}, title, meeting.worker)
+        context.branches_of(meeting).write({artifact_path(meeting.id): text}, title, meeting.worker)
     except GuildError as error:
         _log.warning("%s: the artifact could not be written: %s", meeting.id, error)
 
@@ -117,13 +117,13 @@ def artifact_warnings(context: MeetingContext, meeting: Meeting) -> list[str]:
         return [f"{path}: {error.message}"]
     if artifact is None or artifact.status == meeting.status or artifact.revision < context.revision(meeting.id):
         return []
-    return [f"{path} says {artifact.status[:40]!r}, written by hand: the meeting is still {meeting.status}"]
+    return [f"{path} was edited by hand to {artifact.status[:40]!r}; the meeting is still {meeting.status}"]
 
 
 def synchronise(context: MeetingContext) -> None:
     """Rebuild lost rows from artifacts, and write missing or outdated artifacts. Errors are logged."""
     try:
-        projects = context.projects().sound()
+        projects = context.projects().list_valid()
     except GuildError as error:  # config.yaml is unreadable
         _log.warning("%s", error)
         projects = []
@@ -144,17 +144,17 @@ def synchronise(context: MeetingContext) -> None:
 
 def _read(context: MeetingContext, meeting: Meeting) -> Artifact | None:
     """Return the artifact of a meeting, or None if it does not exist."""
-    branches, path = context.git(meeting), artifact_path(meeting.id)
+    branches, path = context.branches_of(meeting), artifact_path(meeting.id)
     data = branches.read(path) if branches.exists(INTEGRATION) else None
-    return None if data is None else Artifact.of(data, path)
+    return None if data is None else Artifact.decode(data, path)
 
 
 def _rebuild_rows(context: MeetingContext, project: Project) -> None:
     branches = context.branches(project)
     if not branches.exists(INTEGRATION):
         return
-    on_record = context.store.read(known)
-    for path in branches.list(FOLDER):
+    on_record = context.store.read(list_known_ids)
+    for path in branches.list_files(FOLDER):
         id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
         if id in on_record or not is_id(id, MEETING) or path != artifact_path(id):
             continue
@@ -168,7 +168,7 @@ def _rebuild_rows(context: MeetingContext, project: Project) -> None:
 
 
 def _parse(context: MeetingContext, project: Project, id: str, data: bytes, *, has_branch: bool) -> Meeting:
-    artifact = Artifact.of(data, artifact_path(id))
+    artifact = Artifact.decode(data, artifact_path(id))
     worker: object = artifact.extra.get("worker")
     if artifact.status not in STATUSES or not isinstance(worker, str) or not worker.strip():
         raise InvalidFile("status or worker is missing or invalid")

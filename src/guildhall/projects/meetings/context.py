@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import GuildError
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import Exchange, FollowUp, Meeting, MeetingDetails, Session, UserMessage
-from guildhall.projects.records import decided
+from guildhall.projects.records import list_decisions
 from guildhall.projects.workspace import ProjectContext
 from guildhall.runs.model import HALL, RunRequest
 from guildhall.runs.record.entries import Entry, Listening, ModelAnswered, Payload, Said
@@ -63,9 +63,9 @@ class MeetingContext(ProjectContext):
         """Create the checkout of a meeting if it does not exist, and return its path."""
 
         def check_out() -> Path:
-            workplace = self.workplace(meeting)
+            workplace = self.workspace(meeting)
             if workplace.tip() is None:
-                workplace.branches.keep_up()
+                workplace.branches.try_update()
             return workplace.check_out(scope)
 
         return await asyncio.to_thread(check_out)
@@ -76,7 +76,7 @@ class MeetingContext(ProjectContext):
         return replace(frame, cwd=path, root=path, worktree=worktree)
 
     def hall_frame(self, meeting: Meeting) -> Frame:
-        """Return the frame of what the hall does on its own in the project of a meeting."""
+        """Return the frame of the hall's own operations in the project of a meeting."""
         return self.frame_at(self.project(meeting).path)
 
     def transcript_path(self, meeting: Meeting) -> Path:
@@ -89,7 +89,7 @@ def details(context: MeetingContext, id: str) -> MeetingDetails:
     meeting, timeline, sessions = context.get(id), context.timeline(id), context.sessions(id)
     costs = [context.history.get(session.run).cost_usd for session in sessions]
     known = [cost for cost in costs if cost is not None]
-    decisions = [found for session in sessions for found in decided(context.history.entries(session.run))]
+    decisions = [found for session in sessions for found in list_decisions(context.history.entries(session.run))]
     proposals = [entry.data["followup"] for entry in timeline if entry.kind == "propose_followup"]
     return MeetingDetails(
         meeting=meeting,
@@ -97,19 +97,18 @@ def details(context: MeetingContext, id: str) -> MeetingDetails:
         followups=[FollowUp(**proposal) for proposal in proposals],
         decisions=decisions,
         timeline=timeline,
-        answering=meeting.status == "open" and unanswered(context, id) is not None,
+        answering=meeting.status == "open" and unanswered_messages(context, id) is not None,
         cost_usd=sum(known) if known else None,
-        worktree=worktree(context, meeting),
+        worktree=checkout_path(context, meeting),
     )
 
 
 def exchanges(context: MeetingContext, id: str) -> list[Exchange]:
-    """Return the exchanges of all sessions."""
     journals = [(session.after, context.history.entries(session.run)) for session in context.sessions(id)]
     return merge_exchanges(context.messages(id), journals)
 
 
-def unanswered(context: MeetingContext, id: str) -> list[UserMessage] | None:
+def unanswered_messages(context: MeetingContext, id: str) -> list[UserMessage] | None:
     """Return the messages that the worker has not answered, or None if no answer is due.
 
     The list is empty if the worker has to speak first.
@@ -121,7 +120,7 @@ def unanswered(context: MeetingContext, id: str) -> list[UserMessage] | None:
 
 
 def _last_answered(context: MeetingContext, id: str) -> int:
-    """Return the number of the last answered message: 0 if only the worker has spoken, -1 if nobody has."""
+    """Return the number of the last answered message: 0 if only the worker has spoken, -1 without any message."""
     for session in reversed(context.sessions(id)):
         position = run_position(context, session.run)
         if _is_cut_off(context, session):
@@ -144,7 +143,7 @@ def run_position(context: MeetingContext, run: str) -> int:
     return int((heard[-1].key or "u0")[1:]) if heard else 0
 
 
-def worktree(context: MeetingContext, meeting: Meeting) -> str | None:
+def checkout_path(context: MeetingContext, meeting: Meeting) -> str | None:
     """Return the path of the checkout of an open meeting, or None if it has none."""
     if meeting.run is None or meeting.status != "open":
         return None
@@ -176,19 +175,19 @@ def merge_exchanges(
     for after, entries in sessions:
         number = after
         if number not in found or not found[number].answer:
-            found[number] = _unanswered(number, by_number)
+            found[number] = _empty_exchange(number, by_number)
         for entry in entries:
             if isinstance(entry.data, Said):
                 number = after + int((entry.key or "u0")[1:])
-                found[number] = _unanswered(number, by_number)
+                found[number] = _empty_exchange(number, by_number)
             elif isinstance(entry.data, ModelAnswered):
                 found[number] = _with_answer(found[number], entry.data, entry.at)
     for number in by_number:
-        found.setdefault(number, _unanswered(number, by_number))
+        found.setdefault(number, _empty_exchange(number, by_number))
     return [found[number] for number in sorted(found)]
 
 
-def _unanswered(number: int, messages: Mapping[int, UserMessage]) -> Exchange:
+def _empty_exchange(number: int, messages: Mapping[int, UserMessage]) -> Exchange:
     message = messages.get(number)
     return Exchange(number=number, words=message.text if message else "", answer="", at=message.at if message else "")
 
@@ -206,7 +205,7 @@ def render_transcript(exchanges: Iterable[Exchange], worker: str) -> str:
     parts: list[str] = []
     for exchange in exchanges:
         if exchange.words:
-            parts.append(f"## Person\n\n{exchange.words.strip()}")
+            parts.append(f"## User\n\n{exchange.words.strip()}")
         used = f"(used {', '.join(dict.fromkeys(exchange.calls))})\n\n" if exchange.calls else ""
         if exchange.answer or used:
             parts.append(f"## {worker}\n\n{used}{exchange.answer}".rstrip())
@@ -218,14 +217,14 @@ def quote(text: str) -> str:
     return "\n".join(f"| {line}" for line in text.strip().splitlines())
 
 
-WORKER = "meeting-summariser"
+SUMMARISER = "meeting-summariser"
 _MAX_TRANSCRIPT = 120_000  # characters: the last ones
-_LEFT_OUT = "(What was said before this is left out.)\n\n"
+_LEFT_OUT = "(Earlier messages are omitted.)\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A summary, or the reason why there is none."""
+    """A summary, or the reason why it is missing."""
 
     text: str | None = None
     problem: str | None = None
@@ -234,10 +233,10 @@ class Summary:
 async def summarise(context: MeetingContext, transcript: str, frame: Frame, model: str | None) -> Summary:
     """Return the summary of a transcript, by the model of the meeting."""
     if not transcript.strip():
-        return Summary(problem="nothing was said")
+        return Summary(problem="the conversation is empty")
     given = transcript if len(transcript) <= _MAX_TRANSCRIPT else _LEFT_OUT + transcript[-_MAX_TRANSCRIPT:]
     request = RunRequest(
-        worker=f"shipped/{WORKER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
+        worker=f"shipped/{SUMMARISER}", input=quote(given), override_model=model, max_turns=1, mode="strict"
     )
     try:
         hall_frame = replace(frame, caller=HALL, interactive=False, worktree=None)
@@ -245,6 +244,6 @@ async def summarise(context: MeetingContext, transcript: str, frame: Frame, mode
     except GuildError as error:
         return Summary(problem=error.message)
     if run.status != "completed" or not str(run.output or "").strip():
-        reason = (run.error["message"] if run.error else run.reason) or "it said nothing"
+        reason = (run.error["message"] if run.error else run.reason) or "the answer is empty"
         return Summary(problem=f"{run.id} {run.status}: {reason}")
     return Summary(text=str(run.output).strip())

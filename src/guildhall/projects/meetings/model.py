@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import Decided
     from guildhall.projects.meetings.states import Closing, MeetingStatus
-    from guildhall.projects.model import Moment
+    from guildhall.projects.model import TimelineEntry
 
 FOLDER = ".lore/meetings"
 MAX_TOPIC = 1_000  # characters
@@ -49,7 +49,7 @@ class Meeting:
     ask: str | None = None  # the ask of the request
     deferred_to: str | None = None  # the request is hidden until then
     linked: tuple[str, ...] = ()  # paths of artifacts
-    sittings: int = 0  # number of sessions
+    session_count: int = 0
     run: str | None = None  # of the last session
     branch: str | None = None
     summary: str | None = None
@@ -61,7 +61,6 @@ class Meeting:
 
     @property
     def checkout(self) -> str:
-        """Return the name of the checkout."""
         return self.id
 
     @property
@@ -70,7 +69,6 @@ class Meeting:
         return self.closing is not None and self.closing.leave_work
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the meeting as `--json` prints it."""
         return {"meeting": self.id, **{name: value for name, value in asdict(self).items() if name != "id"}}
 
 
@@ -94,11 +92,11 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A message of the user, and everything that the worker said and did before it listened again."""
+    """A message of the user, and the answer and tool calls of the worker until it listened again."""
 
     number: int  # of the user message; 0 if the worker spoke first
     words: str
-    answer: str  # empty if there is none yet
+    answer: str  # empty if it is missing
     calls: tuple[str, ...] = ()  # names of the tools that the worker called
     at: str = ""
 
@@ -126,7 +124,7 @@ class MeetingDetails:
     exchanges: Sequence[Exchange] = ()
     followups: Sequence[FollowUp] = ()
     decisions: Sequence[Decided] = ()
-    timeline: Sequence[Moment] = ()
+    timeline: Sequence[TimelineEntry] = ()
     answering: bool = False  # a message of the user is not answered yet
     cost_usd: float | None = None
     worktree: str | None = None
@@ -148,8 +146,8 @@ class MeetingDetails:
 
 def check_message(text: str) -> str:
     """Return a message of the user. Raise UsageError if it is empty, not text or too long."""
-    empty = 'Say something: guild meet WORKER "...", or --say "..."'
-    long = "Put it into a file of the project, and tell the worker to read that."
+    empty = 'Give a message: guild meet WORKER "...", or --say "..."'
+    long = "Put it into a file of the project, and ask the worker to read that file."
     return check_text("words", text, MAX_MESSAGE, empty=empty, long=long)
 
 

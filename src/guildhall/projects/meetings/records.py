@@ -16,8 +16,8 @@ from guildhall.core.errors import NotFound
 from guildhall.core.text import nearest_or
 from guildhall.projects.meetings.model import Meeting, Session, UserMessage
 from guildhall.projects.meetings.states import SESSION_NOTES, Closing, Creation, Event, MeetingStatus, Note, transit
-from guildhall.projects.model import Moment
-from guildhall.projects.records import add_moment, forget, moments
+from guildhall.projects.model import TimelineEntry
+from guildhall.projects.records import add_entry, delete_timeline, list_timeline
 from guildhall.store.tables import meeting_words, meetings
 
 _INSERTION_ORDER = literal_column("meetings.rowid", Integer)  # of meetings that were created at the same time
@@ -26,8 +26,8 @@ _INSERTION_ORDER = literal_column("meetings.rowid", Integer)  # of meetings that
 def add(connection: Connection, meeting: Meeting, kind: Creation, reason: str) -> None:
     """Insert a new meeting and the first entry of its timeline."""
     connection.execute(insert(meetings).values(**_to_row(meeting)))
-    entry = Moment(kind=kind, at=meeting.created_at, reason=reason, after=meeting.status)
-    add_moment(connection, meeting.id, entry)
+    entry = TimelineEntry(kind=kind, at=meeting.created_at, reason=reason, after=meeting.status)
+    add_entry(connection, meeting.id, entry)
 
 
 def apply(connection: Connection, id: str, event: Event, reason: str, now: str, **changes: Any) -> Meeting:
@@ -35,8 +35,8 @@ def apply(connection: Connection, id: str, event: Event, reason: str, now: str, 
     before = get(connection, id)
     after = transit(before, event, reason=reason, now=now, **changes)
     _save(connection, after)
-    entry = Moment(kind=event, at=now, reason=reason, before=before.status, after=after.status)
-    add_moment(connection, id, entry)
+    entry = TimelineEntry(kind=event, at=now, reason=reason, before=before.status, after=after.status)
+    add_entry(connection, id, entry)
     return after
 
 
@@ -49,14 +49,14 @@ def change(connection: Connection, id: str, now: str, **changes: Any) -> Meeting
 
 def add_note(connection: Connection, id: str, kind: Note, text: str, now: str, **data: Any) -> None:
     """Append a timeline entry that is not a transition."""
-    add_moment(connection, id, Moment(kind=kind, at=now, reason=text, data=data))
+    add_entry(connection, id, TimelineEntry(kind=kind, at=now, reason=text, data=data))
 
 
 def remove(connection: Connection, id: str, now: str) -> None:
     """Delete a meeting. Its runs stay, and a timeline entry, so that its artifact does not rebuild it."""
     connection.execute(delete(meeting_words).where(meeting_words.c.meeting == id))
     connection.execute(delete(meetings).where(meetings.c.id == id))
-    forget(connection, id, now)
+    delete_timeline(connection, id, now)
 
 
 def find(connection: Connection, id: str) -> Meeting | None:
@@ -65,12 +65,12 @@ def find(connection: Connection, id: str) -> Meeting | None:
 
 
 def get(connection: Connection, id: str) -> Meeting:
-    """Return a meeting. Raise NotFound if there is none with this id."""
+    """Return a meeting. Raise NotFound for an unknown id."""
     if (found := find(connection, id)) is not None:
         return found
     known = connection.execute(select(meetings.c.id)).scalars().all()
     hint = nearest_or(id[:60], known, "`guild meeting ls` lists them.")
-    raise NotFound(f"no meeting {id[:60]!r}", hint=hint)
+    raise NotFound(f"unknown meeting {id[:60]!r}", hint=hint)
 
 
 def list_all(connection: Connection, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
@@ -117,13 +117,13 @@ def messages(connection: Connection, id: str) -> list[UserMessage]:
 
 def sessions(connection: Connection, id: str) -> list[Session]:
     """Return the sessions of a meeting, oldest first."""
-    return [Session(**entry.data) for entry in moments(connection, id) if entry.kind in SESSION_NOTES]
+    return [Session(**entry.data) for entry in list_timeline(connection, id) if entry.kind in SESSION_NOTES]
 
 
 def add_session(connection: Connection, id: str, session: Session, reason: str, now: str) -> None:
     """Add a session, in the transaction that creates its run. It receives the messages that are not in its input."""
-    count = get(connection, id).sittings
-    change(connection, id, now, run=session.run, sittings=count + 1)
+    count = get(connection, id).session_count
+    change(connection, id, now, run=session.run, session_count=count + 1)
     later = (meeting_words.c.meeting == id) & (meeting_words.c.number > session.after)
     connection.execute(update(meeting_words).where(later).values(run=session.run))
     add_note(connection, id, "renew_session" if count else "start_session", reason, now, **vars(session))

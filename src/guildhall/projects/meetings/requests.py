@@ -176,9 +176,7 @@ def _ask(connection: Connection, meeting: Meeting, topic: str) -> Ask:
         key=meeting.id,
         subject=fingerprint([meeting.id]),
         question=Question(
-            title=f"{meeting.worker} asks for a meeting in {meeting.project} ({meeting.id})",
-            body=body,
-            choices=CHOICES,
+            title=f"{meeting.worker} asks for a meeting in {meeting.project} ({meeting.id})", body=body, choices=CHOICES
         ),
         created_at=meeting.created_at,
     )

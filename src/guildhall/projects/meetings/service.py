@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.projects.git.snapshot import Aside
+    from guildhall.projects.git.snapshot import UncommittedFiles
     from guildhall.projects.model import Project
     from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
@@ -88,7 +88,6 @@ class Meetings:
         return self.context.all(project, status)
 
     async def details(self, id: str) -> MeetingDetails:
-        """Return everything about a meeting."""
         found = details(self.context, id)
         return replace(found, warnings=await asyncio.to_thread(artifact_warnings, self.context, found.meeting))
 
@@ -109,7 +108,7 @@ class Meetings:
         redacted = self.context.redact(reason or "") or None
         return await self._then_write_artifact(requests.decline(self.context, id, redacted))
 
-    async def call_off(self, made_by: str, reason: str) -> None:
+    async def withdraw(self, made_by: str, reason: str) -> None:
         """Withdraw the requests of the hall for a run, because the meeting is not needed any more."""
         for meeting in await requests.withdraw(self.context, made_by, reason):
             await asyncio.to_thread(write_artifact, self.context, meeting)
@@ -118,7 +117,6 @@ class Meetings:
         return await self._then_write_artifact(requests.defer(self.context, id, until))
 
     async def answer(self, ask: Ask, answer: Answer) -> Meeting:
-        """Apply the user's answer to the ask of a request."""
         meeting, answer = requests.find_by_ask(self.context, ask.id), checked(ask, answer)
         if answer.choice == "yes":
             return await self.accept(meeting.id)
@@ -154,10 +152,10 @@ class Meetings:
         except NotFound:
             if not worker.startswith(f"{MEETING}-"):
                 raise
-            message = f"no meeting {worker[:60]!r}, and no worker of that name"
+            message = f"unknown meeting or worker {worker[:60]!r}"
             raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
         check_conversation(found)
-        context.models.now(found, project_frame)
+        context.models.check_callable(found, project_frame)
         context.redact(meeting.topic)  # stores the redacted text
 
         def write(connection: Connection) -> Meeting:
@@ -172,26 +170,28 @@ class Meetings:
         projects = self.context.projects()
         if name is not None:
             return projects.get(name)
-        if (found := projects.at(frame.cwd)) is not None:
+        if (found := projects.find_at(frame.cwd)) is not None:
             return found
         raise NotFound(
             f"{frame.cwd} is not in a project, and a meeting needs one",
             hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
         )
 
-    async def come(
-        self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, stays: bool = True
+    async def join(
+        self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, is_daemon: bool = True
     ) -> AsyncGenerator[Event]:
         """Yield events until every message so far is answered; none if no answer is due.
 
         `renew`: start a new session with a summary of the conversation. `grant`: raise the limits.
         """
         number = self.context.last_message(self.get(id).id)
-        async with aclosing(self._sessions.turn(id, number, frame, renew=renew, grant=grant, stays=stays)) as events:
+        async with aclosing(
+            self._sessions.turn(id, number, frame, renew=renew, grant=grant, is_daemon=is_daemon)
+        ) as events:
             async for event in events:
                 yield event
 
-    async def say(self, id: str, words: str, frame: Frame, *, stays: bool = True) -> AsyncGenerator[Event]:
+    async def say(self, id: str, words: str, frame: Frame, *, is_daemon: bool = True) -> AsyncGenerator[Event]:
         """Record a message of the user, then yield the events of the answer until the worker listens again."""
         check_message(words)
         now = self.context.now()
@@ -204,7 +204,7 @@ class Meetings:
             return records.add_message(connection, id, meeting.run or "", words, now)
 
         number = await self.context.store.write(write)
-        async with aclosing(self._sessions.turn(id, number, frame, stays=stays)) as events:
+        async with aclosing(self._sessions.turn(id, number, frame, is_daemon=is_daemon)) as events:
             async for event in events:
                 yield event
 
@@ -240,7 +240,7 @@ class Meetings:
 
     # the owner of runs (RunOwner)
 
-    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         async with self._sessions.locks[self.context.history.purpose(run, MeetingPurpose).id]:
             return await self._sessions.resume(run, frame, grant)
 
@@ -253,7 +253,7 @@ class Meetings:
         await self.close_meeting(meeting.id, self.context.hall_frame(meeting), summarise=False)
         return [run]
 
-    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+    async def record_resume_failure(self, run: Run, error: GuildError) -> None:
         """Fail a run that cannot be resumed. Its meeting stays open, and the next message starts a new session."""
         status = self.context.history.get(run.id).status
         if status == "running" or status in RUN_ENDED:
@@ -261,15 +261,15 @@ class Meetings:
         now = self.context.now()
         await self.context.store.write(lambda c: run_records.give_up(c, run.id, error.as_dict(), now))
 
-    async def follow(self, run: str) -> None:
+    async def apply_end(self, run: str) -> None:
         """Do nothing: the end of a run does not change its meeting."""
 
-    async def answered(self, ask: Ask) -> None:
+    async def apply_answer(self, ask: Ask) -> None:
         """Do nothing: a run applies the answers to its asks itself."""
 
     # recovery
 
-    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
         """Start the recovery of the meetings of the previous hall."""
         self._sessions.start_task(self.recover())
 
@@ -306,13 +306,13 @@ class Meetings:
             await self._do_next_step(replace(meeting, closing=None))
 
     def _restore_checkout(self, meeting: Meeting) -> None:
-        """Create the checkout of an open meeting again if somebody has removed it."""
+        """Create the checkout of an open meeting again if it was removed."""
         assert meeting.branch is not None
         scope = checkout_scope(self.context, meeting)
         self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
 
     @property
-    def expecting(self) -> bool:
+    def is_expecting(self) -> bool:
         return self._sessions.is_busy
 
     def close(self) -> None:
@@ -330,7 +330,7 @@ def recorded_session_hooks(run: Run) -> Seat | None:
 
 
 async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing) -> Meeting:
-    """Close a meeting for good. The caller holds its lock, so that nobody starts or resumes its run meanwhile.
+    """Close a meeting for good. The caller holds its lock, so that its run is not started or resumed meanwhile.
 
     Raise MergeConflict, and leave the meeting open, if its work cannot be merged.
     """
@@ -360,7 +360,7 @@ def _begin(connection: Connection, id: str, closing: Closing, now: str) -> Meeti
 
 async def _summary(context: MeetingContext, meeting: Meeting, frame: Frame) -> Summary:
     if meeting.run is None:
-        return Summary(problem="nobody came")
+        return Summary(problem="the user did not join")
     transcript = render_transcript(exchanges(context, meeting.id), meeting.worker)
     model = context.history.get(meeting.run).model
     return await summarise(context, transcript, context.project_frame(meeting, frame), model)
@@ -368,7 +368,7 @@ async def _summary(context: MeetingContext, meeting: Meeting, frame: Frame) -> S
 
 def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     """Commit the work and the notes to the integration branch, as a single commit."""
-    workplace, redact = context.workplace(meeting), context.redact
+    workplace, redact = context.workspace(meeting), context.redact
     notes = render_notes(details(context, meeting.id), summary, redact)
     revision = context.revision(meeting.id) + 1  # with the event `close`, which follows
     artifact = render_artifact(replace(meeting, status="closed"), notes, redact=redact, revision=revision)
@@ -376,9 +376,9 @@ def _merge(context: MeetingContext, meeting: Meeting, summary: Summary) -> None:
     message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
     has_work = workplace.tip() is not None  # else there was no session
     if has_work:
-        workplace.keep(message)
+        workplace.commit(message)
     if has_work and not meeting.is_work_left:
-        workplace.land(message, files)
+        workplace.merge(message, files)
     else:
         workplace.branches.write(files, message, meeting.worker)
 
@@ -389,7 +389,7 @@ def _record_conflict(connection: Connection, *, id: str, error: MergeConflict, n
 
 
 def _record_close(connection: Connection, id: str, summary: Summary, now: str) -> Meeting:
-    """Apply `close` to the meeting, and complete the runs of its sessions, also those that failed."""
+    """Apply `close` to the meeting, and complete the runs of its sessions, including failed runs."""
     changes = {"notes": artifact_path(id), **({"summary": summary.text} if summary.text else {})}
     meeting = records.apply(connection, id, "close", "closed by the user", now, **changes)
     for session in records.sessions(connection, id):
@@ -402,16 +402,16 @@ def _record_close(connection: Connection, id: str, summary: Summary, now: str) -
 async def clean_up(context: MeetingContext, meeting: Meeting) -> None:
     """Remove the checkout, the branch and the transcript of a closed meeting. The next start repeats failed steps."""
 
-    def remove() -> Aside | None:
+    def remove() -> UncommittedFiles | None:
         context.transcript_path(meeting).unlink(missing_ok=True)
-        return context.workplace(meeting).put_away(landed=not meeting.is_work_left)
+        return context.workspace(meeting).remove(is_merged=not meeting.is_work_left)
 
     try:
         kept = await asyncio.to_thread(remove)
     except (GuildError, OSError) as error:
         _log.warning("%s: checkout or branch could not be removed: %s", meeting.id, error)
         return
-    text, now = f"checkout removed; {kept.told()}" if kept else "checkout removed", context.now()
+    text, now = f"checkout removed; {kept.text()}" if kept else "checkout removed", context.now()
 
     def write(connection: Connection) -> None:
         records.change(connection, meeting.id, now, cleaned_up_at=now)

@@ -25,14 +25,14 @@ from guildhall.projects.meetings.artifact import render_notes
 from guildhall.projects.meetings.context import (
     MeetingContext,
     Summary,
+    checkout_path,
     checkout_scope,
     details,
     exchanges,
     render_transcript,
     run_position,
     summarise,
-    unanswered,
-    worktree,
+    unanswered_messages,
 )
 from guildhall.projects.meetings.model import Meeting, Session, branch_name
 from guildhall.projects.meetings.states import check_open
@@ -95,7 +95,7 @@ class Sessions:
         *,
         renew: bool = False,
         grant: Grant | None = None,
-        stays: bool = True,
+        is_daemon: bool = True,
     ) -> AsyncGenerator[Event]:
         """Yield events until the message of this number is answered and the worker listens again.
 
@@ -107,7 +107,7 @@ class Sessions:
             again = True
             while again:
                 again = False
-                segment = self._segment(id, number, frame, renew=renew, grant=grant, stays=stays)
+                segment = self._segment(id, number, frame, renew=renew, grant=grant, stays=is_daemon)
                 async with aclosing(segment) as events:
                     async for event in events:
                         yield event
@@ -125,8 +125,8 @@ class Sessions:
             async with self.locks[id]:
                 meeting = context.get(id)
                 check_open(meeting)
-                if not renew and unanswered(context, id) is None:
-                    _refuse_grant(grant, f"meeting {id} owes no answer")
+                if not renew and unanswered_messages(context, id) is None:
+                    _check_no_grant(grant, f"meeting {id} owes no answer")
                     return
                 prepared, first_events = await self._prepare(meeting, frame, renew=renew, grant=grant)
                 session = context.sessions(id)[-1]
@@ -160,7 +160,7 @@ class Sessions:
         """Return True if a stopped run has to be resumed or renewed: a message arrived while it stopped."""
         context = self._context
         meeting = context.get(id)
-        if meeting.status != "open" or ended.run != meeting.run or unanswered(context, id) is None:
+        if meeting.status != "open" or ended.run != meeting.run or unanswered_messages(context, id) is None:
             return False
         run = context.history.get(ended.run)
         if run.status == "failed":  # a session without any answer would only fail again
@@ -203,13 +203,13 @@ class Sessions:
         """Return the run that is to be launched, or None if it is alive, and the events to show first."""
         context = self._context
         if meeting.run is None:
-            _refuse_grant(grant, f"meeting {meeting.id} has not begun")
+            _check_no_grant(grant, f"meeting {meeting.id} has not begun")
             return await self._start(meeting, frame), []
         if renew:
             await context.runs().park(meeting.run, "user")
         await context.runs().gone(meeting.run)
         if context.is_alive(meeting.run):
-            _refuse_grant(grant, f"meeting {meeting.id} is running")
+            _check_no_grant(grant, f"meeting {meeting.id} is running")
             return None, []
         run = context.history.get(meeting.run)
         context.check_trust(run.id, frame)
@@ -221,12 +221,11 @@ class Sessions:
             return prepared, [self._renewed_event(prepared.run, error)]
 
     def _renewed_event(self, run: str, error: GuildError) -> Event:
-        message = f"the session was renewed, with a summary of what was said so far: {error.message}"
+        message = f"the session was renewed, with a summary of the conversation so far: {error.message}"
         data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
         return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
 
     async def _start(self, meeting: Meeting, frame: Frame) -> Prepared:
-        """Prepare the first session of a meeting."""
         texts = [message.text for message in self._context.messages(meeting.id)]
         return await self._prepare_run(meeting, frame, first_message(meeting, texts), "the first session starts")
 
@@ -241,7 +240,7 @@ class Sessions:
         model = last.model if last else None
         transcript = render_transcript(all_exchanges, meeting.worker)
         summary = await summarise(context, transcript, context.project_frame(meeting, frame), model)
-        pending = unanswered(context, meeting.id) or []
+        pending = unanswered_messages(context, meeting.id) or []
         numbers = {message.number for message in pending}
         before = [exchange for exchange in all_exchanges if exchange.number not in numbers]
         message = renewed_message(meeting, summary.text, before, [message.text for message in pending])
@@ -249,7 +248,6 @@ class Sessions:
         return await self._prepare_run(meeting, frame, message, f"renewed: {why}{without}", **limits)
 
     async def _prepare_run(self, meeting: Meeting, frame: Frame, message: str, reason: str, **limits: Any) -> Prepared:
-        """Prepare a new run of a meeting in its checkout."""
         context = self._context
         worker = context.find_worker(meeting.worker, context.project_frame(meeting, frame))
         if meeting.branch is None:
@@ -257,7 +255,7 @@ class Sessions:
             meeting = await context.store.write(lambda c: records.change(c, meeting.id, now, branch=branch))
         path = await context.check_out(meeting, worker.definition.checkout)
         after = context.last_message(meeting.id)
-        purpose = MeetingPurpose(id=meeting.id, sitting=meeting.sittings + 1, after=after)
+        purpose = MeetingPurpose(id=meeting.id, session=meeting.session_count + 1, after=after)
         request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
         hooks = self._hooks(purpose, reason)
@@ -297,7 +295,7 @@ class Sessions:
             meeting=id,
             store=context.store,
             now=context.now,
-            artifact=lambda path: artifact_in_checkout(worktree(context, context.get(id)), path),
+            artifact=lambda path: artifact_in_checkout(checkout_path(context, context.get(id)), path),
             key=f"{run}/{call.key}",
         )
         return await call_method(tools, tool, call)
@@ -348,20 +346,19 @@ class Sessions:
     async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
-        if ending.pause == "message" and not self._followers[id] and unanswered(self._context, id) is not None:
+        if ending.pause == "message" and not self._followers[id] and unanswered_messages(self._context, id) is not None:
             self.start_task(self._answer_in_background(id))
 
     async def _answer_in_background(self, id: str) -> None:
         context = self._context
         try:
             frame = context.hall_frame(context.get(id))
-            async for _ in self.turn(id, context.last_message(id), frame, stays=True):
+            async for _ in self.turn(id, context.last_message(id), frame, is_daemon=True):
                 pass
         except GuildError as error:
             _log.warning("%s: the last message is not answered: %s", id, error)
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -379,7 +376,7 @@ class Sessions:
 
 
 def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[str, Any]:
-    """Return the limits of the session that follows a run: what the sessions before it have left."""
+    """Return the limits of the session that follows a run: the limits minus the use of earlier sessions."""
     last = history.journal(run)
     below = [history.journal(child.id) for child in history.below(run)]
     bounds, spent = in_force(last), Spent.by([last, *below])
@@ -404,12 +401,12 @@ def _check_resumable(run: Run, *, renew: bool) -> None:
     code = run.error_code
     if run.status == "failed" and code in _NOT_RESUMABLE:
         is_too_long = code == ContextTooLong.code
-        raise Conflict("the conversation no longer fits" if is_too_long else "its record cannot be continued")
+        raise Conflict("the conversation no longer fits" if is_too_long else "its journal cannot be continued")
     if run.status in ("completed", "cancelled"):
         raise Conflict(f"its run was {run.status}")
 
 
-def _refuse_grant(grant: Grant | None, why: str) -> None:
+def _check_no_grant(grant: Grant | None, why: str) -> None:
     """Raise Conflict if new limits are given to a meeting that cannot use them."""
     if grant is not None:
         raise Conflict(f"{why}: it has not reached a limit", hint="Leave the limits out.")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
-from guildhall.core.text import check_text, is_text
+from guildhall.core.text import check_line, check_text, is_text
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.context import quote
 from guildhall.projects.meetings.model import MAX_LINKED, Exchange, FollowUp, Meeting
 from guildhall.projects.model import LORE
-from guildhall.projects.records import moments
-from guildhall.projects.workspace import in_checkout
+from guildhall.projects.records import list_timeline
+from guildhall.projects.workspace import checkout_profile
 from guildhall.tools.definition import bind_tools
 
 if TYPE_CHECKING:
@@ -39,77 +39,78 @@ _MAX_TITLE = 200
 _MAX_PROMPT = 20_000
 _MAX_SUMMARY = 20_000
 _MAX_FOLLOWUPS = 50
-_MAX_QUOTED = 4  # exchanges that a renewed session is given in full
+_MAX_QUOTED = 4  # exchanges in the first message of a renewed session
 _MAX_QUOTED_CHARS = 40_000  # of these exchanges
 
 _INSTRUCTIONS = """\
-You are in a meeting with a person, who reads what you say as you write it. They may leave and come back days later; \
-only they end the meeting. Answer what they say, and wait for what they say next.
-You see a checkout of the project that is this meeting's own: what you change there reaches the project when the \
+You are in a meeting with the user, who reads your messages as you write them. The user may leave and come back days \
+later; only the user closes the meeting. Answer each message, then wait for the next one.
+You work in a checkout of the project that belongs to this meeting. Your changes are merged into the project when the \
 meeting is closed.
-- link_artifact: artifacts that the meeting is about, or that come out of it.
-- record_decision: what was decided, by the person or by you, with the reason. It goes into the notes.
-- propose_followup: work that should be commissioned afterwards. You begin nothing: the person does.
-- summarize_progress: where the meeting stands, whenever that changes, in a few sentences."""
+- link_artifact: link the artifacts that the meeting is about or that it produces.
+- record_decision: record each decision, of the user or of you, with its reason. It goes into the notes.
+- propose_followup: propose work for a later commission. Only the user starts it.
+- summarize_progress: your summary of the meeting in a few sentences. Call it whenever the state changes."""
 _LOST = """\
-You are in a meeting that is about: {topic}
-What was said in it so far is lost. Say so, in a sentence, and ask the person where you were."""
+You are in a meeting about: {topic}
+The conversation so far is lost. Say so in one sentence, and ask the user where to continue."""
 
 
 def meeting_profile(worker: Worker) -> Worker:
     """Return the worker as it is in a meeting: with file tools and these instructions."""
-    return in_checkout(worker, _INSTRUCTIONS)
+    return checkout_profile(worker, _INSTRUCTIONS)
 
 
 def first_message(meeting: Meeting, texts: Sequence[str]) -> str:
     """Return the first message to the worker: the user's messages, or the reason for the meeting."""
     if meeting.by in ("person", "artifact"):
         # without messages, the conversation is lost with the database of an earlier hall
-        return "\n\n".join([*(texts or [_LOST.format(topic=meeting.topic)]), *_linked(meeting)])
-    who = "The guild has" if meeting.by == "hall" else "You have"
-    parts = [f"{who} asked for this meeting, and the person has come. It is about: {meeting.topic}", *_linked(meeting)]
-    begin = "Begin: say in a few sentences what there is to talk about, and what you need."
-    return "\n\n".join([*parts, "The person says:", *texts] if texts else [*parts, begin])
+        return "\n\n".join([*(texts or [_LOST.format(topic=meeting.topic)]), *_linked_paths(meeting)])
+    requester = "The hall" if meeting.by == "hall" else "You"
+    parts = [
+        f"{requester} requested this meeting, and the user has joined. Topic: {meeting.topic}",
+        *_linked_paths(meeting),
+    ]
+    start = "Start: explain in a few sentences what to discuss and what you need."
+    return "\n\n".join([*parts, "The user says:", *texts] if texts else [*parts, start])
 
 
-def _linked(meeting: Meeting) -> list[str]:
+def _linked_paths(meeting: Meeting) -> list[str]:
     return ["Linked to this meeting:\n" + "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
 
 
 def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[Exchange], texts: Sequence[str]) -> str:
     """Return the first message of a renewed session: summary, last exchanges, then the user's new messages."""
     answered = [exchange for exchange in exchanges if exchange.answer]
-    parts = [f"This meeting has been going on for a while; it is about: {meeting.topic}", *_linked(meeting)]
+    parts = [f"This session continues an earlier meeting. Topic: {meeting.topic}", *_linked_paths(meeting)]
     if summary:
-        parts.append(f"What was said so far, in summary:\n\n{quote(summary)}")
+        parts.append(f"Summary of the conversation so far:\n\n{quote(summary)}")
     if last := _last_exchanges(answered):
-        parts.append("The last that was said, word for word:\n\n" + "\n\n".join(map(_quote_exchange, last)))
+        parts.append("The last messages, verbatim:\n\n" + "\n\n".join(map(_quote_exchange, last)))
     if texts:
-        parts.append("Now the person says:\n\n" + "\n\n".join(texts))
+        parts.append("The user now says:\n\n" + "\n\n".join(texts))
     else:
-        parts.append("The person has come back. Say in a sentence or two where you were.")
+        parts.append("The user has come back. Say in one or two sentences where the conversation stopped.")
     return "\n\n".join(parts)
 
 
 def _last_exchanges(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Return the last exchanges, as many as fit."""
     found: list[Exchange] = []
-    room = _MAX_QUOTED_CHARS
+    left = _MAX_QUOTED_CHARS
     for exchange in reversed(exchanges[-_MAX_QUOTED:]):
-        room -= len(exchange.words) + len(exchange.answer)
-        if room < 0:
+        left -= len(exchange.words) + len(exchange.answer)
+        if left < 0:
             break
         found.insert(0, exchange)
     return found
 
 
 def _quote_exchange(exchange: Exchange) -> str:
-    message = f"The person:\n{quote(exchange.words)}\n\n" if exchange.words else ""
+    message = f"The user:\n{quote(exchange.words)}\n\n" if exchange.words else ""
     return f"{message}You:\n{quote(exchange.answer)}"
 
 
 def meeting_tools() -> tuple[Tool, ...]:
-    """Return the tools as the model sees them."""
     return bind_tools(MeetingTools, dict.fromkeys(TOOLS, ()))
 
 
@@ -117,7 +118,8 @@ def artifact_in_checkout(worktree: str | None, path: str) -> str:
     """Return the normal form of an artifact's path. Raise UsageError if the meeting's checkout has no such file."""
     parts = PurePosixPath(path).parts if is_text(path) and len(path) <= _MAX_PATH else ()
     if len(parts) < 2 or parts[0] != LORE or any(part in ("..", ".") for part in parts):
-        raise UsageError(f"{path[:100]!r} is not an artifact", hint=f"Give a path such as {LORE}/specs/export.md.")
+        hint = f"Give a path such as {LORE}/specs/export.md."
+        raise UsageError(f"invalid artifact path: {path[:100]!r}", hint=hint)
     found = "/".join(parts)
     top = Path(worktree or "/nowhere").resolve()
     here = (top / found).resolve()
@@ -137,18 +139,17 @@ class MeetingTools:
     key: str  # of the call, unique among all runs of the meeting
 
     async def link_artifact(self, path: str) -> str:
-        """Link an artifact to this meeting: one that you have talked about, or that has come out of it. The notes of
-        the meeting name it.
+        """Link an artifact that this meeting is about or that it produces. The notes of the meeting list it.
 
         Args:
-            path: Its path, such as .lore/specs/export.md. It must be there.
+            path: Path of an existing artifact, such as .lore/specs/export.md.
         """
         found = self.artifact(path)
 
         def write(connection: Connection) -> str:
             meeting = records.get(connection, self.meeting)
             if found in meeting.linked:
-                return f"{found} is linked already."
+                return f"Already linked: {found}"
             if len(meeting.linked) >= MAX_LINKED:
                 raise Conflict(f"Not linked: a meeting has at most {MAX_LINKED} artifacts.")
             records.change(connection, meeting.id, self.now(), linked=(*meeting.linked, found))
@@ -158,46 +159,40 @@ class MeetingTools:
         return await self.store.write(write)
 
     async def propose_followup(self, title: str, prompt: str, worker: str | None = None) -> str:
-        """Propose work that should be commissioned after this meeting. It is written down for the person, who decides;
-        nothing begins by itself.
+        """Propose work for a commission after this meeting. It is recorded in the notes; only the user starts it.
 
         Args:
-            title: What it is, in a line.
-            prompt: All that whoever does it must know; they have not been here.
-            worker: Who should do it, if you know.
+            title: The task in one line.
+            prompt: Everything that the worker needs to know. It does not see this conversation.
+            worker: Name of a suitable worker, if you know one.
         """
-        check_text("title", title, _MAX_TITLE)
+        check_line("title", title.strip(), _MAX_TITLE)
         check_text("prompt", prompt, _MAX_PROMPT)
-        if "\n" in title.strip():
-            raise UsageError("title: it is one line")
         if worker is not None and not is_name(worker.rpartition("/")[2]):
-            raise UsageError("worker: that cannot be a worker's name")
-        proposed = FollowUp(title=title.strip(), prompt=prompt, worker=worker)
+            raise UsageError(f"worker: invalid name {worker[:60]!r}")
+        followup = FollowUp(title=title.strip(), prompt=prompt, worker=worker)
 
         def write(connection: Connection) -> str:
-            before = [entry for entry in moments(connection, self.meeting) if entry.kind == "propose_followup"]
+            timeline = list_timeline(connection, self.meeting)
+            before = [entry for entry in timeline if entry.kind == "propose_followup"]
             if any(entry.data["key"] == self.key for entry in before):
-                return "It is proposed already."
+                return "Already proposed."
             if len(before) >= _MAX_FOLLOWUPS:
                 raise Conflict(f"Not proposed: a meeting has at most {_MAX_FOLLOWUPS} follow-ups.")
-            data = {"followup": proposed.as_dict(), "key": self.key}
-            text = f"proposed: {proposed.title}"
+            data = {"followup": followup.as_dict(), "key": self.key}
+            text = f"proposed: {followup.title}"
             records.add_note(connection, self.meeting, "propose_followup", text, self.now(), **data)
-            return "Proposed. The person finds it in the notes of the meeting."
+            return "Proposed. The user finds it in the notes of the meeting."
 
         return await self.store.write(write)
 
     async def summarize_progress(self, summary: str) -> str:
-        """Say where this meeting stands: what was talked about, what is agreed, what is open. It replaces what you said
-        before, and is what a person sees of the meeting from outside.
+        """Summarise the meeting so far: topics, agreements, open points. It replaces your last summary and is shown to
+        users who are not in the meeting.
 
         Args:
             summary: A few sentences.
         """
         check_text("summary", summary, _MAX_SUMMARY)
-
-        def write(connection: Connection) -> str:
-            records.change(connection, self.meeting, self.now(), summary=summary)
-            return "Noted."
-
-        return await self.store.write(write)
+        await self.store.write(lambda c: records.change(c, self.meeting, self.now(), summary=summary))
+        return "Summary saved."

@@ -120,7 +120,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "only the user can choose the model",
     ),
     ("dispatch", {"worker": "smith"}, "task"),
-    ("status", {"job": "j-nobody"}, "no job"),
+    ("status", {"job": "j-nobody"}, "unknown job"),
     ("status", {}, "which one"),
     ("result", {"job": "../../x"}, "no "),
     ("wait", {"job": 7}, "job"),

@@ -194,7 +194,7 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     done = guild("commission", "dispatch", id, "--wait")
     assert done.code == 1
     assert done.out == f"{id} is failed\n"
-    assert "script.yaml: there is no such file. Make it" in done.err
+    assert "script.yaml: there is no such file. Create it" in done.err
     assert f"guild commission redispatch {id}" in done.err
     edited = guild("commission", "edit", id, "--title", "Later")
     assert edited.code == 0
@@ -220,7 +220,7 @@ def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) 
     assert "no model set for worker" in guild(*NEW, "--reviewer", "guide").err
     unknown = guild(*NEW, "--depends-on", ".lore/commissions/c-2222222222.md")
     assert (unknown.code, unknown.out) == (3, "")
-    assert "dependencies: no commission 'c-2222222222'" in unknown.err
+    assert "dependencies: unknown commission 'c-2222222222'" in unknown.err
     assert guild("commission", "ls", "--json").json["commissions"] == []
     # What is made can be put right, and never into something that cannot be done.
     made = guild(*guide, "--model", "script:script.yaml", "--max-turns", "3", "--link", "docs/nowhere.md")
@@ -389,18 +389,18 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         ((*NEW, "--model", "nobody:gpt-4"), "no provider 'nobody'"),
         ((*NEW, "--model", "script:nope.yaml"), "nope.yaml"),
         ((*NEW[:-1], " "), "prompt: it is empty"),
-        ((*NEW[:-1], "x" * 50_001), "prompt: longer than 50,000 bytes"),
-        ((*NEW[:-1], "ü" * 25_001), "prompt: longer than 50,000 bytes"),
+        ((*NEW[:-1], "x" * 50_001), "prompt: it is longer than 50,000 bytes"),
+        ((*NEW[:-1], "ü" * 25_001), "prompt: it is longer than 50,000 bytes"),
         ((*NEW, "--title", ""), "title: it is empty"),
         (("commission", "ls", "--project", "nowhere"), "nowhere"),
-        (("commission", "dispatch", "c-2222222222", "--wait"), "no commission"),
+        (("commission", "dispatch", "c-2222222222", "--wait"), "unknown commission"),
         (("commission", "show", "x" * 500), "no commission"),
         (("commission", "cancel", "r-2222222222"), "r-2222222222 is a run, not a commission"),
         (("job", "show", "c-2222222222"), "is a commission, not a job"),
         (("run", "c-2222222222", "Go."), "is a commission, not a worker"),
         (("commission", "ls", "--status", "done"), "unknown commission status"),
-        (("show", "c-2222222222"), "no commission"),
-        (("wait", "c-2222222222"), "no commission"),
+        (("show", "c-2222222222"), "unknown commission"),
+        (("wait", "c-2222222222"), "unknown commission"),
     ],
 )
 def test_what_is_wrong_is_said(guild: Guild, workshop: Workshop, words: tuple[str, ...], said: str) -> None:

@@ -351,22 +351,22 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "architect", "x" * 200_000), 2, "longer than"),
     (("meet", "nobody", "hello"), 3, "nobody"),
     (("meet", "architect"), 2, "empty"),
-    (("meet", "t-7k2m9x4qpw", "hello"), 3, "no meeting"),
-    (("meet", "t-nope", "hello"), 3, "no meeting 't-nope', and no worker of that name"),
+    (("meet", "t-7k2m9x4qpw", "hello"), 3, "unknown meeting"),
+    (("meet", "t-nope", "hello"), 3, "unknown meeting or worker 't-nope'"),
     (("meet", "r-7k2m9x4qpw", "hello"), 3, "is a run, not a worker"),
     (("meeting", "show", "a-7k2m9x4qpw"), 3, "is an ask, not a meeting"),
     (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),
     (("meet", "architect", "hello", "--renew"), 2, "--renew"),
     (("meeting", "show", "x"), 3, "Meetings look like"),
-    (("meeting", "close", "t-7k2m9x4qpw"), 3, "no meeting"),
+    (("meeting", "close", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
     (("meeting", "ls", "--project", "ship"), 3, "ship"),
     (("meet", "guide", "hello"), 2, "or use --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
     (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
     (("meeting", "decline", "t-7k2m9x4qpw", "--reason", ""), 2, "it is empty"),
-    (("rm", "t-7k2m9x4qpw"), 3, "no meeting"),
-    (("resume", "t-7k2m9x4qpw"), 3, "no meeting"),
+    (("rm", "t-7k2m9x4qpw"), 3, "unknown meeting"),
+    (("resume", "t-7k2m9x4qpw"), 3, "unknown meeting"),
 )
 
 
@@ -384,7 +384,7 @@ def test_a_new_session_has_the_model_that_the_person_named(guild: Guild, parlour
     first = guild("meet", "guide", "hello", "--model", "script:answers.yaml", "--output", "json")
     assert first.code == 0, first.err
     again = guild("meet", first.json["meeting"], "--renew", "--output", "json")
-    assert (again.code, again.json["sittings"], again.json["answering"]) == (0, 2, False), again.err
+    assert (again.code, again.json["session_count"], again.json["answering"]) == (0, 2, False), again.err
     assert guild("meet", "architect", "hello", cwd=tmp_path).code == 3
 
 
@@ -413,7 +413,7 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert line.split()[1] == "closed"
     assert "failed" not in guild("show", id).out
     assert guild("wait", id).code == 0
-    assert "none was asked for" in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
+    assert "No summary: not requested." in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
     assert guild("rm", id).code == 0
     assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
     assert "No meetings here" in guild("meeting", "ls").err

@@ -254,7 +254,7 @@ def test_everything_that_is_lacking_is_named(guild: Guild, project: Path) -> Non
     )
     planned = plan(guild, "scribe")
     told = "\n".join(planned["problems"])
-    for said in ("no script", "no search engine", "no toolbox 'mail'", "nowhere does not exist", "no file"):
+    for said in ("no script", "no search engine", "unknown toolbox 'mail'", "nowhere does not exist", "no file"):
         assert said in told
     assert "Read" in [tool["name"] for tool in planned["tools"]]
     assert "and the tools of the toolbox mail, which are unknown" in guild("plan", "scribe").out

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.cli.screen import Screen
-    from guildhall.projects.model import ProjectShown
+    from guildhall.projects.model import ProjectEntry
 
 _EMPTY = "There are no projects. `guild project add PATH` registers one."
 
@@ -61,10 +61,10 @@ async def ls(ctx: Context) -> None:
     ctx.print_table(rows, shown, head=["name", "branch", "lives", "where"], empty=_EMPTY)
 
 
-def _row(shown: ProjectShown, screen: Screen) -> list[str]:
+def _row(shown: ProjectEntry, screen: Screen) -> list[str]:
     if shown.project is None:
         return [screen.one_line(shown.name, 64), "", "", f"invalid: {screen.one_line(shown.error or '', 120)}"]
-    lives = str(len(shown.living)) if shown.living else ""
+    lives = str(len(shown.unfinished)) if shown.unfinished else ""
     return [shown.name, screen.one_line(shown.project.branch, 60), lives, screen.one_line(str(shown.project.path), 200)]
 
 

@@ -229,7 +229,7 @@ class _Rows:
             found.append((run.created_at, row))
         for one in self._groups.meetings:
             if one.status == "closed":
-                found.append((one.created_at, self._ended(one, one.topic, self._groups.runs, one.sittings)))
+                found.append((one.created_at, self._ended(one, one.topic, self._groups.runs, one.session_count)))
         for one in self._groups.commissions:
             if one.status in _OVER:
                 found.append((one.changed_at, self._ended(one, one.title, runs, one.attempt)))
