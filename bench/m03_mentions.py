@@ -105,7 +105,7 @@ class _Watch:
         self.rested = 0
         self._news = asyncio.Event()
 
-    def seat(self, take: Callable[..., Coroutine[Any, Any, Run]]) -> Callable[..., Coroutine[Any, Any, Run]]:
+    def hooks(self, take: Callable[..., Coroutine[Any, Any, Run]]) -> Callable[..., Coroutine[Any, Any, Run]]:
         async def taken(above: str, key: str, *arguments: Any, **more: Any) -> Run:
             if key.startswith("bob/"):
                 self._note(self.decided)
@@ -166,7 +166,7 @@ class _Bench:
         watch = _Watch()
         frame = Frame.here(self._scratch, os.environ)
         watch.inner, hall.runtimes.for_run = hall.runtimes.for_run("pydantic", frame), lambda *_: watch
-        hall.runs.take_seat = watch.seat(hall.runs.take_seat)  # type: ignore[method-assign]
+        hall.runs.run_child = watch.hooks(hall.runs.run_child)  # type: ignore[method-assign]
         client = EmbeddedHall(hall, stays=True)
         together = asyncio.Event()
         living = asyncio.create_task(self._live(client, tag, together))

@@ -24,7 +24,7 @@ from guildhall.hall.doors import McpEndpoint
 from guildhall.room.service import Rooms
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.listener import Listener
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import RunRequest
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ async def _floor(database: Path) -> float:
 async def _measured(scratch: Path, tag: str) -> float:
     hall = Hall(Home(scratch / "home"), environ=os.environ)
     listener = Listener()
-    await listener.listen(McpEndpoint(hall.runtimes.tokens.door, version="0"))
+    await listener.listen(McpEndpoint(hall.runtimes.tokens.find, version="0"))
     room = await Rooms(hall.store, hall.clock).open("bench", tag, [f"a{place}" for place in range(AGENTS)])
     tokens = [await _seated(hall, room, f"a{place}", scratch) for place in range(AGENTS)] * (CLIENTS // AGENTS)
     try:
@@ -123,14 +123,14 @@ async def _measured(scratch: Path, tag: str) -> float:
 
 
 async def _seated(hall: Hall, room: Any, agent: str, scratch: Path) -> str:
-    seat = Seat(
+    hooks = RunHooks(
         tools=room_tools(),
-        execute=lambda run: RoomTools(room, agent, run).call,
-        began=lambda connection, run: None,
-        ended=lambda connection, run, stretch: None,
+        executor=lambda run: RoomTools(room, agent, run).call,
+        record_start=lambda connection, run: None,
+        record_stop=lambda connection, run, end: None,
     )
     request = RunRequest(worker="clerk", input="go")
-    prepared = await hall.runs.prepare(request, Frame.here(scratch, os.environ), seat=seat)
+    prepared = await hall.runs.prepare(request, Frame.here(scratch, os.environ), hooks=hooks)
     hall.runs.launch(prepared)
     return hall.runs.token(prepared.run)
 

@@ -23,7 +23,7 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.doors import Reception
 from guildhall.rpc.listener import Listener
 from guildhall.runs.model import RunRequest
-from guildhall.runtimes.model import Guest, Outcome
+from guildhall.runtimes.model import Outcome, ProgramHooks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -193,7 +193,7 @@ class _Open:
         self.over = asyncio.Event()
 
     async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
-        entry = doors.admit(Guest(name_of=lambda server, tool: tool, heard=lambda response: None))
+        entry = doors.register(ProgramHooks(name_of=lambda server, tool: tool, heard=lambda response: None))
         self.entry.set_result(entry)
         await self.over.wait()
         entry.close()
@@ -208,7 +208,7 @@ async def _door(scratch: Path, provider: int) -> AsyncGenerator[tuple[int, str]]
     hall = Hall(Home(scratch / "home"), environ={**os.environ, **keys}, policy=policy)
     listener = Listener(port=0)
     try:
-        await listener.listen(Reception(hall.runtimes.tokens.door))
+        await listener.listen(Reception(hall.runtimes.tokens.find))
         frame = Frame.here(scratch, os.environ)
         hall.runs.launch(await hall.runs.prepare(RunRequest(worker="clerk", input="go"), frame))
         yield listener.port, (await opened.entry).token

@@ -49,7 +49,7 @@ def metrics(scratch: Path) -> list[Metric]:
             name="13 ended in mid-answer",
             floor_name="killed by hand",
             floor=bench.killed_by_hand,
-            measured=bench.parked,
+            measured=bench.paused,
             target=None,
             note="the record, its folder and its door included",
         ),
@@ -133,7 +133,7 @@ class _Bench:
         await hall.close()
         return taken
 
-    def parked(self) -> float:
+    def paused(self) -> float:
         return asyncio.run(self._in_mid_answer(lambda: 0.0))[0]
 
     def memory(self) -> float:
@@ -152,7 +152,7 @@ class _Bench:
             await asyncio.sleep(0.5)
             seen = look()
             began = time.perf_counter()
-            await inner.runs.park(run)
+            await inner.runs.pause(run)
             taken = time.perf_counter() - began
         await hall.close()
         return taken, seen

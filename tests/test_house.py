@@ -193,7 +193,7 @@ def test_no_condition_on_a_text_for_people():
         "status = PATTERN.search(str(entry.data.get('message')))",
         "if re.match('HTTP', error.message):\n        return",
         "match stretch.reason:\n        case 'limit':\n            return",
-        "return (run.status, run.reason) == ('parked', 'because')",
+        "return (run.status, run.reason) == ('paused', 'because')",
         "return path not in changed and result.startswith('Made ')",
         "text = result.text\n    return 'Replaced' in text",
         "return _CUT.search(result.text)",

@@ -118,7 +118,7 @@ def test_a_failure_is_an_event_and_a_result(scribe: Worker, project: Path) -> No
     assert result.error["code"] == "model_failed"
 
 
-def test_leaving_the_stream_parks_the_run(scribe: Worker) -> None:
+def test_leaving_the_stream_pauses_the_run(scribe: Worker) -> None:
     async def look() -> str:
         stream = scribe.stream("write it", mode="approve_all")
         try:
@@ -129,12 +129,12 @@ def test_leaving_the_stream_parks_the_run(scribe: Worker) -> None:
         raise AssertionError
 
     run = asyncio.run(look())
-    assert asyncio.run(scribe.result(run)).status == "parked"
+    assert asyncio.run(scribe.result(run)).status == "paused"
     assert scribe.resume(run).output == "all done"
 
 
 @pytest.mark.req("DO-6")
-@pytest.mark.parametrize("said", ["yes", "session", True, Answer(choice="yes", note="fine")])
+@pytest.mark.parametrize("said", ["yes", "always", True, Answer(choice="yes", note="fine")])
 def test_an_approver_says_yes(scribe: Worker, project: Path, said: Any) -> None:
     seen: list[Mapping[str, Any]] = []
 
@@ -163,7 +163,7 @@ def test_an_approver_says_no_and_may_take_its_time(scribe: Worker, project: Path
 
 
 @pytest.mark.parametrize("said", ["perhaps", None, 5, Answer(choice="maybe"), Answer(choice="no", note="\ud800")])
-def test_an_approver_that_says_nonsense_parks_the_run(scribe: Worker, project: Path, said: Any) -> None:
+def test_an_approver_that_says_nonsense_pauses_the_run(scribe: Worker, project: Path, said: Any) -> None:
     runs: list[str] = []
 
     def approver(ask: Mapping[str, Any]) -> Any:
@@ -172,7 +172,7 @@ def test_an_approver_that_says_nonsense_parks_the_run(scribe: Worker, project: P
 
     with pytest.raises(UsageError):
         scribe.run("write it", approver=approver)
-    assert asyncio.run(scribe.result(runs[0])).status == "parked"
+    assert asyncio.run(scribe.result(runs[0])).status == "paused"
     assert scribe.resume(runs[0], approver=lambda ask: "yes").output == "all done"
     assert (project / "notes" / "a.md").exists()
 
@@ -380,7 +380,7 @@ def test_another_event_loop_of_this_program_is_told(scribe: Worker) -> None:
 
 def test_one_after_another_shares_nothing(scribe: Worker, project: Path) -> None:
     put_script(project, WRITE, OTHER, DONE)
-    first = scribe.run("one", approver=lambda ask: "session")
+    first = scribe.run("one", approver=lambda ask: "always")
     second = scribe.run("two")
     assert first.completed
     assert second.status == "waiting"  # what was allowed for a session was allowed for that run
@@ -496,9 +496,9 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
 @pytest.mark.parametrize(
     ("allowed", "name", "code", "said"),
     [
-        (["hand"], "hnad", "runtime_failed", "you may not call 'hnad'"),
+        (["hand"], "hnad", "runtime_failed", "calling 'hnad' is not allowed"),
         (["gone"], "gone", "runtime_failed", "unknown worker 'gone'"),
-        ([], "hand", "refused", "the worker may call no other one"),
+        ([], "hand", "refused", "the worker may not call workers"),
     ],
 )
 def test_a_delegation_that_is_not_permitted_is_a_result(

@@ -39,8 +39,8 @@ def test_an_unknown_code_is_a_failure() -> None:
     [
         ("completed", None, 0),
         ("waiting", None, 4),
-        ("parked", None, 130),
-        ("lost", None, 1),
+        ("paused", None, 130),
+        ("interrupted", None, 1),
         ("cancelled", None, 1),
         ("failed", None, 1),
         ("failed", "model_failed", 1),

@@ -45,7 +45,7 @@ RUNTIME_CHECKS: tuple[Check, ...] = (
     runtime_ends.a_failure_that_may_pass_is_asked_again,
     runtime_ends.a_failure_that_stays_ends_it_and_it_goes_on,
     runtime_ends.a_stop_ends_it_for_good,
-    runtime_ends.left_alone_it_is_parked_and_goes_on,
+    runtime_ends.left_alone_it_is_paused_and_goes_on,
     runtime_ends.its_processes_are_killed_and_nothing_is_done_twice,
     runtime_ends.its_hall_is_killed_and_another_goes_on,
 )

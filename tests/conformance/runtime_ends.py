@@ -79,12 +79,12 @@ async def a_stop_ends_it_for_good(bench: Bench) -> None:
         same((await desk.state(event.run)).status, "cancelled", "how it ended")
 
 
-async def left_alone_it_is_parked_and_goes_on(bench: Bench) -> None:
+async def left_alone_it_is_paused_and_goes_on(bench: Bench) -> None:
     bench.put(write("a.md"), _SLOW)
     async with bench.hall() as desk:
         before = _below()
         run = (await heard(desk.stream(), until="tool_result"))[0].run
-        same((await desk.state(run)).status, "parked", "how it stands")
+        same((await desk.state(run)).status, "paused", "how it stands")
         same(sorted(_below() - before), [], "the processes that are left of it")
         bench.put(write("a.md"), {"say": "done"})
         await _ends_well(bench, desk, run, calls=1)
@@ -122,7 +122,7 @@ async def its_hall_is_killed_and_another_goes_on(bench: Bench) -> None:
             pass  # the hall is gone, as it should be
     bench.put(write("a.md"), {"say": "done"})
     async with bench.hall() as desk:
-        same((await desk.state(run)).status, "lost", "how it stands in another hall")
+        same((await desk.state(run)).status, "interrupted", "how it stands in another hall")
         await _ends_well(bench, desk, run, calls=1)
         same(await desk.is_replayed(run), True, "whether it can be replayed")
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.clock import stamp
 from guildhall.core.frame import Frame
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import RunRequest
-from guildhall.runs.record.records import conclude
+from guildhall.runs.record.records import complete_run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,13 +59,13 @@ class Table:
         last = self.record("listening", "said")[-1:]
         return int(str(last[0].key)[1:]) if last and last[0].kind == "listening" else None
 
-    def seat(self) -> Seat:
+    def hooks(self) -> RunHooks:
         """The run's place: it brings no tools."""
 
         def never(*_: object) -> NoReturn:
             raise AssertionError
 
-        return Seat(execute=never, hear=self._hear)
+        return RunHooks(executor=never, next_message=self._hear)
 
     async def _hear(self, number: int) -> str:
         while len(self.words) < number:
@@ -76,7 +76,7 @@ class Table:
     async def begin(self, worker: str, text: str, **options: Any) -> list[Event]:
         """A conversation that begins with this; what happens until it listens, or stops."""
         request = RunRequest(worker=worker, input=text, **options)
-        prepared = await self.hall.runs.prepare(request, self.frame, seat=self.seat())
+        prepared = await self.hall.runs.prepare(request, self.frame, hooks=self.hooks())
         self._follow(prepared.run)
         self.hall.runs.launch(prepared)
         return await self.turn()
@@ -84,14 +84,14 @@ class Table:
     async def go_on(self, run: str = "") -> None:
         """A conversation that was put away, or has stopped, lives again."""
         self._follow(run or self.run)
-        prepared = await self.hall.runs.prepare_again(self.run, self.frame, seat=self.seat())
+        prepared = await self.hall.runs.prepare_resume(self.run, self.frame, hooks=self.hooks())
         self.hall.runs.launch(prepared)
 
     async def say(self, words: str, run: str = "") -> list[Event]:
         """Says something; what happens until that is answered, or the run stops."""
         self.put(words)
         run = run or self.run
-        if not self.hall.runs.alive(run):
+        if not self.hall.runs.is_alive(run):
             await self.go_on(run)
         return await self.turn()
 
@@ -109,7 +109,7 @@ class Table:
         async for event in self._events:
             found.append(event)
             if event.type == "run_ended" and event.run == self.run:
-                await self.hall.runs.gone(self.run)
+                await self.hall.runs.wait_stopped(self.run)
                 break
             if event.type == "listening" and event.data["number"] > len(self.words) and self.frame.interactive:
                 break
@@ -117,14 +117,14 @@ class Table:
 
     async def conclude(self, output: Any) -> None:
         """Ends the conversation with what has come of it, also in the middle of an answer."""
-        await self.hall.runs.park(self.run)
+        await self.hall.runs.pause(self.run)
         now = stamp(self.hall.clock.now())
-        await self.hall.store.write(lambda connection: conclude(connection, self.run, output, now))
+        await self.hall.store.write(lambda connection: complete_run(connection, self.run, output, now))
 
     async def is_replayed(self) -> bool:
         """Whether the conversation, gone through once more on its record, is the same."""
         played = await self.hall.main.recordings.replay_one(
-            self.state, self.frame, seat=seat_on_record((), converses=True)
+            self.state, self.frame, hooks=replay_hooks((), is_conversation=True)
         )
         return played.matches
 

@@ -108,12 +108,12 @@ class House(Workshop):
 
     async def _called(self, worker: str, frame: Frame) -> str:
         root = await self._followed(self.client.runs.run(RunRequest(worker="caller", input="Go."), frame))
-        return self.hall.history.below(root)[0].id
+        return self.hall.history.descendants(root)[0].id
 
     async def told_of_call(self, worker: str) -> str:
         """What a worker is told that has called another one which did not even begin."""
         root = await self._followed(self.client.runs.run(RunRequest(worker="caller", input="Go."), self.frame))
-        assert self.hall.history.below(root) == []
+        assert self.hall.history.descendants(root) == []
         ended = next(entry for entry in self.hall.history.entries(root) if entry.kind == "tool_ended")
         return str(ended.data.result)
 
@@ -122,7 +122,7 @@ class House(Workshop):
         root = await self._followed(
             self.client.workflows.run(Start(file="team.yaml", params={}, fresh=True), request, frame)
         )
-        return self.hall.history.below(root)[0].id
+        return self.hall.history.descendants(root)[0].id
 
     async def _job(self, worker: str, frame: Frame) -> str:
         job = await self.hall.jobs.dispatch(worker, Dispatch(description="A key", task="Go."), frame)

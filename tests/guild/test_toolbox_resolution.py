@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 # The table of ARCHITECTURE.md, written down once more: nothing here is taken from the code that it is held against.
 BASE = ["record_decision", "memory_read", "memory_write", "memory_list"]
 ARTIFACTS = ["artifact_read", "artifact_write", "artifact_list"]
-READING = ["Read", "Grep", "Glob"]
-WRITING = ["Write", "Edit"]
+READ_TOOLS = ["Read", "Grep", "Glob"]
+WRITE_TOOLS = ["Write", "Edit"]
 CONTEXT = {
     "run": [],
     "called": [],
@@ -33,7 +33,11 @@ CONTEXT = {
     "commission": ["report_progress", "log_question", "submit_result"],
     "meeting": ["link_artifact", "propose_followup", "summarize_progress"],
 }
-FREE = {"job": READING, "commission": [*READING, *WRITING], "meeting": [*READING, *WRITING]}  # without declaring
+FREE = {
+    "job": READ_TOOLS,
+    "commission": [*READ_TOOLS, *WRITE_TOOLS],
+    "meeting": [*READ_TOOLS, *WRITE_TOOLS],
+}  # without declaring
 DOMAIN = {"dice": ["roll", "flip"], "mail": ["weigh"]}
 MANAGER = [
     *["list_workers", "list_projects", "list_commissions", "create_commission", "dispatch_commission"],
@@ -62,7 +66,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 WORKERS = st.fixed_dictionaries(
     {
         "base": st.booleans(),
-        "tools": st.lists(st.sampled_from([*READING, *WRITING, "Bash"]), unique=True, max_size=4),
+        "tools": st.lists(st.sampled_from([*READ_TOOLS, *WRITE_TOOLS, "Bash"]), unique=True, max_size=4),
         "toolboxes": st.lists(st.sampled_from(sorted(DOMAIN)), unique=True),
         "allow_workers": st.sampled_from([[], ["caller"]]),
         "sandboxes": st.sampled_from([{}, {"in": {"path": "notes"}}]),
@@ -79,7 +83,7 @@ def test_the_model_is_shown_exactly_these_tools_in_this_order(
 ) -> None:
     registered = registered or context in IN_PROJECTS
     house.furnish(**fields)
-    if context == "job" and {*fields["tools"]} & {*WRITING}:
+    if context == "job" and {*fields["tools"]} & {*WRITE_TOOLS}:
         with pytest.raises(Refused, match="cannot run as a job: it can write"):
             house.shown(context, registered=registered)
         return

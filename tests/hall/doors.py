@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
 
 MODERN = "2026-07-28"
 PNG = b"\x89PNG\r\n\x1a\n not really"
@@ -80,11 +80,11 @@ class Served:
         self.url = url
         self._project = project
 
-    async def live(self, worker: str, *given: Toolbox, seat: Seat | None = None) -> tuple[str, str]:
+    async def live(self, worker: str, *given: Toolbox, hooks: RunHooks | None = None) -> tuple[str, str]:
         """A run that goes on for as long as the test wants: its id and its token."""
         frame = Frame.here(self._project, {})
         request = RunRequest(worker=worker, input="go")
-        prepared = await self.hall.runs.prepare(request, frame, given, seat=seat)
+        prepared = await self.hall.runs.prepare(request, frame, given, hooks=hooks)
         self.hall.runs.launch(prepared)
         return prepared.run, self.hall.runs.token(prepared.run)
 
@@ -100,7 +100,7 @@ async def served(home: Home, project: Path) -> AsyncGenerator[Served]:
     (project / "guildhall.yaml").write_text("model: script:long.yaml\n")
     hall = Hall(home, environ=dict(os.environ))
     try:
-        async with listening(McpEndpoint(hall.runtimes.tokens.door, version="1.2.3")) as url:
+        async with listening(McpEndpoint(hall.runtimes.tokens.find, version="1.2.3")) as url:
             yield Served(hall, f"{url}/mcp", project)
     finally:
         await hall.close()

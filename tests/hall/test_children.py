@@ -122,7 +122,7 @@ def test_a_run_waits_without_a_process_and_goes_on_when_it_is_answered(
     assert written(project) == ["a.md", "b.md"]
 
 
-def test_a_run_is_parked_and_its_process_is_gone(inside: Callable[[Any], Any], project: Path) -> None:
+def test_a_run_is_paused_and_its_process_is_gone(inside: Callable[[Any], Any], project: Path) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, SLOW)
 
@@ -137,7 +137,7 @@ def test_a_run_is_parked_and_its_process_is_gone(inside: Callable[[Any], Any], p
             await house.resume(run)
         await stream.aclose()
         assert house.processes() == 0
-        assert (await house.shown(run)).run.status == "parked"
+        assert (await house.shown(run)).run.status == "paused"
         put_script(project, WRITE, DONE)
         assert (await house.resume(run))[-1].data["status"] == "completed"
         kinds = [entry.kind for entry in await house.face.runs.journal(run)]
@@ -243,7 +243,7 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
         assert told == [True, True, None]
         told = [event.data.get("attempt") for event in seen if event.type == "error"]
         assert told == [2, 3, None]
-        assert run.error["hint"] == f"It goes on from the last step on record: guild resume {run.id}"
+        assert run.error["hint"] == f"Continue from the last recorded step: guild resume {run.id}"
         kinds = [entry.kind for entry in await house.face.runs.journal(run.id)]
         assert (kinds.count("crashed"), kinds.count("tool_started"), kinds[-1]) == (2, 1, "ended")
         assert (await house.face.runs.replay(run.id, house.frame)).matches
@@ -277,7 +277,7 @@ def test_a_hall_with_children_of_its_own_ends_them_when_it_closes(home: Home, pr
             signal.pidfd_send_signal(pidfd, 0)
         os.close(pidfd)
     reader = Hall(home, environ={}, readonly=True)
-    assert reader.history.get(run).status == "parked"
+    assert reader.history.get(run).status == "paused"
     reader.release()
 
 

@@ -167,7 +167,7 @@ def test_what_a_tool_is_for_is_told_to_the_end_however_long_it_is(home: Home, sh
                 request = RunRequest(worker="bob", input="Go.")
                 prepared = await here.hall.runs.prepare(request, here.frame, [box])
                 here.hall.runs.launch(prepared)
-                while here.hall.runs.alive(prepared.run):  # noqa: ASYNC110 - as anybody would look
+                while here.hall.runs.is_alive(prepared.run):  # noqa: ASYNC110 - as anybody would look
                     await asyncio.sleep(0.02)
                 shown[runtime] = here.hall.history.journal(prepared.run).all(ModelAsked)[0].data.tools
 
@@ -339,7 +339,7 @@ def test_a_program_that_will_not_do_is_said_so_with_what_to_do(
 # How it ends
 
 
-@pytest.mark.parametrize("how", ["parked", "stopped"])
+@pytest.mark.parametrize("how", ["paused", "stopped"])
 def test_it_is_ended_at_once_with_all_that_is_its(home: Home, shop: Path, how: str) -> None:
     put(shop, WRITE, SLOW)
 
@@ -359,7 +359,7 @@ def test_it_is_ended_at_once_with_all_that_is_its(home: Home, shop: Path, how: s
             took = time.monotonic() - began
             assert (here.programs(), here.homes()) == ([], [])
             assert took < 2  # some tens of milliseconds where nothing else runs
-            if how == "parked":
+            if how == "paused":
                 put(shop, WRITE, DONE)
                 assert (await here.resume(event.run))[-1].data["status"] == "completed"
                 assert (await here.kinds(event.run)).count("tool_started") == 1

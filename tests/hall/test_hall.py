@@ -17,7 +17,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.composition.database import lock_home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.store.schema import prepare
 from tests.runs.places import DONE, WRITE, put_script, put_worker
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.runs.model import Stretch
+    from guildhall.runs.model import SegmentEnd
 
 
 @pytest.fixture
@@ -125,12 +125,12 @@ def test_a_run_that_is_running_is_not_resumed(home: Home, frame: Frame, project:
         with pytest.raises(Conflict, match="is running"):
             await followed(hall.runs.resume(first.run, frame))
         await stream.aclose()
-        assert (await hall.runs.get(first.run)).run.status == "parked"
+        assert (await hall.runs.get(first.run)).run.status == "paused"
 
     inside(home, work)
 
 
-def test_closing_the_hall_parks_what_runs(home: Home, frame: Frame, project: Path) -> None:
+def test_closing_the_hall_pauses_what_runs(home: Home, frame: Frame, project: Path) -> None:
     put_script(project, {"sleep": 30, "say": "late"})
     runs: list[str] = []
 
@@ -144,7 +144,7 @@ def test_closing_the_hall_parks_what_runs(home: Home, frame: Frame, project: Pat
         await begin(await open_hall(home, {}))
 
     asyncio.run(go())
-    assert inside(home, lambda hall: hall.runs.get(runs[0]), readonly=True).run.status == "parked"
+    assert inside(home, lambda hall: hall.runs.get(runs[0]), readonly=True).run.status == "paused"
 
 
 @pytest.mark.req("DO-9", "DO-14")
@@ -252,7 +252,7 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
                 inner.store.submit(hold)  # from now on its end waits to be put on record
                 await asyncio.to_thread(held.wait, 10)
                 async with asyncio.timeout(10):
-                    while inner.runtimes.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+                    while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                         await asyncio.sleep(0.01)
                 stopping = asyncio.create_task(hall.runs.stop(event.run))
                 await asyncio.sleep(0.05)
@@ -271,19 +271,19 @@ def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Hom
     async def work(hall: EmbeddedHall) -> None:
         inner, go_on = hall._hall, asyncio.Event()
 
-        async def judge(run: str, stretch: Stretch) -> Stretch:
+        async def judge(run: str, end: SegmentEnd) -> SegmentEnd:
             await go_on.wait()  # it takes its time to be put away
-            return stretch
+            return end
 
         def nothing(*_: Any) -> Any: ...
 
-        seat = Seat(execute=nothing, began=nothing, ended=nothing, judge=judge)
+        hooks = RunHooks(executor=nothing, record_start=nothing, record_stop=nothing, judge=judge)
         request = RunRequest(worker="scribe", input="go")
-        prepared = await inner.runs.prepare(request, frame, seat=seat)
+        prepared = await inner.runs.prepare(request, frame, hooks=hooks)
         inner.runs.launch(prepared)
         token = inner.runs.token(prepared.run)
         async with asyncio.timeout(10):
-            while inner.runtimes.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+            while inner.runtimes.tokens.find(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                 await asyncio.sleep(0.01)
         (ask,) = await hall.asks.list()
         answering = asyncio.create_task(hall.asks.answer(ask.id, Answer(choice="yes")))

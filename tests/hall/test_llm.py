@@ -20,7 +20,7 @@ from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.doors import LlmEndpoint, Reception
 from guildhall.runs.model import RunRequest
-from guildhall.runtimes.model import Guest, Outcome
+from guildhall.runtimes.model import Outcome, ProgramHooks
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.hall.doors import Desk, listening, put
 from tests.models.passages import KEY, Upstream, streamed
@@ -53,7 +53,9 @@ class Door:
         self.heard: list[ModelResponse] = []
 
     async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
-        entry = doors.admit(Guest(name_of=lambda server, tool: f"mcp__{server}__{tool}", heard=self.heard.append))
+        entry = doors.register(
+            ProgramHooks(name_of=lambda server, tool: f"mcp__{server}__{tool}", heard=self.heard.append)
+        )
         self.entry.set_result(entry)
         try:
             await self.over.wait()
@@ -111,7 +113,7 @@ async def visiting(home: Home, project: Path, model: str = "script:s.yaml", **en
         hall.runs.launch(prepared)
         async with asyncio.timeout(5):
             entry = await door.entry
-        async with listening(Reception(hall.runtimes.tokens.door)) as url:
+        async with listening(Reception(hall.runtimes.tokens.find)) as url:
             yield Visit(hall, door, url, prepared.run, entry)
     finally:
         await hall.close()

@@ -22,7 +22,7 @@ from guildhall.room.service import Rooms
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.rpc.http import MAX_BODY_BYTES
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.record.entries import ToolStarted
 from tests.conftest import BLOCKED, Guild
 from tests.hall.doors import MODERN, PNG, Desk, Served, put, raw, served
@@ -389,7 +389,7 @@ def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, pro
         async with served(home, project) as hall:
             _, token = await hall.live("clerk", desk.toolbox())
             async with raw(f"{hall.url}/tools/", token) as http:
-                door = hall.hall.runtimes.tokens.door(token)
+                door = hall.hall.runtimes.tokens.find(token)
                 assert door is not None
                 held = [asyncio.create_task(http.call("hold", {"number": n})) for n in range(5)]
                 await asyncio.wait_for(desk.began.wait(), 5)
@@ -408,7 +408,7 @@ def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, pro
 # The token lives as long as its run goes on
 
 
-@pytest.mark.parametrize("ends", ["parked", "cancelled"])
+@pytest.mark.parametrize("ends", ["paused", "cancelled"])
 def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, project: Path, ends: str) -> None:
     put(project, "clerk")
     desk = Desk()
@@ -420,7 +420,7 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
             async with raw(f"{hall.url}/tools/", token) as http, raw(f"{hall.url}/tools/", another) as other:
                 waiting = asyncio.create_task(http.call("hold", {"number": 1}))
                 await asyncio.wait_for(desk.began.wait(), 5)
-                stop = hall.hall.runs.park(run) if ends == "parked" else hall.hall.runs.cancel(run)
+                stop = hall.hall.runs.pause(run) if ends == "paused" else hall.hall.runs.cancel(run)
                 stopping = asyncio.create_task(stop)
                 await asyncio.sleep(0.01)
                 assert (await http.ask("ping")).status_code == 401  # at once, while calls under way may still finish
@@ -428,13 +428,13 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
                 await stopping
                 assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("this takes the token")
                 assert (await other.ask("ping")).status_code == 200
-            assert hall.hall.runtimes.tokens.door(token) is None
+            assert hall.hall.runtimes.tokens.find(token) is None
 
     asyncio.run(work())
     assert desk.done == []
 
 
-@pytest.mark.parametrize("ends", ["parked", "cancelled"])
+@pytest.mark.parametrize("ends", ["paused", "cancelled"])
 def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing(
     home: Home, project: Path, ends: str
 ) -> None:
@@ -455,7 +455,7 @@ def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing
             ]
             writer.write("\r\n".join([*head, "", ""]).encode() + body[:10])
             await asyncio.sleep(0.05)
-            await (hall.hall.runs.park(run) if ends == "parked" else hall.hall.runs.cancel(run))
+            await (hall.hall.runs.pause(run) if ends == "paused" else hall.hall.runs.cancel(run))
             writer.write(body[10:])
             answer = await asyncio.wait_for(reader.read(), 5)
             writer.close()
@@ -476,8 +476,8 @@ def test_a_run_that_is_resumed_has_another_token(home: Home, project: Path) -> N
             run, token = await hall.live("clerk", desk.toolbox())
             async with raw(f"{hall.url}/tools/", token) as http:
                 assert "result" in await http.call("note", {"number": 1}, id="a")
-            await hall.hall.runs.park(run)
-            again = await hall.hall.runs.prepare_again(run, Frame.here(project, {}), [desk.toolbox()])
+            await hall.hall.runs.pause(run)
+            again = await hall.hall.runs.prepare_resume(run, Frame.here(project, {}), [desk.toolbox()])
             hall.hall.runs.launch(again)
             fresh = hall.hall.runs.token(run)
             assert fresh != token
@@ -496,7 +496,7 @@ def test_tokens_are_long_and_in_no_record(home: Home, project: Path) -> None:
     async def work() -> str:
         async with served(home, project) as hall:
             run, token = await hall.live("clerk", Desk().toolbox())
-            door = hall.hall.runtimes.tokens.door(token)
+            door = hall.hall.runtimes.tokens.find(token)
             assert token not in repr(door)
             async with raw(f"{hall.url}/tools/", token) as http:
                 await http.call("add", {"a": 1, "b": 2})
@@ -594,11 +594,11 @@ class Table:
     async def sit(self, agent: str, worker: str) -> tuple[str, str]:
         """A live run in the seat of an agent: its id and its token."""
         room = self.room
-        seat = Seat(
+        hooks = RunHooks(
             tools=room_tools(),
-            execute=lambda run: RoomTools(room, agent, run).call,
+            executor=lambda run: RoomTools(room, agent, run).call,
         )
-        return await self._hall.live(worker, seat=seat)
+        return await self._hall.live(worker, hooks=hooks)
 
     def said(self) -> list[tuple[str, str]]:
         return [(message.sender, message.content) for message in self.room.messages()]
@@ -662,12 +662,12 @@ def test_a_call_that_ends_a_run_ends_it_also_when_it_comes_from_outside(home: Ho
                 raise ServerGone("the server of this tool is gone")
 
             tools = room_tools()
-            seat = Seat(tools=tools, execute=lambda run: gone)
-            run, token = await hall.live("clerk", seat=seat)
+            hooks = RunHooks(tools=tools, executor=lambda run: gone)
+            run, token = await hall.live("clerk", hooks=hooks)
             async with raw(f"{hall.url}/room/", token) as http:
                 assert "is gone" in (await http.call("channel_send", {"message": "x"}))["error"]["message"]
                 async with asyncio.timeout(5):
-                    while hall.hall.runs.alive(run):  # noqa: ASYNC110 - nobody tells when
+                    while hall.hall.runs.is_alive(run):  # noqa: ASYNC110 - nobody tells when
                         await asyncio.sleep(0.01)
                 assert (await http.ask("tools/list")).status_code == 401
             ended = hall.hall.history.get(run)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
 
 JOB_TOOLS = {"update_summary", "record_decision", "log_question", "store_memory", "write_artifact", "submit_result"}
-READING = {"Read", "Grep", "Glob"}
+READ_TOOLS = {"Read", "Grep", "Glob"}
 
 
 def shown_to(server: ScriptedServer) -> set[str]:
@@ -71,7 +71,7 @@ def test_the_model_is_shown_the_tools_of_the_job_and_reading_ones_and_can_reach_
         key = {"ANTHROPIC_API_KEY": "script-clerk", "ANTHROPIC_BASE_URL": server.anthropic_url}
         job = asyncio.run(work(key))
     shown = shown_to(server)
-    assert shown >= JOB_TOOLS | READING | {"WebFetch"}
+    assert shown >= JOB_TOOLS | READ_TOOLS | {"WebFetch"}
     assert not shown & {"Write", "Edit", "Bash", "WebSearch", "worker_call"}
     said = json.dumps([request.body for request in server.requests])
     assert "a secret of the person's" not in said

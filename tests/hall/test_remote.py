@@ -139,7 +139,7 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         (tested,) = await both.stream("runs.test", [project / "tests" / "it.yaml"])
         assert tested.file == project / "tests" / "it.yaml"
         assert await both.stream("runs.follow", run, frame) == []
-        await both("runs.park", run)
+        await both("runs.pause", run)
         other = (await both.stream("runs.run", request, frame))[0].run
         assert await both.once("runs.stop", other) == [other]
         await _workers(both, frame)
@@ -314,7 +314,7 @@ async def _started(both: Compared, frame: Frame) -> None:
 # streams
 
 
-def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, frame: Frame, project: Path) -> None:
+def test_leaving_a_stream_pauses_the_run_and_being_cut_off_does_not(home: Home, frame: Frame, project: Path) -> None:
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> None:
@@ -322,7 +322,7 @@ def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, f
         run = (await anext(stream)).run
         await stream.aclose()
         shown = await remote.runs.get(run)
-        assert (shown.run.status, shown.run.reason) == ("parked", "by the user")
+        assert (shown.run.status, shown.run.reason) == ("paused", "by the user")
 
         request = {"request": encode(RunRequest(worker="scribe", input="go")), "frame": encode(frame)}
         cut = remote._stream("runs.run", request)  # as a kill would
@@ -330,13 +330,13 @@ def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, f
         before = hall.process._listener.clients
         await cut.aclose()
         await until(lambda: hall.process._listener.clients < before)
-        assert hall.hall.runs.alive(run)
-        await remote.runs.park(run)
+        assert hall.hall.runs.is_alive(run)
+        await remote.runs.pause(run)
 
     with_client(home, work)
 
 
-def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, frame: Frame, project: Path) -> None:
+def test_interrupted_before_the_first_event_the_run_is_paused_too(home: Home, frame: Frame, project: Path) -> None:
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> None:
@@ -353,7 +353,7 @@ def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, fr
         with pytest.raises(asyncio.CancelledError):
             await following
         (run,) = await remote.runs.list()
-        assert (run.status, [event.run for event in events]) == ("parked", [run.id]), "whoever follows knows which"
+        assert (run.status, [event.run for event in events]) == ("paused", [run.id]), "whoever follows knows which"
         assert not hall.hall.is_busy()
 
     with_client(home, work)
@@ -444,7 +444,7 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
             )
             if number % 100 == 0:
                 await asyncio.sleep(0)
-        await remote.runs.park(began["run"])
+        await remote.runs.pause(began["run"])
         assert 1_000 <= listeners[0].__self__._queue.qsize() <= 1_100
         lines: list[Any] = [{}]
         while lines[-1] != {"end": True}:
@@ -456,7 +456,7 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
     with_client(home, work)
 
 
-def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, project: Path) -> None:
+def test_a_hall_that_leaves_pauses_tells_and_refuses(home: Home, frame: Frame, project: Path) -> None:
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> str:
@@ -465,8 +465,8 @@ def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, pr
         run = (await anext(stream)).run
         hall.process.leave()
         rest = [event async for event in stream]
-        assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", "shutdown")
-        assert (await remote.runs.get(run)).run.status == "parked", "who followed can still look"
+        assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("paused", "shutdown")
+        assert (await remote.runs.get(run)).run.status == "paused", "who followed can still look"
         with pytest.raises(HallGone, match="leaving"):
             await remote.hall.doctor(frame)
         with pytest.raises(HallGone):

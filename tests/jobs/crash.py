@@ -68,7 +68,7 @@ async def answered(shop: Shop, hear: Hear) -> None:
     job = await shop.dispatch()
     hear(job.id)
     await shop.until(shop.hall.asks.open)
-    await shop.until(lambda: not shop.hall.runs.alive(job.run))
+    await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
     await answer_all(shop)
     hear("answered")
     await shop.ended(job.id)

@@ -24,13 +24,13 @@ def test_a_cancelled_job_is_over_and_stays_so(shop: Shop) -> None:
         cancelled = await shop.jobs.cancel(job.id)
         assert (cancelled.status, cancelled.error) == ("cancelled", None)
         assert cancelled.completed_at is not None
-        assert not shop.hall.runs.alive(job.run)
+        assert not shop.hall.runs.is_alive(job.run)
         assert shop.hall.history.get(job.run).status == "cancelled"
         assert await shop.jobs.cancel(job.id) == cancelled
         with pytest.raises(Conflict, match="was cancelled"):
             shop.jobs.result(job.id)
         with pytest.raises(Conflict):
-            await shop.hall.main.prepare_again(job.run, shop.frame)
+            await shop.hall.main.prepare_resume(job.run, shop.frame)
         assert shop.jobs.get(job.id).status == "cancelled"
 
     shop.inside(work)

@@ -47,7 +47,7 @@ def test_a_result_without_its_artifacts_is_not_taken_and_the_model_is_told_which
         job = await shop.done(artifacts=["artifacts/b/a.csv"])
         told = results(shop, job.run)
         assert [error for error, _ in told] == [True, False, True, False, False]
-        assert "report.md is not there; the artifact b/a.csv is not there" in told[0][1]
+        assert "report.md is missing; the artifact b/a.csv is missing" in told[0][1]
         assert "report.md" not in told[2][1]
         assert (job.status, shop.jobs.result(job.id).output) == ("completed", "whole")
         assert shop.jobs.result(job.id).artifacts == ["artifacts/b/a.csv", "artifacts/report.md"]
@@ -62,7 +62,7 @@ def test_a_job_that_ends_without_what_it_had_to_give_has_failed(shop: Shop) -> N
     async def work(shop: Shop) -> None:
         job = await shop.done(artifacts=["report.md"])
         assert job.status == "failed"
-        assert "the artifact report.md is not there" in (job.error or "")
+        assert "the artifact report.md is missing" in (job.error or "")
         assert shop.files(job.id)["result.md"] == "I think it is done"
         assert shop.hall.history.get(job.run).error["code"] == "not_fulfilled"
         assert (await shop.client.runs.replay(job.run, shop.frame)).matches

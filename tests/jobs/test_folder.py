@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.activities.contract import Asked, Decided
+from guildhall.activities.contract import AskedQuestion, Decision
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
 from guildhall.jobs.directory import JobFolder, change_stamp, parse_questions, render_questions
 from guildhall.jobs.model import Job, artifact_path
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> JobFolder:
 
 @given(st.lists(st.tuples(WORDS, st.none() | WORDS)))
 def test_questions_and_answers_come_back_as_they_were(said: list[tuple[str, str | None]]) -> None:
-    every = [Asked(ask=f"a-{n}", at="now", question=q, answer=a) for n, (q, a) in enumerate(said)]
+    every = [AskedQuestion(ask=f"a-{n}", at="now", question=q, answer=a) for n, (q, a) in enumerate(said)]
     assert parse_questions(render_questions(every)) == every
 
 
@@ -44,9 +44,9 @@ def test_questions_and_answers_come_back_as_they_were(said: list[tuple[str, str 
 )
 @pytest.mark.req("WD-25")
 def test_a_question_is_whatever_it_says(folder: JobFolder, text: str) -> None:
-    folder.add_question(Asked(ask="a-1", at="now", question=text))
-    folder.add_question(Asked(ask="a-2", at="now", question="and?"))
-    folder.add_question(Asked(ask="a-1", at="now", question=text))
+    folder.add_question(AskedQuestion(ask="a-1", at="now", question=text))
+    folder.add_question(AskedQuestion(ask="a-2", at="now", question="and?"))
+    folder.add_question(AskedQuestion(ask="a-1", at="now", question=text))
     assert [one.question for one in folder.questions()] == [text, "and?"]
     assert folder.add_answer("a-1", text)
     assert not folder.add_answer("a-1", text)
@@ -58,7 +58,7 @@ def test_what_people_write_into_the_questions_is_read_too(folder: JobFolder) -> 
     (folder.path / "questions.md").write_text(
         "# Notes\n> stray\n\n## a-1, now\n>Which?\n\nI think:\nAnswer:\n>this\n> one"
     )
-    assert folder.questions() == [Asked(ask="a-1", at="now", question="Which?", answer="this\none")]
+    assert folder.questions() == [AskedQuestion(ask="a-1", at="now", question="Which?", answer="this\none")]
 
 
 def test_there_is_no_job_before_its_meta(folder: JobFolder) -> None:
@@ -86,7 +86,7 @@ def test_a_summary_replaces_the_one_before_and_an_empty_one_is_none(folder: JobF
 
 @pytest.mark.req("WD-24")
 def test_a_decision_is_added_once_for_each_call(folder: JobFolder) -> None:
-    iron = Decided(question="metal?", decision="iron", reasoning="there")
+    iron = Decision(question="metal?", decision="iron", reasoning="there")
     for key in ("m1/a", "m1/a", "m2/a"):
         folder.add_decision(key, iron)
     assert folder.decisions() == [iron, iron]
@@ -117,7 +117,7 @@ def test_a_meta_of_something_else_is_refused(folder: JobFolder, change: dict[str
 def test_decisions_that_are_none_are_an_error_and_are_not_overwritten(folder: JobFolder, content: str) -> None:
     (folder.path / "decisions.json").write_text(content)
     with pytest.raises(InvalidFile):
-        folder.add_decision("m1", Decided(question="q", decision="d", reasoning="r"))
+        folder.add_decision("m1", Decision(question="q", decision="d", reasoning="r"))
     assert (folder.path / "decisions.json").read_text() == content
 
 
@@ -168,7 +168,7 @@ def test_artifacts_are_written_where_they_belong(folder: JobFolder, tmp_path: Pa
     assert not (tmp_path / "x").exists()
     with pytest.raises(NotFulfilled) as raised:
         folder.check_result(Contract(artifacts=("report.md", "other.md", "out")), "done")
-    assert raised.value.message.endswith("the artifact other.md is not there; the artifact out is not there")
+    assert raised.value.message.endswith("the artifact other.md is missing; the artifact out is missing")
 
 
 def test_a_directory_that_is_gone_is_told(folder: JobFolder) -> None:

@@ -191,7 +191,7 @@ def test_the_run_of_a_job_that_was_deleted_does_not_go_on(shop: Shop) -> None:
         job = await shop.done()
         await shop.jobs.delete(job.id, force=True)
         with pytest.raises(GuildError, match="was deleted"):
-            await shop.hall.main.prepare_again(job.run, shop.frame)
+            await shop.hall.main.prepare_resume(job.run, shop.frame)
 
     shop.inside(work)
 
@@ -338,7 +338,7 @@ def test_a_directory_that_is_taken_away_while_the_job_runs_harms_nobody(shop: Sh
         job = await shop.dispatch()
         await shop.until(lambda: shop.jobs.get(job.id).summary)
         shutil.rmtree(shop.home.jobs / job.id)
-        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
         with pytest.raises(UnknownJob):
             shop.jobs.get(job.id)
         assert shop.jobs.page().jobs == []
@@ -386,7 +386,7 @@ def test_an_end_that_could_not_be_written_down_is_made_good_when_the_job_is_look
         await shop.until(lambda: shop.jobs.get(job.id).summary)
         draft = shop.home.jobs / job.id / ".meta.json.new"
         draft.mkdir()  # in the way, as a full disk would be
-        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
         assert shop.jobs.status(job.id).job.status == "running"
         draft.rmdir()
         assert shop.jobs.status(job.id).job.status == "completed"

@@ -51,7 +51,7 @@ def test_an_open_question_shows_in_the_inbox_and_in_the_status(shop: Shop) -> No
         assert [one.answer for one in shown.question_log] == ["the back door\nit is open"]
         assert "> the back door\n> it is open" in shop.files(job.id)["questions.md"]
         assert shop.jobs.get(job.id).status == "completed"
-        assert not shop.hall.runs.alive(job.run)
+        assert not shop.hall.runs.is_alive(job.run)
         with pytest.raises(Conflict):
             await shop.client.asks.answer(ask.id, Answer(choice="another"))
 
@@ -82,7 +82,7 @@ def test_a_question_that_waits_puts_the_job_away_and_the_answer_lets_it_go_on(sh
     async def ask(shop: Shop) -> tuple[str, str]:
         job = await shop.dispatch()
         (ask,) = await asked(shop)
-        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
         shown = shop.jobs.status(job.id)
         assert (shown.job.status, list(shown.waiting_asks)) == ("running", [ask.id])
         assert shown.as_wire()["questions"] == ["Which door?"]
@@ -107,7 +107,7 @@ def test_two_that_wait_get_their_own_answers(shop: Shop) -> None:
     async def work(shop: Shop) -> None:
         job = await shop.dispatch()
         asks = await asked(shop, 3)
-        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
         for ask in asks:
             await shop.client.asks.answer(ask.id, Answer(choice=f"to {ask.question.body[:11]}"))
         await shop.ended(job.id)
@@ -142,7 +142,7 @@ def test_cancelling_and_deleting_withdraw_the_questions(shop: Shop) -> None:
         shop.script([WAIT, LATE])
         waiting = await shop.dispatch()
         (ask,) = await asked(shop)
-        await shop.until(lambda: not shop.hall.runs.alive(waiting.run))
+        await shop.until(lambda: not shop.hall.runs.is_alive(waiting.run))
         assert (await shop.jobs.cancel(waiting.id)).status == "cancelled"
         with pytest.raises(Conflict, match="withdrawn"):
             await shop.client.asks.answer(ask.id, Answer(choice="late"))
@@ -163,7 +163,7 @@ def test_other_asks_of_a_job_are_among_its_questions(shop: Shop) -> None:
     async def work(shop: Shop) -> None:
         job = await shop.dispatch()
         (ask,) = await asked(shop)
-        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
         shown = shop.jobs.status(job.id)
         (question,) = shown.as_wire()["questions"]
         assert "wants to call Glob" in question
@@ -212,7 +212,7 @@ def test_an_answer_that_nobody_acted_on_lets_the_job_go_on_at_the_next_start(sho
     async def ask(shop: Shop) -> str:
         job = await shop.dispatch()
         (ask,) = await asked(shop)
-        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
         await shop.hall.asks.answer(ask.id, Answer(choice="the front door"))  # and here the process died
         return job.id
 
@@ -234,8 +234,8 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
         await Recovery(shop.hall).go_on()
         job = await shop.dispatch()
         await asked(shop)
-        await shop.until(lambda: not shop.hall.runs.alive(job.run))
-        assert shop.jobs.is_expecting
+        await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
+        assert shop.jobs.has_pending_resume
         assert shop.hall.is_busy()
         return job.id if again else (await shop.ended(job.id)).id
 
@@ -245,7 +245,7 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
         assert ended.status == "completed"
         ends = [e for e in shop.hall.history.entries(ended.run) if e.kind == "tool_refused"]
         assert "in time" in ends[0].data.result["content"][0]["text"]
-        assert not shop.jobs.is_expecting
+        assert not shop.jobs.has_pending_resume
 
     job = shop.inside(work)
     shop.inside(later)

@@ -21,7 +21,7 @@ def left(shop: Shop) -> str:
     async def work(shop: Shop) -> str:
         job = await shop.dispatch()
         await shop.until(lambda: shop.jobs.get(job.id).summary)
-        await shop.hall.runs.park_all("shutdown")
+        await shop.hall.runs.pause_all("shutdown")
         assert shop.jobs.get(job.id).status == "running"
         return job.id
 
@@ -71,7 +71,7 @@ def test_a_job_that_cannot_go_on_has_failed_and_says_why(shop: Shop) -> None:
 def test_a_job_whose_process_died_again_and_again_is_given_up(shop: Shop) -> None:
     shop.script([call("update_summary", summary="one"), LATE])
     id = left(shop)
-    sql(shop, "UPDATE runs SET status='lost', crashes=?", MOST_CRASHES)
+    sql(shop, "UPDATE runs SET status='interrupted', crashes=?", MOST_CRASHES)
 
     async def work(shop: Shop) -> None:
         await Recovery(shop.hall).go_on()

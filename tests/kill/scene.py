@@ -298,7 +298,7 @@ class Scene:
 
     def answer(self, ask: Mapping[str, Any], unknown: str | None = None) -> Ended:
         choice = "yes"
-        if ask["kind"] == "unknown_effect":
+        if ask["kind"] == "interrupted_call":
             (key,) = self.rows("SELECT key FROM asks WHERE id = ?", ask["ask"])[0]
             choice = unknown or ("done" if LINE_OF[key] in self.book else "again")
             self.asked.append(key)

@@ -174,7 +174,7 @@ class TeamScene:
         if ask["kind"] == "loop":
             taken = self.rows("SELECT 1 FROM asks WHERE kind = 'loop' AND status IN ('answered', 'applied')")
             return "no" if taken else "yes"
-        if ask["kind"] != "unknown_effect":
+        if ask["kind"] != "interrupted_call":
             return "yes"
         (key,) = self.rows("SELECT key FROM asks WHERE id = ?", ask["ask"])[0]
         done = not key.startswith("setup") and (self.project / "made.txt").exists()  # what a setup printed is needed

@@ -103,7 +103,7 @@ def test_a_repeatable_call_is_made_again_without_a_question(scene: Scene, undist
 
 
 @pytest.mark.req("X-2")
-def test_what_the_person_says_of_an_unknown_effect_is_done(scene: Scene) -> None:
+def test_what_the_person_says_of_an_interrupted_call_is_done(scene: Scene) -> None:
     """Told to make the call again, it is made again though it had been done; told that it failed, it is not."""
     scene.lay_hold("after", "one")
     scene.guild_until_file("held-after-one", *RUN)
@@ -123,7 +123,7 @@ def test_what_the_person_says_of_an_unknown_effect_is_done(scene: Scene) -> None
     ]
 
 
-def test_an_unknown_effect_can_be_called_a_failure(scene: Scene) -> None:
+def test_an_interrupted_call_can_be_called_a_failure(scene: Scene) -> None:
     scene.lay_hold("before", "one")
     scene.guild_until_file("held-before-one", *RUN)
     scene.lift_holds()
@@ -165,7 +165,7 @@ def test_killed_three_times(scene: Scene, undisturbed: Undisturbed, first: int, 
 
 
 @pytest.mark.parametrize("number", range(2, 8) if DEEP else (2, 7))
-def test_killed_while_an_unknown_effect_is_answered(scene: Scene, undisturbed: Undisturbed, number: int) -> None:
+def test_killed_while_an_interrupted_call_is_answered(scene: Scene, undisturbed: Undisturbed, number: int) -> None:
     """Killed after the person's word was taken: it is not asked for again, and not acted upon twice."""
     scene.lay_hold("before", "three")
     ask = scene.start().json["asks"][0]["ask"]
@@ -204,10 +204,10 @@ def test_the_installed_command_killed_inside_a_tool(scene: Scene, undisturbed: U
     killed, run = Record.of(scene), scene.run_id()
     assert run is not None
     listed = guild("ls", "--json", env=scene.environment).json["needs_you"]
-    assert [lost["status"] for lost in listed["runs"]] == ["lost"]
+    assert [lost["status"] for lost in listed["runs"]] == ["interrupted"]
     waiting = guild("resume", run, env=scene.environment)
     assert waiting.code == 4
-    assert "was cut off inside enter: did it take effect?" in waiting.err
+    assert "was interrupted in a call of enter: did it take effect?" in waiting.err
     judge(scene, undisturbed, killed)
 
 

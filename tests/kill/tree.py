@@ -93,7 +93,7 @@ class TreeScene(Scene):
 
     def answer(self, ask: Mapping[str, Any], unknown: str | None = None) -> Ended:
         choice = "yes"
-        if ask["kind"] == "unknown_effect":
+        if ask["kind"] == "interrupted_call":
             query = "SELECT worker, key FROM asks JOIN runs ON runs.id = asks.run WHERE asks.id = ?"
             who, key = self.rows(query, ask["ask"])[0]
             choice = unknown or ("done" if f"{who} {LINE_OF[key]}" in self.book else "again")
@@ -186,7 +186,7 @@ def judge(scene: TreeScene, undisturbed: UndisturbedTree, *kills: Record) -> Non
         assert served[key] == count + lost, (key, served)
     # and what came out is what comes out of a tree that nobody kills
     outcome = scene.outcome(run)
-    asked = Counter({("unknown_effect", "applied"): len(scene.asked)})
+    asked = Counter({("interrupted_call", "applied"): len(scene.asked)})
     assert outcome.pop("asks") == undisturbed.outcome["asks"] + asked
     assert outcome == {name: told for name, told in undisturbed.outcome.items() if name != "asks"}
     replayed = scene.guild("replay", run)

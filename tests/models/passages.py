@@ -22,7 +22,7 @@ from guildhall.models.passthrough.session import Passing, Shown
 from guildhall.models.providers import provider_source
 from guildhall.runs.asks import Asks
 from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.idle import Patience
+from guildhall.runs.idle import IdleTracker
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.record.journal import Journal
@@ -197,7 +197,7 @@ class Passage:
             store=self.store,
             bus=EventBus(),
             clock=self.clock,
-            patience=Patience(self.clock, hold=False),
+            idle_tracker=IdleTracker(self.clock, clients=0),
             interactive=False,
         )
         door = ModelDoor(self.source, ledger, self.clock, worker="w", ordinal=0)
@@ -206,7 +206,7 @@ class Passage:
             shown=self._shown,
             breaks=self.broken.append,
             heard=lambda key, response: self.heard.append((key, response)),
-            another=ledger.asked_another,
+            another=ledger.is_other_question,
             upstream=door.upstream,
             line=self.line,
         )

@@ -33,8 +33,8 @@ from guildhall.core.ids import new_id
 from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
 from guildhall.runs.asks import Asks
 from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.idle import Patience
-from guildhall.runs.limits import Spent, used
+from guildhall.runs.idle import IdleTracker
+from guildhall.runs.limits import Spent, usage_of
 from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
 from guildhall.runs.record.journal import Journal
@@ -141,7 +141,7 @@ class Place:
             store=self.store,
             bus=EventBus(),
             clock=self.clock,
-            patience=Patience(self.clock, hold=False),
+            idle_tracker=IdleTracker(self.clock, clients=0),
             interactive=False,
         )
         return ModelDoor(self.provider, self.ledger, self.clock, worker="w", ordinal=0)
@@ -182,7 +182,7 @@ def test_an_answer_is_on_record_before_the_run_sees_it_and_given_once(place: Cal
 def test_a_record_of_another_question_is_not_given(place: Callable[..., Place]) -> None:
     here = place(says())
     asyncio.run(ask(here))
-    with pytest.raises(Exception, match="something else at m1"):
+    with pytest.raises(Exception, match="the call m1 of the run differs"):
         asyncio.run(ask(here, text="do something else"))
 
 
@@ -232,7 +232,7 @@ def test_a_model_without_a_price_is_not_counted_in_dollars(place: Callable[..., 
     here = place(says(), price=None)
     asyncio.run(ask(here))
     assert here.journal.all(ModelAsked)[0].data.reserved_usd is None
-    assert used(here.journal).cost_usd is None
+    assert usage_of(here.journal).cost_usd is None
 
 
 def test_what_the_rest_does_not_pay_for_is_not_asked(place: Callable[..., Place]) -> None:
@@ -252,7 +252,7 @@ def test_two_calls_of_one_id_are_paid_for_and_asked_again(place: Callable[..., P
     failed = here.journal.all(ModelCallFailed)[0]
     assert "the same id" in failed.data.message
     assert failed.data.cost_usd == pytest.approx(100 * 3e-6 + 10 * 15e-6)
-    assert used(here.journal).cost_usd == pytest.approx(2 * (100 * 3e-6 + 10 * 15e-6))
+    assert usage_of(here.journal).cost_usd == pytest.approx(2 * (100 * 3e-6 + 10 * 15e-6))
 
 
 def test_an_answer_that_counts_no_tokens_is_not_free(place: Callable[..., Place]) -> None:
@@ -270,7 +270,7 @@ def test_a_call_that_was_cut_off_counts_as_spent(place: Callable[..., Place]) ->
     here = place(dies, says(), max_budget_usd=0.01)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(ask(here))
-    assert Spent.in_vain([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
+    assert Spent.by_cut_off_calls([here.journal]).dollars == pytest.approx(0.01, rel=0.01)
     with pytest.raises(LimitReached):
         asyncio.run(ask(here))
     assert len(here.provider.asked) == 1

@@ -41,14 +41,14 @@ def asking(project: Path) -> Path:
 
 
 @pytest.mark.req("X-5", "X-15", "DO-6")
-def test_a_parked_call_is_answered_by_another_process_and_goes_on_there(guild: Guild, asking: Path) -> None:
+def test_a_paused_call_is_answered_by_another_process_and_goes_on_there(guild: Guild, asking: Path) -> None:
     _, run, ask = start_asking(guild)
     assert not (asking / "notes" / "a.md").exists()
     needs = guild("ls", "--json").json["needs_you"]["asks"]
     assert [row["ask"] for row in needs] == [ask]
     shown = guild("show", ask, "--json").json
     assert shown["status"] == "open"
-    assert shown["choices"] == ["yes", "no", "session"]
+    assert shown["choices"] == ["yes", "no", "always"]
     assert "content: one" in shown["body"]
     answered = guild("answer", ask, "yes")
     assert (answered.code, answered.out) == (0, "done\n")
@@ -178,7 +178,7 @@ def test_an_approval_for_the_session_is_for_this_call_in_this_tree(guild: Guild,
     put_worker(project)
     put_script(project, WRITE, WRITE, OTHER, DONE)
     _, run, ask = start_asking(guild)
-    went_on = guild("answer", ask, "session", "--output", "json")
+    went_on = guild("answer", ask, "always", "--output", "json")
     assert went_on.code == 4  # the same call went through, the other one asks
     assert "content: two" in went_on.json["asks"][0]["body"]
     assert kinds(journal(guild, run)).count("tool_asked") == 2
@@ -216,7 +216,7 @@ def test_a_run_that_waits_goes_on_waiting_when_it_is_resumed(guild: Guild, askin
 
 @pytest.mark.req("DO-6")
 @pytest.mark.parametrize(
-    ("typed", "written"), [(["yes\n"], True), (["session\n"], True), (["no\n", "not now\n"], False)]
+    ("typed", "written"), [(["yes\n"], True), (["always\n"], True), (["no\n", "not now\n"], False)]
 )
 def test_at_a_terminal_it_is_shown_whole_and_answered_at_once(
     terminal: Callable[..., Terminal], asking: Path, guild: Guild, typed: list[str], written: bool

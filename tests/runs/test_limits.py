@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.runs.execution.budget import Budget, affordable
+from guildhall.runs.execution.budget import BudgetLevel, affordable_tokens
 from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker
 from tests.runs.test_asks import terminal as terminal
 
@@ -201,9 +201,9 @@ def test_at_a_terminal_no_more_time_ends_it(terminal: Callable[..., Terminal], p
 
 @pytest.mark.req("X-3")
 def test_dollars_are_a_tree() -> None:
-    command = Budget(name="budget", owner="r-1", limit=1.0)
-    run = Budget(name="max_budget_usd", owner="r-1", limit=0.4, parent=command)
-    other = Budget(name="max_budget_usd", owner="r-2", parent=command)
+    command = BudgetLevel(name="budget", owner="r-1", limit=1.0)
+    run = BudgetLevel(name="max_budget_usd", owner="r-1", limit=0.4, parent=command)
+    other = BudgetLevel(name="max_budget_usd", owner="r-2", parent=command)
     assert run.tightest() is run
     run.reserve(0.3)
     assert (run.left, command.left) == (pytest.approx(0.1), pytest.approx(0.7))
@@ -212,12 +212,12 @@ def test_dollars_are_a_tree() -> None:
     assert command.left == pytest.approx(0.1)
     assert run.tightest() is command
     assert other.tightest() is command
-    assert Budget(name="x", owner="r-1").tightest() is None
+    assert BudgetLevel(name="x", owner="r-1").tightest() is None
     assert other.left is None
 
 
 def test_how_much_of_an_answer_the_rest_pays_for() -> None:
-    assert affordable(1.0, lambda tokens: 0.1 + tokens * 0.001, 10_000) == 900
-    assert affordable(100.0, lambda tokens: 0.1 + tokens * 0.001, 10_000) == 10_000
-    assert affordable(0.05, lambda tokens: 0.1 + tokens * 0.001, 10_000) < 0
-    assert affordable(0.05, lambda tokens: 0.1, 10_000) < 0
+    assert affordable_tokens(1.0, lambda tokens: 0.1 + tokens * 0.001, 10_000) == 900
+    assert affordable_tokens(100.0, lambda tokens: 0.1 + tokens * 0.001, 10_000) == 10_000
+    assert affordable_tokens(0.05, lambda tokens: 0.1 + tokens * 0.001, 10_000) < 0
+    assert affordable_tokens(0.05, lambda tokens: 0.1, 10_000) < 0

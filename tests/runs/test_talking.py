@@ -15,8 +15,8 @@ from guildhall.cli.format.runs import entry_line
 from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.scripted.source import load_script
 from guildhall.runs.execution.grants import Grant
-from guildhall.runs.hooks import seat_on_record
-from guildhall.runs.idle import _SETTLED  # pyright: ignore[reportPrivateUsage]
+from guildhall.runs.hooks import replay_hooks
+from guildhall.runs.idle import _CONFIRM_DELAY_S  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.record import records
 from guildhall.runs.record.history import conversation
 from guildhall.runs.replay.script_export import export_script
@@ -99,7 +99,7 @@ def test_while_it_listens_no_time_passes_for_it(tmp_path: Path) -> None:
         for _ in range(8):
             await asyncio.sleep(0.1)  # longer than it may run
         assert types(await table.say("Still there?"), "turn_end", "listening") == ["turn_end", "listening"]
-        table.hall.runs.hold(table.run, -1)
+        table.hall.runs.add_clients(table.run, -1)
         await table.turn()
         assert table.hall.store.read(lambda c: records.running_seconds(c, table.run)) < 0.7
 
@@ -111,7 +111,7 @@ def test_it_is_held_while_somebody_is_there_and_put_away_after(tmp_path: Path) -
         await table.begin(WORKER, "Hi.")
         await asyncio.sleep(0.2)
         assert table.state.status == "running"
-        table.hall.runs.hold(table.run, -1)
+        table.hall.runs.add_clients(table.run, -1)
         assert types(await table.turn(), "run_ended") == ["run_ended"]
         assert (table.state.status, table.state.reason) == ("waiting", "person")
 
@@ -121,8 +121,8 @@ def test_it_is_held_while_somebody_is_there_and_put_away_after(tmp_path: Path) -
 def test_what_is_said_in_the_moment_in_which_it_is_put_away_is_answered(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        asyncio.get_running_loop().call_later(_SETTLED, table.put, "Still there?")
-        table.hall.runs.hold(table.run, -1)  # it is found to be stuck after as long, in the same round of the loop
+        asyncio.get_running_loop().call_later(_CONFIRM_DELAY_S, table.put, "Still there?")
+        table.hall.runs.add_clients(table.run, -1)  # the run becomes idle in the same iteration of the loop
         assert types(await table.turn(), "turn_end") == ["turn_end"]
         await until(lambda: table.state.status != "running")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
@@ -134,9 +134,9 @@ def test_what_is_said_in_the_moment_in_which_it_is_put_away_is_answered(tmp_path
 def test_a_hall_that_leaves_puts_a_listening_one_away_and_it_does_not_go_on_by_itself(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        await table.hall.runs.park_all("shutdown")
+        await table.hall.runs.pause_all("shutdown")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
-        assert table.hall.store.read(records.left_behind) == []
+        assert table.hall.store.read(records.list_resumable) == []
 
     talk(tmp_path, scene, HELLO, held=True)
 
@@ -145,10 +145,10 @@ def test_a_hall_that_leaves_puts_a_listening_one_away_and_it_does_not_go_on_by_i
 def test_a_hall_that_dies_while_it_listens_loses_nothing(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        lost = await table.hall.store.write(lambda c: records.mark_lost(c, "another hall"))
+        lost = await table.hall.store.write(lambda c: records.mark_interrupted(c, "another hall"))
         assert lost == []
         assert (table.state.status, table.state.reason) == ("waiting", "person")
-        assert table.hall.store.read(records.left_behind) == []
+        assert table.hall.store.read(records.list_resumable) == []
 
     talk(tmp_path, scene, HELLO, held=True)
 
@@ -159,7 +159,7 @@ def test_a_hall_that_dies_in_a_turn_loses_the_run_and_it_goes_on_there(tmp_path:
         await table.begin(WORKER, "Hi.")
         table.put("Write.")
         await until(lambda: len(table.record("model_asked")) == 3)
-        lost = await table.hall.store.write(lambda c: records.mark_lost(c, "another hall"))
+        lost = await table.hall.store.write(lambda c: records.mark_interrupted(c, "another hall"))
         assert lost == [table.run]
 
     talk(tmp_path, scene, HELLO, WRITE, SLOW, held=True)
@@ -194,8 +194,8 @@ def test_a_conversation_is_stopped_in_the_middle_of_an_answer_and_goes_on(tmp_pa
         await table.begin(WORKER, "Hi.")
         table.put("Write.")
         await until(lambda: len(table.record("model_asked")) == 3)
-        await table.hall.runs.park(table.run)
-        assert (table.state.status, table.state.reason) == ("parked", "by the user")
+        await table.hall.runs.pause(table.run)
+        assert (table.state.status, table.state.reason) == ("paused", "by the user")
         bench.put(HELLO, WRITE, WRITTEN)
         await table.go_on()
         told = await table.turn()
@@ -238,9 +238,9 @@ def test_the_limit_of_turns_is_for_what_was_said_last(tmp_path: Path) -> None:
         await table.say("Write two.")
         assert (table.state.status, (table.state.error or {}).get("limit")) == ("failed", "max_turns")
         with pytest.raises(UsageError, match="has already used 2 turns"):
-            await table.hall.runs.prepare_again(table.run, table.frame, grant=Grant(max_turns=2), seat=table.seat())
-        prepared = await table.hall.runs.prepare_again(
-            table.run, table.frame, grant=Grant(max_turns=3), seat=table.seat()
+            await table.hall.runs.prepare_resume(table.run, table.frame, grant=Grant(max_turns=2), hooks=table.hooks())
+        prepared = await table.hall.runs.prepare_resume(
+            table.run, table.frame, grant=Grant(max_turns=3), hooks=table.hooks()
         )
         table.hall.runs.launch(prepared)
         await table.turn()
@@ -289,7 +289,7 @@ def test_it_is_ended_in_the_middle_of_a_turn(tmp_path: Path, status: str) -> Non
             await table.conclude("over")
         else:
             assert await table.hall.runs.cancel(table.run) == [table.run]
-        assert (table.state.status, table.hall.runs.alive(table.run)) == (status, False)
+        assert (table.state.status, table.hall.runs.is_alive(table.run)) == (status, False)
         assert await table.is_replayed()
 
     talk(tmp_path, scene, HELLO, SLOW, held=True)
@@ -314,8 +314,8 @@ def test_a_replay_finds_what_is_not_as_it_was(tmp_path: Path, change: Callable[[
         await table.say("Two.")
         assert await table.is_replayed()
         await table.hall.store.write(lambda connection: change(connection, table.run))
-        seat = seat_on_record((), converses=True)
-        played = await table.hall.main.recordings.replay_one(table.state, table.frame, seat=seat)
+        hooks = replay_hooks((), is_conversation=True)
+        played = await table.hall.main.recordings.replay_one(table.state, table.frame, hooks=hooks)
         assert played.difference is not None
         assert step in played.difference.text or "does not come to it" in played.difference.text
 
@@ -375,8 +375,8 @@ def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> N
         await table.begin(WORKER, "Hi.")
         with pytest.raises(Conflict, match="is a conversation, and a conversation cannot be forked"):
             await table.hall.main.forks.fork(table.run, 2, table.frame)
-        with pytest.raises(Conflict, match="is a conversation, and goes on where it is held"):
-            await table.hall.runs.prepare_again(table.run, table.frame)
+        with pytest.raises(Conflict, match="is a conversation, and only its owner can resume it"):
+            await table.hall.runs.prepare_resume(table.run, table.frame)
 
     talk(tmp_path, scene, HELLO)
 
@@ -424,7 +424,7 @@ def test_words_are_asked_for_in_order(tmp_path: Path) -> None:
         record = table.hall.history.journal(table.run)
         assert record.message_number("u1") == 1
         for key in ("u0", "u2", "u01", "m1", "", "u", "u-1", "u\u0661", "u1 ", "u" + "9" * 50):
-            with pytest.raises(RuntimeFailed, match="the next ones are u1"):
+            with pytest.raises(RuntimeFailed, match="the next one is u1"):
                 record.message_number(key)
 
     talk(tmp_path, scene, HELLO)

@@ -150,7 +150,7 @@ class Team:
         return {state.name: state for state in found}
 
     def runs(self, run: str, worker: str | None = None) -> list[Run]:
-        return [one for one in self.hall.history.below(run) if worker in (None, one.worker)]
+        return [one for one in self.hall.history.descendants(run) if worker in (None, one.worker)]
 
     def said(self) -> list[tuple[str, str]]:
         return [(message.sender, message.content) for message in self.room.messages()]

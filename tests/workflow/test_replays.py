@@ -220,7 +220,7 @@ def test_documents_that_were_edited_by_hand_are_as_they_were(team: Team) -> None
     assert replayed(team, run).difference is None
 
 
-def test_one_that_failed_or_was_parked_replays_as_far_as_it_came(team: Team) -> None:
+def test_one_that_failed_or_was_paused_replays_as_far_as_it_came(team: Team) -> None:
     team.file(agents="ann bob")
     team.script(ann=[[send("@bob go"), say()], [say()]], bob=[[send("@nobody"), {"fail": 400}]] * 3)
 
@@ -230,19 +230,19 @@ def test_one_that_failed_or_was_parked_replays_as_far_as_it_came(team: Team) -> 
 
     team.script(ann=[[send("@bob go"), {"sleep": 30, "say": "late"}]], bob=[[say()]])
 
-    async def parked(team: Team) -> str:
-        before = len(team.hall.history.recent(called=True))
+    async def paused(team: Team) -> str:
+        before = len(team.hall.history.recent(children=True))
         running = asyncio.create_task(team.run())
         async with asyncio.timeout(5):
-            while len(team.hall.history.recent(called=True)) < before + 3:  # noqa: ASYNC110 - nothing tells of it
+            while len(team.hall.history.recent(children=True)) < before + 3:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.01)
         run = team.hall.history.recent()[0].id
         await asyncio.sleep(0.2)
-        await team.client.runs.park(run)
+        await team.client.runs.pause(run)
         await running
         return run
 
-    run = team.inside(parked)
+    run = team.inside(paused)
     found = replayed(team, run)
     assert found.difference is None
     assert found.steps > 5

@@ -100,9 +100,9 @@ def killed(trusted: Write, guild: Guild, project: Path) -> str:
     trusted("review.yaml", KILLED)
     guild("run", "review.yaml")
     wait_until_gone(int((project / "sleeper").read_text()))
-    lost = guild("ls", "--json").json["needs_you"]["runs"][0]
-    assert lost["status"] == "lost"
-    return lost["run"]
+    run = guild("ls", "--json").json["needs_you"]["runs"][0]
+    assert run["status"] == "interrupted"
+    return run["run"]
 
 
 @pytest.mark.parametrize(("answer", "log"), [("again", "one\ntwo\ntwo\nthree\n"), ("done", "one\ntwo\nthree\n")])
@@ -112,7 +112,7 @@ def test_after_a_kill_what_has_ended_is_not_repeated_and_the_rest_is_asked_about
     ran = guild("resume", killed)
     assert ran.code == 4, ran.err
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]
-    assert ask["kind"] == "unknown_effect"
+    assert ask["kind"] == "interrupted_call"
     assert (project / "log").read_text() == "one\ntwo\n"
     answered = guild("answer", ask["ask"], answer)
     assert answered.code == 0, answered.err

@@ -228,7 +228,7 @@ def test_it_goes_on_in_the_next_hall_with_the_file_of_then(team: Team, how: str)
         began = await start(team)
         await until(lambda: ("ann", "first") in said(team))
         if how == "drained":
-            await team.hall.runs.park_all("shutdown")
+            await team.hall.runs.pause_all("shutdown")
         else:
             await until_stands(team, "quiet")
         return began.run

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.activities.contract import Asked as Asked
-    from guildhall.activities.contract import Decided as Decided
+    from guildhall.activities.contract import AskedQuestion as AskedQuestion
+    from guildhall.activities.contract import Decision as Decision
     from guildhall.activities.contract import check_output as check_output
     from guildhall.activities.contract import with_output_schema as with_output_schema
     from guildhall.activities.questions import QuestionChannel as QuestionChannel

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool
 
 
-READING = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
-WRITING = ("Write", "Edit")  # file tools of commissions and meetings; a job has none
+READ_TOOLS = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
+WRITE_TOOLS = ("Write", "Edit")  # file tools of commissions and meetings; a job has none
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AskedQuestion:
     """A question of the worker, with the user's answer."""
 
     ask: str  # its id in the inbox
@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
+class Decision:
     """A decision that the worker made on its own."""
 
     question: str
@@ -60,8 +60,11 @@ def output_text(output: Any) -> str:
 
 
 def check_output(contract: Contract, output: Any, missing: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the output in the demanded form, and why it cannot be accepted. `missing`: artifacts that do not exist."""
-    problems = [f"the artifact {path} is not there" for path in missing]
+    """Return the output as the schema requires it, and the problems for which it is rejected.
+
+    `missing`: required artifacts that do not exist.
+    """
+    problems = [f"the artifact {path} is missing" for path in missing]
     if contract.schema is None:
         return output, problems
     value = _parse(output) if isinstance(output, str) else output
@@ -104,10 +107,13 @@ def with_output_schema(submit: Tool, schema: Mapping[str, Any] | None) -> Tool:
     inner = {name: part for name, part in schema.items() if name not in ("$schema", "$id", "$defs", "definitions")}
     shape = cast("dict[str, Any]", submit.input_schema)
     outer = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    if _has_other_references(inner, outer):  # they would point to other places inside the larger schema
-        inner = {"type": "object", "description": "Its form is told when it does not fit."}
+    if _has_other_references(inner, outer):  # they would be resolved against the outer schema
+        inner = {
+            "type": "object",
+            "description": "An output that does not match its schema is rejected with the reasons.",
+        }
     properties = {**shape["properties"], "output": inner}
-    # A plain handler: the form of a typed one would reject outputs that are not text.
+    # A plain handler, because a typed one would reject outputs that are not text.
     handler = cast("Any", submit.handler).function
     return replace(submit, input_schema={**shape, **outer, "properties": properties}, handler=handler)
 
@@ -141,7 +147,7 @@ def rejection_reason(entries: Sequence[Entry[Payload]]) -> str | None:
 
 
 def _submit_results(entries: Sequence[Entry[Payload]]) -> list[Mapping[str, Any]]:
-    """Return the results of all calls of `submit_result` in order, including refused ones."""
+    """Return the results of all calls of `submit_result` in order, including refused calls."""
     tools = {e.key: e.data.tool for e in entries if isinstance(e.data, ToolStarted | ToolRefused)}
     ends = ((e.key, e.data.result) for e in entries if isinstance(e.data, ToolEnded | ToolRefused))
     return [result for key, result in ends if tools.get(key) == SUBMIT]

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class RunOwner(Protocol):
-    """Jobs, commissions or meetings of a hall."""
+    """The jobs, the commissions or the meetings of a hall."""
 
     async def prepare_resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        """Prepare a stopped run to resume for its owner."""
+        """Prepare a stopped run to resume, with the hooks of its owner."""
         ...
 
     async def stop(self, run: str) -> list[str]:
@@ -37,18 +37,18 @@ class RunOwner(Protocol):
         ...
 
     async def apply_answer(self, ask: Ask) -> None:
-        """Apply the user's answer to an ask of the run or of a run below it."""
+        """Apply the user's answer to an ask of the run or of a child run."""
         ...
 
     def start_resuming(self, resume: Callable[[Run], Awaitable[None]]) -> None:
-        """Resume waiting runs with `resume` from now on, as soon as nothing holds them."""
+        """From now on, resume waiting runs with `resume` when no open ask blocks them."""
         ...
 
     @property
-    def is_expecting(self) -> bool:
-        """True if a run is about to be resumed automatically."""
+    def has_pending_resume(self) -> bool:
+        """Return True if a timer is going to resume a run."""
         ...
 
     def close(self) -> None:
-        """Stop resuming runs automatically."""
+        """Cancel all timers that resume runs."""
         ...

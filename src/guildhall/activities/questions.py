@@ -1,7 +1,7 @@
 """Questions of a run: open asks in the inbox, deliver the answers to the run, and resume waiting runs.
 
 A question either waits for its answer within its call, or the run continues and a later call delivers the answer. A
-timer resumes a parked run at once if no open ask blocks it, and otherwise when the first blocking ask expires.
+timer resumes a waiting run at once if no open ask blocks it, and otherwise when the first blocking ask expires.
 
 Does not record answers of the user (`runs.asks`) and does not resume runs itself: the owner passes in the function.
 
@@ -14,9 +14,9 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from guildhall.activities.contract import Asked
+from guildhall.activities.contract import AskedQuestion
 from guildhall.core.clock import Clock, moment
-from guildhall.runs.model import RELAYED, WORDS, Ask, Question, Run
+from guildhall.runs.model import FREE_TEXT, RELAYED, Ask, Question, Run
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, QuestionAsked
 from guildhall.runs.record.journal import entries_with
@@ -48,23 +48,23 @@ class QuestionChannel:
     store: Store
     ledger: Callable[[], LiveLedger]
     lock: asyncio.Lock  # concurrent calls collect answers one after another
-    keep: Callable[[Asked], Awaitable[None]]  # records the question with the activity, too
+    keep: Callable[[AskedQuestion], Awaitable[None]]  # records the question with the activity, too
 
     async def ask(self, key: str, question: str, wait: bool) -> str | None:
-        """Ask a question, once for each call. With `wait`, return the answer, or None if nobody will give one."""
+        """Ask a question, once for each call. With `wait`, return the answer, or None if the ask expires."""
         ledger = self.ledger()
-        shown = Question(title=self.title, body=question, choices=(WORDS,))
-        ask = await ledger.opened(
+        shown = Question(title=self.title, body=question, choices=(FREE_TEXT,))
+        ask = await ledger.open(
             "question", key, [question], shown, lambda ask: QuestionAsked(question=question, wait=wait, ask=ask)
         )
-        await self.keep(Asked(ask=ask.id, at=ask.created_at, question=question))
+        await self.keep(AskedQuestion(ask=ask.id, at=ask.created_at, question=question))
         if not wait:
             return None
-        ask = await ledger.closed(ask)
+        ask = await ledger.wait_closed(ask)
         await ledger.apply(ask, key)
         return answer_text(ask) if ask.answer is not None else None
 
-    async def new_answers(self, key: str) -> Sequence[Asked]:
+    async def new_answers(self, key: str) -> Sequence[AskedQuestion]:
         """Return the answers since the last call. A repeated call, by its key, receives the same answers again."""
         ledger = self.ledger()
         async with self.lock:
@@ -76,7 +76,7 @@ class QuestionChannel:
                     await ledger.apply(ask, key)
                     received.add(ask.id)
         return [
-            Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask))
+            AskedQuestion(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask))
             for ask in others
             if ask.id in received
         ]
@@ -92,7 +92,7 @@ async def call_with_answers(tools: object, tool: Tool, call: ToolCall, questions
     """Call the method of the tool's name, and append the user's new answers to its result."""
     result = await call_method(tools, tool, call)
     answers = [
-        Text(f"A person has answered your question {asked.question!r}: {asked.answer}")
+        Text(f"The user answered your question {asked.question!r}: {asked.answer}")
         for asked in await questions.new_answers(call.key)
     ]
     return replace(result, content=(*result.content, *answers))
@@ -109,25 +109,24 @@ class ResumeTimers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
-    def busy(self) -> bool:
-        """Return True if a timer is set."""
+    def is_busy(self) -> bool:
         return bool(self._tasks)
 
-    def expect(self, run: str) -> None:
-        """Resume a parked run: at once if no open ask blocks it, else when the first of these asks expires."""
+    def start(self, run: str) -> None:
+        """Resume a waiting run: at once if no open ask blocks it, else when the first of these asks expires."""
         blocking = [ask for ask in self._asks.of_run(run) if ask.status == "open" and self._is_blocking(ask)]
         times = [ask.expires_at for ask in blocking if ask.expires_at is not None]
-        self.forget(run)
+        self.cancel(run)
         if not blocking or times:
             self._tasks[run] = asyncio.create_task(self._wait(run, min(times, default=None)))
 
-    def forget(self, run: str) -> None:
+    def cancel(self, run: str) -> None:
         if (task := self._tasks.pop(run, None)) is not None:
             task.cancel()
 
     def close(self) -> None:
         for run in list(self._tasks):
-            self.forget(run)
+            self.cancel(run)
 
     def _is_blocking(self, ask: Ask) -> bool:
         """Return True if the run cannot resume without the answer. A question blocks if its call waits."""

@@ -1,7 +1,7 @@
 """Command: turns a function with declared arguments into a command of `guild`, and connects it to the hall.
 
 The function validates its arguments, connects with `await ctx.connect()`, calls the hall and prints with `ctx.print()`.
-It returns an exit code, or None for success. The first signal cancels the command and parks its run, the second ends
+It returns an exit code, or None for success. The first signal cancels the command and pauses its run, the second ends
 the process. Does not find the command, because `commands.tsv` names its function (see `cli.command_table`).
 """
 
@@ -303,7 +303,7 @@ def _cwd() -> Path:
 
 
 def run_interruptible(work: Coroutine[Any, Any, int], screen: Screen) -> int:
-    """Run `work` in an event loop. The first signal cancels it, which parks its run; the second ends the process."""
+    """Run `work` in an event loop. The first signal cancels it, which pauses its run; the second ends the process."""
     import asyncio
 
     async def run() -> int:

@@ -15,7 +15,7 @@ TIMED_OUT = 6
 NO_HALL = 7
 INTERRUPTED = 130
 
-_OF_STATUS = {"completed": DONE, "waiting": NEEDS_YOU, "parked": INTERRUPTED}
+_OF_STATUS = {"completed": DONE, "waiting": NEEDS_YOU, "paused": INTERRUPTED}
 _OF_FAILED_RUN = frozenset({NEEDS_YOU, LIMIT, TIMED_OUT})
 
 

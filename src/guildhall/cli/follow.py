@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.model import Shown
 
 _NO_LIMIT = 1_000_000  # characters of a line that is not cut
-_MAX_POLLS, _POLL_S = 20, 0.05  # until a parked run that someone else cancels has ended
+_MAX_POLLS, _POLL_S = 20, 0.05  # until a paused run that someone else cancels has ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class Follower:
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
         shown = await self._client.runs.get(run)
-        for _ in range(_MAX_POLLS):  # parked, but not by this command: someone cancels it
+        for _ in range(_MAX_POLLS):  # paused, but not by this command: someone cancels it
             if stopped is not None or shown.run.pause != "user":
                 break
             await asyncio.sleep(_POLL_S)
@@ -167,7 +167,7 @@ class Follower:
         if error := shown.run.error or self._error:
             print_error(shown.run, error, self._screen)
         print_next_steps(shown, self._screen)
-        if shown.run.status == "parked":
+        if shown.run.status == "paused":
             await self._print_interrupted_calls(shown)
         with suppress(ReaderGone) if stopped else nullcontext():
             await self._print_result(shown)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from guildhall.cli.screen import Screen, exact, one_line
 from guildhall.core.clock import SystemClock, moment
 from guildhall.core.errors import NotFound, NotTrusted, UsageError
-from guildhall.runs.model import Answer, choice_of, choices_in_words
+from guildhall.runs.model import Answer, format_choices, parse_choice
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
-    "approval": "Allow it? yes, session (this very call, again and again, in this run), no:",
-    "unknown_effect": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
+    "approval": "Allow it? yes, always (this very call, again and again, in this run), no:",
+    "interrupted_call": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
     "limit": "Allow more? yes (as much again), an amount to add, no:",
 }
 _MAX_LINE_BYTES = 100_000
@@ -59,7 +59,7 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
     async with asyncio.timeout(left):
         while True:
             typed = await _ask_line(
-                screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({choices_in_words(ask['choices'])}):"
+                screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({format_choices(ask['choices'])}):"
             )
             try:
                 choice = read_choice(ask, typed)
@@ -82,9 +82,9 @@ async def agrees(question: str, screen: Screen) -> bool:
 
 def read_choice(ask: Mapping[str, Any], typed: str) -> str:
     """Return the choice that the user means. Raise UsageError if it is none of the choices."""
-    if (choice := choice_of(ask["choices"], typed)) is not None:
+    if (choice := parse_choice(ask["choices"], typed)) is not None:
         return choice
-    named = choices_in_words(ask["choices"])
+    named = format_choices(ask["choices"])
     raise UsageError(f"{one_line(typed, 60)!r} is no answer to {ask['ask']}", hint=f"Answer with: {named}.")
 
 

@@ -33,7 +33,7 @@ from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local,
 from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from guildhall.rpc.listener import Listener
 from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
-from guildhall.runs.execution.tokens import RunDoor, shown_at
+from guildhall.runs.execution.tokens import RunDoor, server_tool_name
 
 if TYPE_CHECKING:
     import socket
@@ -87,10 +87,10 @@ class McpEndpoint:
 
     async def _respond(self, request: Request, door: RunDoor, server: str) -> dict[str, Any]:
         about = {"name": f"guildhall-{server}", "version": self._version}
-        tools = {shown_at(server, tool.name): tool for tool in door.servers[server]}
+        tools = {server_tool_name(server, tool.name): tool for tool in door.servers[server]}
 
         async def call(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
-            return await _call(door, server, door.identified(request.call_id, tool.name, arguments))
+            return await _call(door, server, door.identify(request.call_id, tool.name, arguments))
 
         result = await result_of(request, about, tools, call)
         if "tools" in result and door.passing is not None:
@@ -102,7 +102,7 @@ async def _call(door: RunDoor, server: str, call: ToolCall) -> ToolResult:
     """Make a call at the gate of the run. It goes on if the client disconnects, and ends with the run."""
     under_way = door.calls.get(call.key)
     if under_way is None:
-        if door.behind.is_another(call):
+        if door.handle.is_other_call(call):
             raise RpcError(INVALID_PARAMS, _ANOTHER)
         if len(door.calls) >= MOST_CALLS:
             raise RpcError(INTERNAL_ERROR, f"{MOST_CALLS} calls of this run are under way: wait for one of them")
@@ -127,9 +127,9 @@ def _over(door: RunDoor, call: ToolCall, task: asyncio.Future[ToolResult]) -> No
     door.calls.pop(call.key, None)
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Exception):  # whoever waits is told; and no call of a run fails like that and lets it go on
-        door.behind.breaks(error)
+        door.handle.fail(error)
     elif not task.cancelled():
-        door.done(call, task.result())
+        door.on_result(call, task.result())
 
 
 MAX_BODY = 32_000_000

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.tools.model import Toolbox
 
-    # Gets an ask as JSON; returns yes, no, session (or another of its choices), or an Answer with a note.
+    # Gets an ask as JSON; returns yes, no, always (or another of its choices), or an Answer with a note.
     Said = str | bool | Answer
     Approver = Callable[[Mapping[str, Any]], Said | Awaitable[Said]]
 
@@ -161,7 +161,7 @@ class Worker:
         mode: Mode = "ask",
         call: CallPurpose | None = None,
     ) -> AsyncGenerator[Event]:
-        """Run the worker and yield its events. Closing the stream early parks the run.
+        """Run the worker and yield its events. Closing the stream early pauses the run.
 
         `approver` answers asks. `attachments` are files, as for `guild run --attach`.
         """
@@ -205,7 +205,7 @@ class Worker:
         return await self.arun(text, approver=approver, call=call, **options)
 
     def resume(self, run: str, **options: Any) -> RunResult:
-        """Resume a run that waits, was parked or lost, or stopped at a limit. Options as for `aresume`."""
+        """Resume a run that waits, was paused or interrupted, or stopped at a limit. Options as for `aresume`."""
         return _synchronously(self.aresume(run, **options))
 
     async def aresume(
@@ -217,7 +217,7 @@ class Worker:
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> RunResult:
-        """Resume a run that waits, was parked or lost, or stopped at a limit."""
+        """Resume a run that waits, was paused or interrupted, or stopped at a limit."""
         frame = self._frame(approver is not None)
         async with (
             _opened(self) as hall,
@@ -365,7 +365,7 @@ def _as_answer(said: object) -> Answer:
     if isinstance(said, str):
         return Answer(choice=said)
     raise UsageError(
-        f"the approver gave a {type(said).__name__}", hint="It gives yes, no, session (or True, False), or an Answer."
+        f"the approver gave a {type(said).__name__}", hint="It gives yes, no, always (or True, False), or an Answer."
     )
 
 

@@ -25,7 +25,7 @@ import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from guildhall.activities.contract import MAX_PROBLEMS, Asked, Decided, check_output, output_text
+from guildhall.activities.contract import MAX_PROBLEMS, AskedQuestion, Decision, check_output, output_text
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
 from guildhall.jobs.model import Job, JobStatus
@@ -41,7 +41,7 @@ _HEADING = re.compile(r"## (\S+), (\S+)")
 _ANSWER = "Answer:"
 
 
-def render_questions(questions: Iterable[Asked]) -> str:
+def render_questions(questions: Iterable[AskedQuestion]) -> str:
     parts: list[str] = []
     for asked in questions:
         parts.append(f"## {asked.ask}, {asked.at}\n\n{_quote(asked.question)}\n")
@@ -50,8 +50,8 @@ def render_questions(questions: Iterable[Asked]) -> str:
     return "\n".join(parts)
 
 
-def parse_questions(text: str) -> list[Asked]:
-    found: list[Asked] = []
+def parse_questions(text: str) -> list[AskedQuestion]:
+    found: list[AskedQuestion] = []
     quoted: list[str] = []
     is_answer = False
     for line in [*text.split("\n"), ""]:
@@ -63,7 +63,7 @@ def parse_questions(text: str) -> list[Asked]:
             found[-1] = replace(found[-1], answer=content) if is_answer else replace(found[-1], question=content)
         quoted = []
         if (heading := _HEADING.fullmatch(line)) is not None:
-            found.append(Asked(ask=heading[1], at=heading[2], question=""))
+            found.append(AskedQuestion(ask=heading[1], at=heading[2], question=""))
             is_answer = False
         elif line.strip() == _ANSWER:
             is_answer = True
@@ -138,10 +138,10 @@ class JobFolder:
     def write_summary(self, text: str) -> None:
         self._write(STATUS, text)
 
-    def decisions(self) -> list[Decided]:
-        return [Decided(**{name: row[name] for name in _DECISION_FIELDS}) for row in self._decision_rows()]
+    def decisions(self) -> list[Decision]:
+        return [Decision(**{name: row[name] for name in _DECISION_FIELDS}) for row in self._decision_rows()]
 
-    def add_decision(self, key: str, decided: Decided) -> None:
+    def add_decision(self, key: str, decided: Decision) -> None:
         """Add a decision, unless the call has added it."""
         rows = self._decision_rows()
         if not any(row.get("key") == key for row in rows):
@@ -157,10 +157,10 @@ class JobFolder:
             raise self._file_error(DECISIONS, "not a list of question, decision and reasoning")
         return cast("list[dict[str, str]]", rows)
 
-    def questions(self) -> list[Asked]:
+    def questions(self) -> list[AskedQuestion]:
         return parse_questions(self._read(QUESTIONS) or "")
 
-    def add_question(self, asked: Asked) -> None:
+    def add_question(self, asked: AskedQuestion) -> None:
         """Add a question, unless it was added before."""
         questions = self.questions()
         if not any(known.ask == asked.ask for known in questions):

@@ -17,7 +17,7 @@ from guildhall.tools.model import is_shallow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.activities.contract import Asked, Decided
+    from guildhall.activities.contract import AskedQuestion, Decision
 
 JobStatus = Literal["running", "completed", "failed", "cancelled"]
 Detail = Literal["simple", "detailed"]
@@ -182,10 +182,10 @@ class JobDetails:
 
     job: Job
     questions: Sequence[str] = ()  # texts of open questions and other open asks
-    decisions: Sequence[Decided] = ()
+    decisions: Sequence[Decision] = ()
     is_waiting: bool = False  # the job does not continue until the user answers
     waiting_asks: Sequence[str] = ()  # ids of the asks that it waits for; empty for jobs of members
-    question_log: Sequence[Asked] = ()  # all questions, with their answers
+    question_log: Sequence[AskedQuestion] = ()  # all questions, with their answers
     artifacts: Sequence[str] = ()
     cost_usd: float | None = None
     directory: str | None = None
@@ -267,7 +267,7 @@ class WorkerJobs(JobOperations, Protocol):
     async def dispatch(self, dispatch: Dispatch) -> Job: ...
 
 
-def open_question(details: JobDetails, question: str | None) -> Asked:
+def open_question(details: JobDetails, question: str | None) -> AskedQuestion:
     """Return the open question with this text, or the only open question. Raise UsageError if it is not clear which."""
     matching = [asked for asked in details.question_log if asked.answer is None and question in (None, asked.question)]
     if not matching:

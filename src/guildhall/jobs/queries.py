@@ -20,7 +20,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from guildhall.activities.contract import Asked
+from guildhall.activities.contract import AskedQuestion
 from guildhall.activities.questions import answer_text
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob, UsageError
@@ -306,11 +306,11 @@ def _hint(run: Run) -> str | None:
     return hint.replace(run.id, purpose.id) if hint and purpose is not None else None
 
 
-def _merge_questions(logged: list[Asked], asks: list[Ask]) -> list[Asked]:
+def _merge_questions(logged: list[AskedQuestion], asks: list[Ask]) -> list[AskedQuestion]:
     """Return the questions of questions.md, with the questions and answers that only the database has."""
     questions = {asked.ask: asked for asked in logged}
     for ask in asks:
         if ask.kind == "question" and ask.id not in questions and ask.status != "withdrawn":
-            questions[ask.id] = Asked(ask=ask.id, at=ask.created_at, question=ask.question.body)
+            questions[ask.id] = AskedQuestion(ask=ask.id, at=ask.created_at, question=ask.question.body)
     answers = {ask.id: answer_text(ask) for ask in asks if ask.answer is not None}
     return [replace(asked, answer=answers.get(id, asked.answer)) for id, asked in questions.items()]

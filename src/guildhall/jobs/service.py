@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import Asked, is_result_accepted, output_text, rejection_reason
+from guildhall.activities.contract import AskedQuestion, is_result_accepted, output_text, rejection_reason
 from guildhall.activities.questions import QuestionChannel, ResumeTimers, answer_text, call_with_answers
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotDeletable, NotFulfilled
@@ -28,9 +28,9 @@ from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.directory import RESULT, JobFolder
 from guildhall.jobs.model import Dispatch, Job
 from guildhall.jobs.queries import JobQueries
-from guildhall.jobs.tools import SERVER, JobTools, check_read_only, first_message, job_contract, job_tools, job_worker
-from guildhall.runs.hooks import Seat, seat_on_record
-from guildhall.runs.model import ENDED, Ask, Run, RunRequest, Stretch
+from guildhall.jobs.tools import SERVER, JobTools, check_read_only, first_message, job_contract, job_profile, job_tools
+from guildhall.runs.hooks import RunHooks, replay_hooks
+from guildhall.runs.model import ENDED, Ask, Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import Contract, JobPurpose
 from guildhall.runs.record import records
 from guildhall.tools.definition import invoke
@@ -111,8 +111,8 @@ class Jobs(JobQueries):
         )
         try:
             await asyncio.to_thread(folder.create, dispatch.task, dict(dispatch.config))
-            seat = self._seat(purpose)
-            prepared = await self._runs().prepare(request, frame, worker=job_worker(worker), seat=seat)
+            hooks = self._hooks(purpose)
+            prepared = await self._runs().prepare(request, frame, worker=job_profile(worker), hooks=hooks)
             job = replace(job, run=prepared.run)
             await self._launch(job, prepared)
         except BaseException:
@@ -135,15 +135,15 @@ class Jobs(JobQueries):
             continue
         return id
 
-    def _seat(self, purpose: JobPurpose) -> Seat:
+    def _hooks(self, purpose: JobPurpose) -> RunHooks:
         id, contract = purpose.id, purpose.contract
-        return Seat(
+        return RunHooks(
             tools=job_tools(contract, has_memory=purpose.remembers),
-            execute=lambda run: self._execute(id, run, contract),
+            executor=lambda run: self._execute(id, run, contract),
             server=SERVER,
-            seated=job_worker,
-            judge=lambda run, stretch: asyncio.to_thread(self._judge, id, contract, run, stretch),
-            settled=partial(self._on_segment_end, id),
+            adapt_worker=job_profile,
+            judge=lambda run, end: asyncio.to_thread(self._judge, id, contract, run, end),
+            on_stopped=partial(self._on_segment_end, id),
         )
 
     def _execute(self, id: str, run: str, contract: Contract) -> Execute:
@@ -168,7 +168,7 @@ class Jobs(JobQueries):
 
         return execute
 
-    async def _save_question(self, id: str, asked: Asked) -> None:
+    async def _save_question(self, id: str, asked: AskedQuestion) -> None:
         try:
             async with self._write_locks[id]:
                 await asyncio.to_thread(self._index.folder(id).add_question, asked)
@@ -182,7 +182,7 @@ class Jobs(JobQueries):
             if job.status != "running":
                 return job
             if job.run is not None:
-                await self._runs().park(job.run, "shutdown")  # if the hall dies now, the job resumes
+                await self._runs().pause(job.run, "shutdown")  # if the hall dies now, the job resumes
             run = self._find_run(job)
             if run is not None and run.status not in ENDED:
                 await self._end(run, self._index.folder(id))
@@ -210,7 +210,7 @@ class Jobs(JobQueries):
             await self._runs().cancel(run.id)
             return
         now = stamp(self._clock.now())
-        await self._store.write(lambda connection: records.conclude(connection, run.id, output, now))
+        await self._store.write(lambda connection: records.complete_run(connection, run.id, output, now))
 
     async def delete(self, id: str, *, force: bool = False) -> None:
         """Delete a completed or cancelled job. `force`: delete a failed job too."""
@@ -230,35 +230,35 @@ class Jobs(JobQueries):
         self._locks.pop(id, None)
         self._write_locks.pop(id, None)
 
-    def _judge(self, id: str, contract: Contract, run: str, stretch: Stretch) -> Stretch:
+    def _judge(self, id: str, contract: Contract, run: str, end: SegmentEnd) -> SegmentEnd:
         """Return the end of a job by its contract. An accepted result counts even if the run fails afterwards."""
-        if stretch.status not in ("completed", "failed"):
-            return stretch
+        if end.status not in ("completed", "failed"):
+            return end
         folder = self._index.folder(id)
         try:
             if is_result_accepted(self._history.entries(run)) and (output := folder.result()) is not None:
-                late = stretch.error["message"] if stretch.error else None
-                return Stretch(status="completed", reason=late, output=output)
-            if stretch.status == "failed":
-                return stretch
-            text = folder.check_result(contract, stretch.output)
+                late = end.error["message"] if end.error else None
+                return SegmentEnd(status="completed", reason=late, output=output)
+            if end.status == "failed":
+                return end
+            text = folder.check_result(contract, end.output)
             if contract.schema is None and (why := rejection_reason(self._history.entries(run))) is not None:
                 raise NotFulfilled(f"the submitted result was rejected, and no other was submitted: {why}")
             folder.write_result(text)
-            return replace(stretch, output=text)
+            return replace(end, output=text)
         except NotFulfilled as error:
-            folder.write_result(output_text(stretch.output))
+            folder.write_result(output_text(end.output))
             hint = f"Its output is in {folder.path / RESULT}. Dispatch the job again, with a more precise task."
             failure = NotFulfilled(f"the contract is not met: {error.message}", hint=hint)
-            return Stretch(status="failed", reason=failure.code, error=failure.as_dict(), output=stretch.output)
+            return SegmentEnd(status="failed", reason=failure.code, error=failure.as_dict(), output=end.output)
         except GuildError as error:
-            return Stretch(status="failed", reason=error.code, error=error.as_dict())
+            return SegmentEnd(status="failed", reason=error.code, error=error.as_dict())
 
-    async def _on_segment_end(self, id: str, run: str, stretch: Stretch) -> None:
+    async def _on_segment_end(self, id: str, run: str, end: SegmentEnd) -> None:
         """Write the end of a run to the directory, or wait until the run can be resumed."""
-        if stretch.status == "waiting" and self._timers is not None:
-            self._timers.expect(run)
-        if stretch.status in ENDED:
+        if end.status == "waiting" and self._timers is not None:
+            self._timers.start(run)
+        if end.status in ENDED:
             try:
                 await self.apply_end(run)
             except GuildError as error:  # the next start repairs the directory
@@ -271,7 +271,7 @@ class Jobs(JobQueries):
             message = f"cannot resume {run}: its job {purpose.id} was deleted"
             raise Conflict(message, hint="Dispatch the job again.")
         async with self._locks[job.id]:  # of two concurrent calls, the second raises an error
-            prepared = await self._runs().prepare_again(run, frame, grant=grant, seat=self._seat(purpose))
+            prepared = await self._runs().prepare_resume(run, frame, grant=grant, hooks=self._hooks(purpose))
             if job.status != "running":
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
@@ -282,12 +282,12 @@ class Jobs(JobQueries):
         for job in self._index.running():
             run = self._find_run(job)
             if run is not None and run.status == "waiting":
-                self._timers.expect(run.id)
+                self._timers.start(run.id)
 
     @property
-    def is_expecting(self) -> bool:
+    def has_pending_resume(self) -> bool:
         """Return True if a job is about to be resumed."""
-        return self._timers is not None and self._timers.busy
+        return self._timers is not None and self._timers.is_busy
 
     def close(self) -> None:
         if self._timers is not None:
@@ -302,7 +302,7 @@ class Jobs(JobQueries):
 
         def write(connection: Connection) -> None:
             if is_job:
-                records.give_up(connection, run.id, error.as_dict(), now)
+                records.fail_run(connection, run.id, error.as_dict(), now)
             else:
                 records.cancel_tree(connection, run.id, now)
 
@@ -326,8 +326,8 @@ class Jobs(JobQueries):
             await asyncio.to_thread(folder.add_answer, ask.id, answer_text(ask))
 
 
-def recorded_job_hooks(run: Run) -> Seat | None:
+def recorded_hooks(run: Run) -> RunHooks | None:
     """Return the hooks for a replay of the run of a job, or None for other runs."""
     if (purpose := run.purpose_as(JobPurpose)) is None:
         return None
-    return seat_on_record(job_tools(purpose.contract, has_memory=purpose.remembers), job_worker, server=SERVER)
+    return replay_hooks(job_tools(purpose.contract, has_memory=purpose.remembers), job_profile, server=SERVER)

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import READING, SUBMIT, WRITING, Decided, with_output_schema
+from guildhall.activities.contract import READ_TOOLS, SUBMIT, WRITE_TOOLS, Decision, with_output_schema
 from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, Refused, UsageError
 from guildhall.core.text import check_text
 from guildhall.jobs.model import Dispatch, artifact_path
@@ -86,7 +86,7 @@ class JobTools:
         """
         for name, text in (("question", question), ("decision", decision), ("reasoning", reasoning)):
             check_text(name, text, _MAX_TEXT_CHARS)
-        decided = Decided(question=question, decision=decision, reasoning=reasoning)
+        decided = Decision(question=question, decision=decision, reasoning=reasoning)
         await self._write(lambda folder: folder.add_decision(self.key, decided))
         return "Decision recorded."
 
@@ -170,7 +170,7 @@ _RESULT = """\
 def check_read_only(worker: Worker) -> None:
     """Raise Refused if a worker declares tools or sandboxes that write: a job writes through its own tools."""
     definition = worker.definition
-    writing = [f"tools: {name}" for name in WRITING if name in definition.tools]
+    writing = [f"tools: {name}" for name in WRITE_TOOLS if name in definition.tools]
     writing += [f"sandboxes.{name}: mode rw" for name, sandbox in definition.sandboxes.items() if sandbox.mode == "rw"]
     if writing:
         raise Refused(
@@ -180,13 +180,13 @@ def check_read_only(worker: Worker) -> None:
         )
 
 
-def job_worker(worker: Worker) -> Worker:
+def job_profile(worker: Worker) -> Worker:
     """Return the worker with the instructions of a job. It can read files, and write only with the tools of the job."""
     definition = worker.definition
-    others = [name for name in definition.tools if name not in (*READING, *WRITING)]
+    others = [name for name in definition.tools if name not in (*READ_TOOLS, *WRITE_TOOLS)]
     sandboxes = {name: sandbox.model_copy(update={"mode": "ro"}) for name, sandbox in definition.sandboxes.items()}
     # The output schema is in submit_result.
-    changes = {"tools": (*READING, *others), "sandboxes": sandboxes, "output_schema_ref": None}
+    changes = {"tools": (*READ_TOOLS, *others), "sandboxes": sandboxes, "output_schema_ref": None}
     how_to = "\n".join([_INTRODUCTION, _MEMORY, _RESULT] if definition.base else [_INTRODUCTION, _RESULT])
     instructions = f"{worker.instructions.rstrip()}\n\n{how_to}\n"
     return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)

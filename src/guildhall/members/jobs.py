@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from guildhall.activities.contract import Decided
+from guildhall.activities.contract import Decision
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import GuildError, MemberFailed, MemberRefused, MemberUnreachable, Refused, UsageError
 from guildhall.jobs.model import Detail, Dispatch, Job, JobDetails, JobResult, JobStatus, Page
@@ -153,7 +153,8 @@ def read_status(answer: Answer, member: str) -> JobDetails:
         ),
         questions=answer.texts("questions"),
         decisions=[
-            Decided(**{name: row.any_text(name) for name in ("question", "decision", "reasoning")}) for row in decisions
+            Decision(**{name: row.any_text(name) for name in ("question", "decision", "reasoning")})
+            for row in decisions
         ],
         is_waiting=answer.data.get("waiting") is True,
     )

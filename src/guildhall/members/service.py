@@ -22,7 +22,7 @@ from guildhall.members.manifest import describe_command
 from guildhall.members.model import ActiveJob, Member, MemberDetails, MemberStatus
 from guildhall.members.process import MemberProcess, Timings, log_path
 from guildhall.members.tools import dispatch_guide, dispatch_server, dispatch_tools
-from guildhall.runs.assembly.callees import NO_MEMBERS, Outsiders
+from guildhall.runs.assembly.callees import NO_MEMBERS, MemberTools
 from guildhall.runs.assembly.tool_set import MEMBER_CAPABILITIES
 from guildhall.tools.mcp.client import Server
 from guildhall.tools.mcp.model import ServerSpec
@@ -181,7 +181,7 @@ class Members:
         frame = worker.project_frame(frame)
         return [await self.spec(member, frame, worker.place) for member in self._toolboxes(worker, frame)]
 
-    def worker_tools(self, worker: Worker, frame: Frame) -> Outsiders:
+    def member_tools(self, worker: Worker, frame: Frame) -> MemberTools:
         """Return the tools, code and problems that a worker has through members. Does not start a member."""
         frame = worker.project_frame(frame)
         toolboxes = list(self._toolboxes(worker, frame))
@@ -195,7 +195,7 @@ class Members:
         ]
         members = {member.folder: member for member in (*toolboxes, *targets)}.values()
         code = [member_code(member) for member in members] if not problems else []
-        return Outsiders(
+        return MemberTools(
             toolboxes=tuple(member.name for member in toolboxes),
             dispatch={
                 dispatch_server(member): dispatch_tools(member, partial(self.jobs, member, frame)) for member in targets

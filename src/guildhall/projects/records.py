@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, func, insert, select, union, union_all, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from guildhall.activities.contract import Decided
+from guildhall.activities.contract import Decision
 from guildhall.core.redaction import MIN_GUESSED_CHARS
 from guildhall.projects.model import TimelineEntry
 from guildhall.runs.assembly.tool_set import record_decision
-from guildhall.runs.record.journal import calls_made
+from guildhall.runs.record.journal import successful_calls
 from guildhall.store.tables import commissions, meetings, redactions, timeline
 
 if TYPE_CHECKING:
@@ -88,11 +88,11 @@ def delete_timeline(connection: Connection, activity: str, now: str) -> None:
     add_entry(connection, activity, TimelineEntry(at=now, reason="deleted"))
 
 
-def list_decisions(entries: Sequence[Entry[Payload]]) -> list[Decided]:
+def list_decisions(entries: Sequence[Entry[Payload]]) -> list[Decision]:
     """Return the decisions that a run has recorded, in order."""
     names = ("question", "decision", "reasoning")
-    calls = calls_made(entries, record_decision.name)
-    return [Decided(**{name: str(call.get(name, "")) for name in names}) for call in calls]
+    calls = successful_calls(entries, record_decision.name)
+    return [Decision(**{name: str(call.get(name, "")) for name in names}) for call in calls]
 
 
 class PersistentRedactor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from guildhall.activities.contract import READING, WRITING
+from guildhall.activities.contract import READ_TOOLS, WRITE_TOOLS
 from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import NotFound
 from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
@@ -22,7 +22,7 @@ from guildhall.models.providers import split_name
 from guildhall.models.scripted.source import load_script
 from guildhall.projects.records import count_transitions, list_timeline
 from guildhall.runs.assembly.preflight import adapt_model
-from guildhall.runs.execution.grants import unpriced
+from guildhall.runs.execution.grants import no_price_error
 from guildhall.workers.registry import MODEL_OPTION, ModelChoice, choose_model
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Workspace:
         return uncommitted
 
 
-FILE_TOOLS = (*READING, *WRITING)
+FILE_TOOLS = (*READ_TOOLS, *WRITE_TOOLS)
 
 
 def checkout_profile(worker: Worker, instructions: str) -> Worker:
@@ -129,7 +129,7 @@ class UsableModels:
         if choice.by in ("override", "frame"):
             _check_model_name(choice.model)
         if in_dollars and self.is_priced(choice.model, frame) is False:
-            raise unpriced(choice.model)
+            raise no_price_error(choice.model)
 
     def check_callable(self, worker: Worker, frame: Frame) -> None:
         """Raise if the worker has no model that can be called now."""

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from guildhall.runs.asks import Asks as Asks
     from guildhall.runs.execution.grants import Grant as Grant
     from guildhall.runs.execution.runs import Runs as Runs
-    from guildhall.runs.hooks import Seat as Seat
+    from guildhall.runs.hooks import RunHooks as RunHooks
     from guildhall.runs.model import Answer as Answer
     from guildhall.runs.model import Ask as Ask
     from guildhall.runs.model import Bounds as Bounds
     from guildhall.runs.model import Question as Question
     from guildhall.runs.model import Run as Run
     from guildhall.runs.model import RunRequest as RunRequest
-    from guildhall.runs.model import Stretch as Stretch
+    from guildhall.runs.model import SegmentEnd as SegmentEnd
     from guildhall.runs.model import Usage as Usage
     from guildhall.runs.plan.planner import Planner as Planner
     from guildhall.runs.purpose import Purpose as Purpose

@@ -22,7 +22,7 @@ from guildhall.core.errors import Conflict, NotFound, RuntimeFailed, UsageError
 from guildhall.core.events import AskClosedData, AskOpenedData, DataT, Event, EventBus
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.core.text import is_text, nearest_or
-from guildhall.runs.model import Answer, Ask, AskKind, Question, choice_of, choices_in_words
+from guildhall.runs.model import Answer, Ask, AskKind, Question, format_choices, parse_choice
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Answered, Payload
 
@@ -31,20 +31,19 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.idle import Patience
+    from guildhall.runs.idle import IdleTracker
     from guildhall.runs.record.journal import Journal
     from guildhall.store.engine import Store
 
 
-_LONGEST_NOTE = 10_000
+_MAX_NOTE_CHARS = 10_000
 
 
 class Asks:
-    """The inbox of a hall."""
+    """The asks of a hall. Calls `on_closed` after it has recorded that an ask is closed."""
 
-    def __init__(self, store: Store, clock: Clock, closed: Callable[[Ask], None] = lambda ask: None) -> None:
-        """`closed` hears of each ask that is open no more, once that is on record."""
-        self._closed = closed
+    def __init__(self, store: Store, clock: Clock, on_closed: Callable[[Ask], None] = lambda ask: None) -> None:
+        self._on_closed = on_closed
         self._store = store
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[Ask]] = {}
@@ -53,7 +52,7 @@ class Asks:
         found = self._store.read(lambda connection: records.find_ask(connection, ask))
         if found is None:
             known = [a.id for a in self.open()]
-            raise NotFound(f"there is no ask {ask!r}", hint=nearest_or(ask, known, "`guild ls` shows what waits."))
+            raise NotFound(f"unknown ask {ask!r}", hint=nearest_or(ask, known, "`guild ls` lists the open asks."))
         return found
 
     def open(self) -> list[Ask]:
@@ -67,33 +66,34 @@ class Asks:
         ]
 
     def of_run(self, run: str) -> list[Ask]:
-        """The asks of a run and of those that it has called, as a person is to see them."""
-        return [self.seen(ask) for ask in self._store.read(lambda connection: records.list_asks(connection, run=run))]
+        """Return the asks of a run and of its child runs, with the status that the user sees."""
+        asks = self._store.read(lambda connection: records.list_asks(connection, run=run))
+        return [self.with_expiry(ask) for ask in asks]
 
-    def seen(self, ask: Ask) -> Ask:
-        """The ask as a person is to see it: one whose time is over is expired, though its run has yet to close it."""
+    def with_expiry(self, ask: Ask) -> Ask:
+        """Return the ask as expired if its time is over, even if its run has not closed it yet."""
         return replace(ask, status="expired") if ask.status == "open" and self._is_due(ask) else ask
 
     async def answer(self, ask_id: str, answer: Answer) -> Ask:
-        """Records an answer to an open ask and wakes whoever waits for it."""
+        """Record an answer to an open ask, and wake the run that waits for it."""
         ask = self.get(ask_id)
-        answer = checked(ask, answer)
+        answer = check_answer(ask, answer)
         await self.expire_if_due(ask)
         answered = await self._close(ask, "answered", answer)
         if answered is None:
             current = self.get(ask_id)
             raise Conflict(
-                f"the ask {ask_id} is no longer open: {current.closed_words}",
-                hint=f"`guild show {ask_id}` shows what was said; `guild show {ask.run}` how the run stands.",
+                f"the ask {ask_id} is no longer open: it {current.closed_reason}",
+                hint=f"See the ask: guild show {ask_id}. See the run: guild show {ask.run}",
             )
         return answered
 
     async def expire(self, ask: Ask) -> None:
-        """Closes an open ask as if its time were over."""
+        """Close an open ask as expired before its time is over."""
         await self._close(ask, "expired", None)
 
     async def expire_if_due(self, ask: Ask) -> bool:
-        """Closes an open ask whose time is over; says whether it was."""
+        """Close an open ask whose time is over. Return True if this call closed it."""
         if ask.status != "open" or not self._is_due(ask):
             return False
         return await self._close(ask, "expired", None) is not None
@@ -102,7 +102,7 @@ class Asks:
         return ask.expires_at is not None and self._clock.now() >= moment(ask.expires_at)
 
     async def wait(self, ask: Ask) -> Ask:
-        """The ask once it is no longer open. Waits no longer than the ask may take."""
+        """Wait until the ask is answered or expires, and return it."""
         if await self.expire_if_due(ask):
             return self.get(ask.id)
         future = self._waiting.setdefault(ask.id, asyncio.get_running_loop().create_future())
@@ -118,37 +118,42 @@ class Asks:
             return self.get(ask.id)
 
     async def _close(self, ask: Ask, status: str, answer: Answer | None) -> Ask | None:
-        said = asdict(answer) if answer else None
-        columns = {"status": status, "answer": said, "closed_at": stamp(self._clock.now())}
+        given = asdict(answer) if answer else None
+        columns = {"status": status, "answer": given, "closed_at": stamp(self._clock.now())}
         if not await self._store.write(lambda connection: records.change_ask(connection, ask.id, "open", **columns)):
             return None
         closed = self.get(ask.id)
         if (future := self._waiting.pop(ask.id, None)) is not None and not future.done():
             future.set_result(closed)
-        self._closed(closed)
+        self._on_closed(closed)
         return closed
 
 
-def checked(ask: Ask, answer: Answer) -> Answer:
-    """The answer, if it is one that this ask can take."""
-    if answer.note and len(answer.note) > _LONGEST_NOTE:
-        raise UsageError(f"the note is longer than {_LONGEST_NOTE:,} characters")
-    if answer.note and not is_text(answer.note):
-        raise UsageError("the note is not text: it holds a NUL, or bytes that are not UTF-8")
-    if len(answer.choice) > _LONGEST_NOTE or not is_text(answer.choice):
-        raise UsageError(f"the answer is not text, or longer than {_LONGEST_NOTE:,} characters")
-    choice = choice_of(ask.question.choices, answer.choice)
+def check_answer(ask: Ask, answer: Answer) -> Answer:
+    """Return the answer with the full name of its choice. Raise UsageError if it is not valid for this ask."""
+    for name, text in (("note", answer.note or ""), ("answer", answer.choice)):
+        if len(text) > _MAX_NOTE_CHARS or not is_text(text):
+            raise UsageError(f"invalid {name}: not text, or longer than {_MAX_NOTE_CHARS:,} characters")
+    choice = parse_choice(ask.question.choices, answer.choice)
     if choice is None:
-        named = choices_in_words(ask.question.choices)
-        raise UsageError(f"{answer.choice!r} is no answer to {ask.id}", hint=f"Answer with one of: {named}.")
+        choices = format_choices(ask.question.choices)
+        raise UsageError(f"not a valid answer to {ask.id}: {answer.choice!r}", hint=f"Answer with one of: {choices}.")
     return replace(answer, choice=choice)
 
 
-class Asking:
-    """Asks on behalf of one run, and tells what happens in it."""
+class RunAsks:
+    """The asks of one run: opens them, waits for them and applies the answers. Also publishes events of the run."""
 
     def __init__(
-        self, journal: Journal, root: str, *, asks: Asks, store: Store, bus: EventBus, clock: Clock, patience: Patience
+        self,
+        journal: Journal,
+        root: str,
+        *,
+        asks: Asks,
+        store: Store,
+        bus: EventBus,
+        clock: Clock,
+        idle_tracker: IdleTracker,
     ) -> None:
         self.journal = journal
         self.root = root
@@ -156,7 +161,7 @@ class Asking:
         self._store = store
         self._bus = bus
         self.clock = clock
-        self.patience = patience
+        self.idle_tracker = idle_tracker
 
     @property
     def run(self) -> str:
@@ -166,21 +171,7 @@ class Asking:
         """Publish an event of this run: `publish(TextDeltaData, {"text": "x"})`."""
         self._bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self.clock.now())))
 
-    async def _ask(
-        self,
-        kind: AskKind,
-        key: str,
-        subject: Any,
-        question: Question,
-        entry: Callable[[str], Payload],
-        seconds: float | None = None,
-        patience: Patience | None = None,
-    ) -> Ask:
-        """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
-        ask = await self.opened(kind, key, subject, question, entry, seconds)
-        return await self.closed(ask, patience)
-
-    async def opened(
+    async def open(
         self,
         kind: AskKind,
         key: str,
@@ -191,8 +182,8 @@ class Asking:
     ) -> Ask:
         """Return an earlier ask about this subject, open or closed, or a new one. `entry` makes its journal payload."""
         mark = fingerprint(subject)
-        ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
-        # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.
+        ask = self._store.read(lambda connection: records.find_latest_ask(connection, self.run, key, mark))
+        # The run was resumed after it had failed and withdrawn the ask, or after the answer "no" to a limit.
         if ask is None or ask.status == "withdrawn" or (kind == "limit" and ask.status == "applied"):
             now = self.clock.now()
             ask = Ask(
@@ -211,10 +202,9 @@ class Asking:
             self.publish(AskOpenedData, {"ask": ask.as_dict()})
         return ask
 
-    async def closed(self, ask: Ask, patience: Patience | None = None) -> Ask:
-        """The ask once it is closed; waits for it."""
+    async def wait_closed(self, ask: Ask, idle_tracker: IdleTracker | None = None) -> Ask:
         if ask.status == "open":
-            with (patience or self.patience).waiting():
+            with (idle_tracker or self.idle_tracker).waiting():
                 ask = await self._asks.wait(ask)
             self.publish(AskClosedData, {"id": ask.id, "status": ask.status})
         return ask
@@ -227,13 +217,13 @@ class Asking:
         bounds: Mapping[str, Any] | None = None,
         then: Callable[[Connection], None] | None = None,
     ) -> None:
-        """Puts an answer into the journal, exactly once, and makes what follows from it in the same transaction."""
+        """Record the answer in the journal. `then` writes the effects of the answer in the same transaction."""
         if ask.status != "answered" or ask.answer is None:
             return
 
         def also(connection: Connection) -> None:
             if not records.change_ask(connection, ask.id, "answered", status="applied"):
-                raise RuntimeFailed("an answer was about to be applied twice")
+                raise RuntimeFailed(f"cannot apply the answer to {ask.id}: it is applied already")
             if then is not None:
                 then(connection)
 

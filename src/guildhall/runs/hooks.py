@@ -1,4 +1,4 @@
-"""Run hooks: connect a run to its owner, which adds tools, judges the end of a run segment and hears of it.
+"""Run hooks: connect a run to its owner, which adds tools, judges the end of each run segment and is notified of it.
 
 The owner is a job, a commission, a meeting or a workflow. It passes the hooks in when it starts or resumes the run. A
 replay uses hooks that execute nothing. Does not implement an owner (`activities.owner`).
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.model import Stretch
+    from guildhall.runs.model import SegmentEnd
     from guildhall.tools.model import Execute, Tool, ToolCall
     from guildhall.workers.model import Worker
 
@@ -23,53 +23,51 @@ def _nothing(*_: object) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """The hooks of an owner. A run with hooks that waits for the user does not make the run above it wait."""
+class RunHooks:
+    """The hooks of an owner. A child run with hooks that waits for the user does not make its parent wait."""
 
-    tools: tuple[Tool, ...] = ()  # beyond those that its worker has, `runs_in` the run
-    execute: Callable[[str], Execute]  # for the run of this id: carries out the calls of these tools
-    began: Callable[[Connection, str], None] = _nothing  # in the transaction in which the run is made
-    ended: Callable[[Connection, str, Stretch], None] = _nothing  # in the transaction in which a stretch of it ends
-    closed: Callable[[ToolCall], str | None] | None = None  # why those around keep a call from being made, for now
-    around: frozenset[str] = frozenset()  # what the others at the table can do to the world
-    server: str = "room"  # the name under which the tools are shown at the tool door
-    seated: Callable[[Worker], Worker] | None = None  # its worker as it is in this seat; None: as it is everywhere
-    judge: Callable[[str, Stretch], Awaitable[Stretch]] | None = None  # the last word on how a stretch of it ended
-    settled: Callable[[str, Stretch], Awaitable[None]] | None = None  # hears of it once that is on record
-    # The run is a conversation: what the person says for the how-manieth time after the first message, from 1, once it
-    # is said. It does not end by itself then: whoever gives the seat ends it. It may be put away while it is
-    # waited for, also at the very moment at which it is said: whoever gives the seat looks in `settled` for words that
-    # are not answered, and lets the run go on. None: it ends with its first answer.
-    hear: Callable[[int], Awaitable[str]] | None = None
-    withheld: frozenset[str] = frozenset()  # what no tool can do here that comes without its worker's declaring it
-    plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say
+    tools: tuple[Tool, ...] = ()  # in addition to the tools of the worker; each `runs_in` the run
+    executor: Callable[[str], Execute]  # returns the function that executes these tools for a run
+    record_start: Callable[[Connection, str], None] = _nothing  # in the transaction that creates the run
+    record_stop: Callable[[Connection, str, SegmentEnd], None] = _nothing  # in the transaction that ends a segment
+    block_reason: Callable[[ToolCall], str | None] | None = None  # why a call is not allowed at the moment
+    other_capabilities: frozenset[str] = frozenset()  # of the other agents in the team
+    server: str = "room"  # name of the MCP server that offers the tools
+    adapt_worker: Callable[[Worker], Worker] | None = None  # returns the worker as this owner runs it
+    judge: Callable[[str, SegmentEnd], Awaitable[SegmentEnd]] | None = None  # may replace the end of a segment
+    on_stopped: Callable[[str, SegmentEnd], Awaitable[None]] | None = None  # after the end of a segment is recorded
+    # Set for conversations only: waits for the user's message with this number, from 1. Message 0 is the input. A
+    # conversation does not end by itself: the owner ends it. The run may be paused while it waits, even in the moment
+    # in which the message arrives, so `on_stopped` looks for unanswered messages and resumes the run.
+    next_message: Callable[[int], Awaitable[str]] | None = None
+    withheld_capabilities: frozenset[str] = frozenset()  # excluded from tools that the worker does not declare
+    plan_line: str | None = None  # replaces the plan of the run in its start event
 
-    def beside(self, base: Sequence[Tool]) -> tuple[Tool, ...]:
-        """Those of the tools that come without being declared which there are in this seat."""
+    def filter_base_tools(self, base: Sequence[Tool]) -> tuple[Tool, ...]:
+        """Return the undeclared tools that the run has beside the tools of the owner."""
         own = {tool.name for tool in self.tools}
-        return tuple(one for one in base if one.name not in own and one.capabilities.isdisjoint(self.withheld))
+        withheld = self.withheld_capabilities
+        return tuple(tool for tool in base if tool.name not in own and tool.capabilities.isdisjoint(withheld))
 
 
-def seat_on_record(
+def replay_hooks(
     tools: Sequence[Tool],
-    seated: Callable[[Worker], Worker] | None = None,
+    adapt_worker: Callable[[Worker], Worker] | None = None,
     *,
-    converses: bool = False,
+    is_conversation: bool = False,
     server: str = "room",
-    withheld: frozenset[str] = frozenset(),
-) -> Seat:
-    """A seat as a replay sees it: with its tools, and nothing is carried out; `converses`: it is a conversation's."""
+    withheld_capabilities: frozenset[str] = frozenset(),
+) -> RunHooks:
+    """Return hooks for a replay: they offer the tools and execute nothing."""
 
     def never(*_: object) -> NoReturn:
         raise AssertionError
 
-    return Seat(
+    return RunHooks(
         tools=tuple(tools),
-        execute=never,
-        began=never,
-        ended=never,
-        seated=seated,
-        hear=never if converses else None,
+        executor=never,
+        adapt_worker=adapt_worker,
+        next_message=never if is_conversation else None,
         server=server,
-        withheld=withheld,
+        withheld_capabilities=withheld_capabilities,
     )

@@ -1,9 +1,9 @@
 """Idle tracker: detects that a run can only wait for the user, and measures how long it has waited.
 
-A run is idle if all its open calls wait and no user is attached by a terminal. A called run is never idle by itself:
-its wait counts as a wait of the call in the run above.
+A run is idle if all its open calls wait and no client is attached. A child run is never idle by itself: its wait counts
+as a wait of the call in its parent.
 
-Does not park the run: `runs.execution.segment` does.
+Does not pause the run: `runs.execution.segment` does.
 """
 
 from __future__ import annotations
@@ -17,93 +17,92 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
 
-# Calls of one answer begin one after another: a moment's rest tells "all of them wait" from "the first of them waits".
-_SETTLED = 0.05
-_AWAITED = 5.0  # seconds for a program to make a call that its model has asked for; it may never make it
+# The calls of one answer start one after another. The delay distinguishes "all wait" from "the first one waits".
+_CONFIRM_DELAY_S = 0.05
+_EXPECT_TIMEOUT_S = 5.0  # a program may never make a call that its model has requested
 
 
-class Patience:
-    """Counts the open calls of a run and those of them that wait. An idle run is `stuck`: it can be parked."""
+class IdleTracker:
+    """Counter of the open and the waiting calls of a run. Sets `idle` when the run only waits and has no client."""
 
-    def __init__(self, clock: Clock, *, hold: int, parent: Patience | None = None, awaited: float = _AWAITED) -> None:
-        """`awaited`: seconds for a call that is still to come."""
-        self.stuck = asyncio.Event()
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        clients: int,
+        parent: IdleTracker | None = None,
+        expect_timeout_s: float = _EXPECT_TIMEOUT_S,
+    ) -> None:
+        self.idle = asyncio.Event()
+        self.clients = clients  # terminals that are attached to the run
         self._clock = clock
-        self._hold = int(hold)  # how many people sit at a terminal
         self._parent = parent
-        self._awaited = awaited
+        self._expect_timeout_s = expect_timeout_s
         self._open = 0
         self._waiting = 0
-        self._due = 0
-        self._overdue: asyncio.TimerHandle | None = None
-        self._idle = 0.0
+        self._expected = 0
+        self._expect_timer: asyncio.TimerHandle | None = None
+        self._idle_seconds = 0.0
         self._idle_since: float | None = None
 
-    def hold(self, more: int) -> None:
-        """So many people more, or less, sit at a terminal."""
-        self._hold += more
-        self._look()
-
-    @property
-    def people(self) -> int:
-        """How many sit at a terminal."""
-        return self._hold
+    def add_clients(self, count: int) -> None:
+        """Attach this many clients, or detach them if the count is negative."""
+        self.clients += count
+        self._update()
 
     @contextmanager
     def call(self) -> Generator[None]:
-        """Around every call through a door."""
+        """Count a call through a door as open."""
         self._open += 1
-        self._look()
+        self._update()
         try:
             yield
         finally:
             self._open -= 1
-            self._look()
+            self._update()
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """Around the part of a call that waits for a person."""
-        self.wait(1)
+        """Count an open call as waiting for the user."""
+        self.add_waiting(1)
         try:
             yield
         finally:
-            self.wait(-1)
+            self.add_waiting(-1)
 
-    def wait(self, more: int) -> None:
-        """So many calls more, or less, wait for a person."""
-        self._waiting += more
-        self._look()
+    def add_waiting(self, count: int) -> None:
+        self._waiting += count
+        self._update()
 
-    def expect(self, calls: int) -> None:
-        """So many calls are still to come, from a program that is slower than we are: all of them wait as one."""
-        self._due = calls
-        if self._overdue is not None:
-            self._overdue.cancel()
-        self._overdue = asyncio.get_running_loop().call_later(self._awaited, self.expect, 0) if calls else None
-        self._look()
+    def expect_calls(self, count: int) -> None:
+        """Treat the run as busy until a program has made this many calls, or for a few seconds."""
+        self._expected = count
+        if self._expect_timer is not None:
+            self._expect_timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._expect_timer = loop.call_later(self._expect_timeout_s, self.expect_calls, 0) if count else None
+        self._update()
 
     def idle_seconds(self) -> float:
-        """How long the run has only waited; that time is not its own."""
+        """Return how long the run has only waited. This time does not count for its timeout."""
         now = self._clock.monotonic()
-        return self._idle + (0.0 if self._idle_since is None else now - self._idle_since)
+        return self._idle_seconds + (0.0 if self._idle_since is None else now - self._idle_since)
 
     @property
-    def only_waits(self) -> bool:
-        """Whether nothing goes on but waiting for people."""
-        return self._open > 0 and self._waiting == self._open and not self._due
+    def is_waiting(self) -> bool:
+        """Return True if every open call waits for the user."""
+        return self._open > 0 and self._waiting == self._open and not self._expected
 
-    def _look(self) -> None:
-        now = self._clock.monotonic()
-        waited = self._idle_since is not None
-        if self._idle_since is not None:
-            self._idle += now - self._idle_since
-        self._idle_since = now if self.only_waits else None
+    def _update(self) -> None:
+        was_waiting = self._idle_since is not None
+        self._idle_seconds = self.idle_seconds()
+        self._idle_since = self._clock.monotonic() if self.is_waiting else None
         if self._parent is not None:
-            if waited != self.only_waits:
-                self._parent.wait(1 if self.only_waits else -1)
-        elif self.only_waits and not self._hold:
-            asyncio.get_running_loop().call_later(_SETTLED, self._confirm)
+            if was_waiting != self.is_waiting:
+                self._parent.add_waiting(1 if self.is_waiting else -1)
+        elif self.is_waiting and not self.clients:
+            asyncio.get_running_loop().call_later(_CONFIRM_DELAY_S, self._confirm)
 
     def _confirm(self) -> None:
-        if self.only_waits and not self._hold:
-            self.stuck.set()
+        if self.is_waiting and not self.clients:
+            self.idle.set()

@@ -23,58 +23,58 @@ if TYPE_CHECKING:
     from guildhall.core.frame import RecordedFrame
     from guildhall.policy.rules import Mode
 
-RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
+RunStatus = Literal["running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
-# Why a run is parked: by the user, because the hall stopped, because its process was cut off, or as a new fork. Only
-# after `shutdown` the next hall resumes the run; otherwise the user does.
-ParkCause = Literal["user", "shutdown", "interrupted", "fork"]
-WaitCause = Literal["ask", "message"]  # why a run waits: for the answer to an ask, or for the user's next message
-PauseCause = Literal[ParkCause, WaitCause]
-_PAUSE_REASONS: dict[PauseCause, str] = {
+# Why a run is paused: by the user, because the hall stopped, because its parent or its process stopped, or as a new
+# fork. The next hall resumes the run only after `shutdown`.
+PauseCause = Literal["user", "shutdown", "cut_off", "fork"]
+WaitCause = Literal["ask", "message"]  # for an answer, or for the user's next message
+StopCause = Literal[PauseCause, WaitCause]
+_PAUSE_REASONS: dict[StopCause, str] = {
     "user": "by the user",
     "shutdown": "shutdown",
-    "interrupted": "interrupted",
+    "cut_off": "cut off",
     "ask": "ask",
     "message": "person",
 }
 
-RELAYED = "relayed"  # who has answered, where another model has passed on a person's words
-HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
+RELAYED = "relayed"  # `Answer.by`, if another model has passed on the user's answer
+HALL = "hall"  # the caller in the frame of a run that the hall creates by itself
 
-AskKind = Literal["approval", "unknown_effect", "limit", "loop", "question", "conflict", "meeting"]
+AskKind = Literal["approval", "interrupted_call", "limit", "loop", "question", "conflict", "meeting"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
-# What outlives the run that asks it, and keeps that from nothing: the answer is for whatever the run has made or begun.
-ASIDE: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
+# Asks of these kinds stay open when their run ends, and do not block it: the answer is for the activity of the run.
+OUTLIVING_KINDS: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
 
 
-AMOUNT = "amount"  # among the choices of an ask: any positive number is an answer
-WORDS = "words"  # the only choice of an ask: whatever is said is the answer
-DATE = "date"  # among the choices of an ask: it is to be asked again then, and is out of sight until then
-_OTHER_WORDS = {"approve": "yes", "deny": "no"}
+AMOUNT = "amount"  # as a choice of an ask: any positive number
+FREE_TEXT = "words"  # as the only choice of an ask: any text
+DATE = "date"  # as a choice of an ask: the ask is hidden until this date
+_SYNONYMS = {"approve": "yes", "deny": "no"}
 
 
-def choice_of(choices: Collection[str], typed: str) -> str | None:
-    """The choice that was meant: the whole word or its first letters; where an amount or a date is one, such a one."""
-    if WORDS in choices:
+def parse_choice(choices: Collection[str], typed: str) -> str | None:
+    """Return the choice that the user typed, in full or by its first letters, an amount or a date. None if invalid."""
+    if FREE_TEXT in choices:
         return typed.strip() or None
     word = typed.strip().lower()
-    word = _OTHER_WORDS.get(word, word)
+    word = _SYNONYMS.get(word, word)
     found = [choice for choice in choices if choice not in (AMOUNT, DATE) and word and choice.startswith(word)]
     if len(found) == 1:
         return found[0]
-    if DATE in choices and (date := date_of(typed)) is not None:
+    if DATE in choices and (date := parse_date(typed)) is not None:
         return date
-    return word if AMOUNT in choices and amount_of(word) is not None else None
+    return word if AMOUNT in choices and parse_amount(word) is not None else None
 
 
-def choices_in_words(choices: Collection[str]) -> str:
-    others = {AMOUNT: "an amount such as 2.50", WORDS: "words of your own", DATE: "a date such as 2027-01-31"}
+def format_choices(choices: Collection[str]) -> str:
+    others = {AMOUNT: "an amount such as 2.50", FREE_TEXT: "a text", DATE: "a date such as 2027-01-31"}
     return ", ".join(others.get(choice, choice) for choice in choices)
 
 
-def amount_of(text: str) -> float | None:
-    """The positive number that a text is, if it is one."""
+def parse_amount(text: str) -> float | None:
+    """Return the positive number in a text, or None."""
     try:
         amount = float(text.removeprefix("$"))
     except ValueError:
@@ -82,8 +82,8 @@ def amount_of(text: str) -> float | None:
     return amount if 0 < amount < 1_000_000 else None
 
 
-def date_of(text: str) -> str | None:
-    """The moment that a date or a time names, as a stamp, if it is one; without a zone by this machine's clock."""
+def parse_date(text: str) -> str | None:
+    """Return the stamp of an ISO date or time, or None. Without a zone it is local time."""
     try:
         return stamp(datetime.fromisoformat(text.strip()).astimezone())
     except (ValueError, OverflowError):
@@ -106,34 +106,34 @@ def check_limits(
         if value is None:
             continue
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-            hint = "Leave it out for the limit of the settings; `budget: none` in config.yaml switches that off."
+            hint = "Leave it out for the limit of the settings. `budget: none` in config.yaml removes that limit."
             raise UsageError(f"{names.get(name, name)}: {value!r} is not an amount of dollars above zero", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a run may use up. None: no limit. The first four end it as failed; the budget makes it wait and ask."""
+    """The limits of a run. None means no limit. At `budget` the run waits and asks, at the others it fails."""
 
     max_turns: int | None = 150
-    max_tokens: int | None = None  # of all questions and answers together
+    max_tokens: int | None = None  # sent and received
     max_budget_usd: float | None = None
-    timeout: float | None = None  # seconds of running, waiting not counted
+    timeout: float | None = None  # seconds, not counting those in which the run waits
     budget: float | None = None  # dollars of the whole command
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What a caller asks for. Stored with the run, so that it can be assembled again."""
+    """The request to run a worker. Stored with the run, which is assembled from it again."""
 
     worker: str  # a name, `project/name`, or the path of a file
     input: str
-    attachments: tuple[str, ...] = ()  # as a person names them; a worker that calls hands over what it has read
-    model: str | None = None  # the caller's choice, used where the worker names none
-    override_model: str | None = None  # beats all
-    max_turns: int | None = None  # these three beat the worker's own limits
+    attachments: tuple[str, ...] = ()  # paths that the user typed
+    model: str | None = None  # used if the worker has none
+    override_model: str | None = None  # used instead of the worker's model
+    max_turns: int | None = None  # this and the next two replace the worker's own limits
     max_tokens: int | None = None
     max_budget_usd: float | None = None
-    budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
+    budget: float | None = None  # of the whole command, instead of the budget in the settings
     mode: Mode = "ask"
     purpose: Purpose = PLAIN
 
@@ -163,22 +163,22 @@ class ForkOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """How one stretch of a run's life ended: for good, or for now."""
+class SegmentEnd:
+    """How a segment of a run ended: the run ended, waits or is paused."""
 
     status: RunStatus
-    pause: PauseCause | None = None  # why the run is parked or waits
+    pause: StopCause | None = None  # why the run is paused or waits
     reason: str | None = None  # for people; no code reads it
     error: ErrorInfo | None = None
     output: Any = None
 
     @staticmethod
-    def parked(cause: ParkCause) -> Stretch:
-        return Stretch(status="parked", pause=cause, reason=_PAUSE_REASONS.get(cause))
+    def paused(cause: PauseCause) -> SegmentEnd:
+        return SegmentEnd(status="paused", pause=cause, reason=_PAUSE_REASONS.get(cause))
 
     @staticmethod
-    def waiting(cause: WaitCause) -> Stretch:
-        return Stretch(status="waiting", pause=cause, reason=_PAUSE_REASONS.get(cause))
+    def waiting(cause: WaitCause) -> SegmentEnd:
+        return SegmentEnd(status="waiting", pause=cause, reason=_PAUSE_REASONS.get(cause))
 
     @property
     def is_at_limit(self) -> bool:
@@ -188,7 +188,7 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a run used up so far. A cost of None: the model has no price."""
+    """The usage of a run so far. The cost is None if the model has no price."""
 
     turns: int = 0
     input_tokens: int = 0
@@ -203,7 +203,7 @@ class Usage:
             turns=sum(usage.turns for usage in every),
             input_tokens=sum(usage.input_tokens for usage in every),
             output_tokens=sum(usage.output_tokens for usage in every),
-            cost_usd=round(sum(known), 9) if known else None,  # without the dust of adding
+            cost_usd=round(sum(known), 9) if known else None,  # sums of floats leave a rest
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -212,16 +212,16 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as the record shows it."""
+    """A recorded run."""
 
     id: str
     root: str
-    parent: str | None  # the run that has called it
-    ordinal: int = 0  # which run of its worker in the tree
+    parent: str | None
+    ordinal: int = 0  # index among the runs of its worker below the root run
     worker: str
     model: str
     status: RunStatus
-    pause: PauseCause | None = None  # why the run is parked or waits
+    pause: StopCause | None = None  # why the run is paused or waits
     reason: str | None  # for people; no code reads it
     request: RunRequest
     frame: RecordedFrame
@@ -230,8 +230,8 @@ class Run:
     created_at: str
     ended_at: str | None
     forked_from: ForkOrigin | None = None
-    usage: Usage = field(default_factory=Usage)  # its own
-    cost_usd: float | None = None  # at the top of a tree that of all runs in it
+    usage: Usage = field(default_factory=Usage)  # without child runs
+    cost_usd: float | None = None  # of a root run: with child runs
 
     @property
     def purpose(self) -> Purpose:
@@ -250,12 +250,12 @@ class Run:
         return self.error["code"] if self.error is not None else None
 
     @property
-    def needs_person(self) -> bool:
-        """Return True if the run has stopped and only the user can let it resume."""
-        return self.status == "waiting" or (self.status == "parked" and self.pause != "shutdown")
+    def needs_user(self) -> bool:
+        """Return True if only the user can resume the run."""
+        return self.status == "waiting" or (self.status == "paused" and self.pause != "shutdown")
 
     def as_dict(self) -> dict[str, Any]:
-        """The run as `--json` prints it."""
+        """Return the run as `--json` prints it."""
         return {
             "run": self.id,
             "kind": self.kind,
@@ -298,17 +298,17 @@ class ConversationMessage(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What the person is shown: one line, then the whole of it."""
+    """The text of an ask."""
 
     title: str
-    body: str  # shown whole, escaped
-    choices: tuple[str, ...]  # yes, no, session; or: done, again, fail; or: an amount
-    after: str | None = None  # nobody is to be bothered with it before this moment
+    body: str  # shown in full, escaped
+    choices: tuple[str, ...]  # words, or AMOUNT, DATE, FREE_TEXT
+    after: str | None = None  # the ask is hidden until this time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the person said."""
+    """The user's answer to an ask."""
 
     choice: str
     note: str | None = None
@@ -317,14 +317,14 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One thing that waits for a person."""
+    """A request that waits for the user."""
 
     id: str
     run: str
     root: str
     kind: AskKind
-    key: str
-    subject: str
+    key: str  # of the call that asks
+    subject: str  # fingerprint
     question: Question
     status: AskStatus = "open"
     answer: Answer | None = None
@@ -334,16 +334,15 @@ class Ask:
 
     @property
     def outcome(self) -> str:
-        """What was said, where something was; else how it stands."""
+        """Return the user's choice, or the status if there is no answer."""
         return self.answer.choice if self.answer else self.status
 
     @property
-    def closed_words(self) -> str:
-        """Why it takes no answer any more."""
-        return f"it was answered: {self.answer.choice}" if self.answer else f"it is {self.status}"
+    def closed_reason(self) -> str:
+        return f"was answered: {self.answer.choice}" if self.answer else f"is {self.status}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The ask as `--json` prints it."""
+        """Return the ask as `--json` prints it."""
         return {
             "ask": self.id,
             "run": self.run,

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Attachment as Attachment
     from guildhall.runtimes.model import Doors as Doors
     from guildhall.runtimes.model import Entry as Entry
-    from guildhall.runtimes.model import Guest as Guest
     from guildhall.runtimes.model import OpenDoors as OpenDoors
     from guildhall.runtimes.model import Outcome as Outcome
+    from guildhall.runtimes.model import ProgramHooks as ProgramHooks
     from guildhall.runtimes.model import Runtime as Runtime
     from guildhall.runtimes.pydantic import PydanticRuntime as PydanticRuntime
 

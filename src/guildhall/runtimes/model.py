@@ -90,7 +90,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guest:
+class ProgramHooks:
     """A program that comes to the doors of a run over HTTP: what they have to know of it."""
 
     name_of: Callable[[str, str], str]  # how it names a tool of a server to its model
@@ -127,7 +127,7 @@ class Doors(Protocol):
 class OpenDoors(Doors, Protocol):
     """The same, to which a program can come by HTTP."""
 
-    def admit(self, guest: Guest) -> Entry:
+    def register(self, hooks: ProgramHooks) -> Entry:
         """Lets a program in, until it is closed."""
         ...
 

@@ -34,12 +34,12 @@ runs = Table(
     Column("model", Text, nullable=False),
     Column("kind", Text, nullable=False),  # what the run is for: plain, call, job, commission, meeting, workflow
     Column("status", Text, nullable=False),
-    Column("pause", Text),  # why it is parked or waits: user, shutdown, interrupted, fork, ask, message
-    Column("reason", Text),  # why it waits, failed or was parked, for people
+    Column("pause", Text),  # why it is paused or waits: user, shutdown, cut_off, fork, ask, message
+    Column("reason", Text),  # why it waits, failed or was paused, for people
     Column("request", JSON, nullable=False),  # what was asked for: worker, input, frame, bounds
     Column("error", JSON),
     Column("output", JSON),
-    Column("owner", Text),  # the boot id of the hall that runs it; another one means lost
+    Column("owner", Text),  # the boot id of the hall that runs it; another boot id means interrupted
     Column("created_at", Text, nullable=False),
     Column("ended_at", Text),
     Column("turns", Integer, nullable=False, default=0),

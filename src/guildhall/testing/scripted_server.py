@@ -34,7 +34,7 @@ from guildhall.projects.commissions.tools import SERVER as COMMISSION
 from guildhall.projects.meetings.tools import SERVER as MEETING
 from guildhall.rpc.http import Headers
 from guildhall.runs.execution.tokens import TOOLS
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _PATIENCE = 5.0  # seconds for the server to begin and to end
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")
 # Programs of others put the name of a tool's server before its own.
-_SERVERS = "|".join((TOOLS, Seat.server, JOB, COMMISSION, REVIEW_SERVER, MEETING))
+_SERVERS = "|".join((TOOLS, RunHooks.server, JOB, COMMISSION, REVIEW_SERVER, MEETING))
 _LONGER = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.model import Stretch
+    from guildhall.runs.model import SegmentEnd
     from guildhall.store.engine import Store
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Instance
@@ -122,18 +122,18 @@ class AgentTurn:
         perform_in(connection, self.room, "inbox_shown", actor, at, left=self.step.more, **marks)
         records.seat_run(connection, self.instance, self.agent, run)
 
-    def ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
+    def ended(self, connection: Connection, run: str, end: SegmentEnd) -> None:
         at = stamp(self.clock.now())
-        if stretch.status == "completed":
+        if end.status == "completed":
             seen = room_records.seen(connection, self.room, run)
             actor = Actor(name=self.agent, run=run)
             perform_in(connection, self.room, "acknowledged", actor, at, agent=self.agent, until=seen.until)
             self._stands(connection, "idle")
             loop_guard.count_turn(connection, self.instance, self.room, self.agent, run, self.most_rounds, at)
-        elif stretch.status == "waiting":
+        elif end.status == "waiting":
             self._stands(connection, "waiting", run=run, attempts=self._attempts(connection))
-        elif stretch.status == "failed":
-            self._failed(connection, run, stretch, at)
+        elif end.status == "failed":
+            self._failed(connection, run, end, at)
 
     def could_not_begin(self, connection: Connection, error: ErrorInfo) -> None:
         """Record that the run could not be started or resumed. It is not tried again."""
@@ -141,10 +141,10 @@ class AgentTurn:
         until = batch[-1].message.id if batch else room_records.seen(connection, self.room, self.step.run or "").until
         self._give_up(connection, until, self.step.run, error, stamp(self.clock.now()))
 
-    def _failed(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
+    def _failed(self, connection: Connection, run: str, end: SegmentEnd, at: str) -> None:
         attempts = self._attempts(connection) + 1
-        disturbed = _disturbed(connection, run, stretch)
-        if stretch.is_at_limit:
+        disturbed = _disturbed(connection, run, end)
+        if end.is_at_limit:
             self._stands(connection, "failed", run=run, attempts=attempts - 1)  # with more, it goes on
         elif disturbed and attempts <= RETRIES:
             pause = min(_LONGEST_PAUSE, self.first_pause * 2 ** (attempts - 1))
@@ -154,7 +154,7 @@ class AgentTurn:
             self._stands(connection, "idle", attempts=attempts)  # a new run, which is told what this one has done
         else:
             until = room_records.seen(connection, self.room, run).until
-            error = stretch.error or ErrorInfo(code="error", message=stretch.reason or "no reason given")
+            error = end.error or ErrorInfo(code="error", message=end.reason or "no reason given")
             self._give_up(connection, until, run, error, at)
 
     def _give_up(self, connection: Connection, until: int, run: str | None, error: ErrorInfo, at: str) -> None:
@@ -186,10 +186,10 @@ class AgentTurn:
         records.change_agent(connection, self.instance, self.agent, **columns)
 
 
-def _disturbed(connection: Connection, run: str, stretch: Stretch) -> bool:
+def _disturbed(connection: Connection, run: str, end: SegmentEnd) -> bool:
     """Whether a run failed for a reason that passes by itself, so that it is gone on with and not begun again."""
-    code = stretch.error["code"] if stretch.error else None
-    failures = entries_with(run_records.entries(connection, run), ModelCallFailed)
+    code = end.error["code"] if end.error else None
+    failures = entries_with(run_records.list_entries(connection, run), ModelCallFailed)
     if failures and failures[-1].data.code == code:
         return failures[-1].data.transient
     return code in _DISTURBED
@@ -198,7 +198,7 @@ def _disturbed(connection: Connection, run: str, stretch: Stretch) -> bool:
 def effects_before(connection: Connection, instance: str, agent: str, number: int) -> str:
     """Return the effects of the failed runs right before an agent's run of this number, or an empty text."""
     calls = (f"{agent}/{earlier}" for earlier in range(number - 1, 0, -1))
-    runs = (run_records.run_of_call(connection, instance, call) for call in calls)
+    runs = (run_records.find_call_run(connection, instance, call) for call in calls)
     failed = list(takewhile(lambda run: run is not None and run.status == "failed", runs))
     lines = [line for run in reversed(failed) if run for line in _effects(connection, run.id)]
     if not lines:
@@ -208,7 +208,7 @@ def effects_before(connection: Connection, instance: str, agent: str, number: in
 
 
 def _effects(connection: Connection, run: str) -> Iterator[str]:
-    entries = run_records.entries(connection, run)
+    entries = run_records.list_entries(connection, run)
     ended = {entry.key: entry.data.result for entry in entries_with(entries, ToolEnded)}
     seen: set[str | None] = set()
     for entry in entries_with(entries, ToolStarted):

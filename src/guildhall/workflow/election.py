@@ -19,9 +19,9 @@ from guildhall.models.model import VOTER
 from guildhall.room.model import Actor, Proposal, RoomRecord
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.room.voting import announcement
-from guildhall.runs.execution.segment import Stops
-from guildhall.runs.hooks import Seat
-from guildhall.runs.model import ENDED, Run, RunRequest, Stretch
+from guildhall.runs.execution.segment import StopSegment
+from guildhall.runs.hooks import RunHooks
+from guildhall.runs.model import ENDED, Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record import records as run_records
 from guildhall.workers.definition import Definition as WorkerDefinition
@@ -84,10 +84,10 @@ class Election:
                 task.cancel()
             asked = await asyncio.gather(*voting, return_exceptions=True)
         stood = {run.status for run in asked if not isinstance(run, BaseException) and run is not None}
-        if "parked" in stood:  # so is the whole workflow, in a moment: it is gone on with later
+        if "paused" in stood:  # so is the whole workflow, in a moment: it is gone on with later
             await asyncio.get_running_loop().create_future()
         if is_open and in_time and "waiting" in stood:
-            raise Stops(Stretch.waiting("ask"))
+            raise StopSegment(SegmentEnd.waiting("ask"))
         await self._close(proposal)
 
     def cut_off(self) -> list[Agent]:
@@ -97,7 +97,8 @@ class Election:
 
     def _unfinished(self, connection: Connection) -> list[tuple[Agent, Run]]:
         calls = (
-            (agent, run_records.run_of_call(connection, self.instance, _call(agent))) for agent in self.workflow.agents
+            (agent, run_records.find_call_run(connection, self.instance, _call(agent)))
+            for agent in self.workflow.agents
         )
         return [(agent, run) for agent, run in calls if run is not None and run.status not in ENDED]
 
@@ -115,18 +116,18 @@ class Election:
 
     async def _vote(self, agent: Agent, proposal: Proposal) -> Run | None:
         """The run in which an agent votes, once it has; the one of before, where it was cut off."""
-        made = self.store.read(lambda connection: run_records.run_of_call(connection, self.instance, _call(agent)))
+        made = self.store.read(lambda connection: run_records.find_call_run(connection, self.instance, _call(agent)))
         if made is not None and made.status in ENDED:
             return made
         if made is not None:
-            return await self.runs.sit_down_again(self.instance, made.id, self._seat(agent))
+            return await self.runs.resume_child(self.instance, made.id, self._hooks(agent))
         worker = voter(agent)
         text = ballot(self.workflow, proposal)
         request = replace(self.request, worker=worker.name, input=text, purpose=PLAIN, budget=None, max_turns=None)
-        return await self.runs.take_seat(self.instance, _call(agent), request, worker=worker, seat=self._seat(agent))
+        return await self.runs.run_child(self.instance, _call(agent), request, worker=worker, hooks=self._hooks(agent))
 
-    def _seat(self, agent: Agent) -> Seat:
-        return Seat(tools=room_tools(TOOLS), execute=partial(self._executor, agent.name))
+    def _hooks(self, agent: Agent) -> RunHooks:
+        return RunHooks(tools=room_tools(TOOLS), executor=partial(self._executor, agent.name))
 
     def _executor(self, agent: str, run: str) -> Execute:
         call = RoomTools(self.room, agent, run).call

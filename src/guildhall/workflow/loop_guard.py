@@ -66,7 +66,7 @@ def _progress(connection: Connection, room: str, run: str) -> bool:
     began = run_records.find_run(connection, run)
     if began is not None and voting.decided_since(connection, room, began.created_at):
         return True
-    calls = entries_with(run_records.entries(connection, run), ToolStarted)
+    calls = entries_with(run_records.list_entries(connection, run), ToolStarted)
     return any(call.data.tool not in TALK for call in calls)
 
 

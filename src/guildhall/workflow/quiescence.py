@@ -15,7 +15,7 @@ from guildhall.core.errors import ErrorInfo, LimitReached, RuntimeFailed
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor
 from guildhall.room.service import perform_in
-from guildhall.runs.model import Ask, Stretch
+from guildhall.runs.model import Ask, SegmentEnd
 from guildhall.runs.record import records as run_records
 from guildhall.workflow import records
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.room.operation import Turn
     from guildhall.workflow.target import AgentState, Instance, Phase
 
-_WAITING = Stretch.waiting("ask")
+_WAITING = SegmentEnd.waiting("ask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +35,14 @@ class Standing:
     """How a team stands: whether somebody can move, and if not, what keeps it from being done."""
 
     busy: bool
-    stretch: Stretch | None = None  # None: nothing, it is done
+    end_of_segment: SegmentEnd | None = None  # None: nothing, it is done
     turn: Turn | None = None  # what is to be announced
 
     @property
     def phase(self) -> Phase:
-        if self.stretch is None:
+        if self.end_of_segment is None:
             return "done"
-        return "paused" if self.stretch.status == "waiting" else "failed"
+        return "paused" if self.end_of_segment.status == "waiting" else "failed"
 
 
 def look(
@@ -65,7 +65,7 @@ def look(
         settled = perform_in(connection, instance.room, "settle", Actor.system(run=instance.id), at)
         return Standing(busy=True, turn=settled.turn)
     worst = _worst(connection, instance.id, agents)
-    return Standing(busy=False, stretch=worst or (_WAITING if held else None))
+    return Standing(busy=False, end_of_segment=worst or (_WAITING if held else None))
 
 
 def movable(connection: Connection, instance: Instance, at: str, *, attended: bool) -> frozenset[str]:
@@ -79,7 +79,7 @@ def movable(connection: Connection, instance: Instance, at: str, *, attended: bo
 def waits_for(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:
     """What keeps an agent's run from going on: what it asks itself, or what is asked about the dollars of all."""
     asks = run_records.list_asks(connection, run=instance, status="open")
-    below = {run, *(one.id for one in run_records.below(connection, run))}
+    below = {run, *(one.id for one in run_records.list_descendants(connection, run))}
     mine = [ask for ask in asks if ask.run in below or (ask.run == instance and ask.kind == "limit")]
     return [ask for ask in mine if ask.expires_at is None or ask.expires_at > at]
 
@@ -89,7 +89,7 @@ def who_waits_for(connection: Connection, instance: str, ask: Ask) -> frozenset[
     runs = {state.name: state.run for state in records.agents_of(connection, instance) if state.run is not None}
     if ask.run == instance:  # it was about all of them
         return frozenset(runs)
-    below = run_records.below
+    below = run_records.list_descendants
     return frozenset(
         name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run)))
     )
@@ -111,13 +111,13 @@ def _can_move(
     return agent.status == "idle" and mail.get(agent.name, 0) > 0
 
 
-def _worst(connection: Connection, instance: str, agents: list[AgentState]) -> Stretch | None:
+def _worst(connection: Connection, instance: str, agents: list[AgentState]) -> SegmentEnd | None:
     """How the workflow ends by the worst of its agents: one that failed, one at a limit, one that waits."""
     failed = [agent for agent in agents if agent.status == "failed"]
     if lost := [agent for agent in failed if agent.run is None]:
-        return Stretch(status="failed", reason="agent failed", error=_failure(connection, instance, lost))
+        return SegmentEnd(status="failed", reason="agent failed", error=_failure(connection, instance, lost))
     if failed:
-        return Stretch(status="failed", reason="limit", error=_at_limit(connection, instance, failed[0]))
+        return SegmentEnd(status="failed", reason="limit", error=_at_limit(connection, instance, failed[0]))
     return _WAITING if any(agent.status == "waiting" for agent in agents) else None
 
 

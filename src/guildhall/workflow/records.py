@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
 
-from guildhall.runs.record.records import run_of_call
+from guildhall.runs.record.records import find_call_run
 from guildhall.store.tables import agents, databases, runs, schedules, workflows
 from guildhall.workflow.target import OVER, AgentState, Instance, Schedule
 
@@ -132,7 +132,7 @@ def runs_of_agent(connection: Connection, instance: str, name: str) -> int:
 
 def last_run(connection: Connection, instance: str, name: str) -> Run | None:
     """The newest run of an agent."""
-    return run_of_call(connection, instance, f"{name}/{runs_of_agent(connection, instance, name)}")
+    return find_call_run(connection, instance, f"{name}/{runs_of_agent(connection, instance, name)}")
 
 
 def _agent(row: RowMapping) -> AgentState:

@@ -15,8 +15,8 @@ from guildhall.room.model import PERSON, LogEntry
 from guildhall.room.replay import Repeated, RoomReplay, mail_shown
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import room_tools
-from guildhall.runs.execution.prepare import frame_then
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.execution.prepare import recorded_frame
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import Ended, ModelAnswered, ToolEnded, ToolStarted
 from guildhall.runs.replay.replay import Difference, Over, ReplayResult, describe_difference
@@ -90,16 +90,16 @@ class TeamAgain:
 
     # The agents
 
-    def seated(self, run: Run) -> tuple[Worker, Seat] | None:
+    def seated(self, run: Run) -> tuple[Worker, RunHooks] | None:
         """Return the current worker and the seat of a run, or None if the run has no seat, or no longer has one."""
         name = run.worker.removeprefix(VOTER)
         agent = next((agent for agent in self.workflow.agents if agent.name == name), None)
         if run.parent != self.instance.id or agent is None:
             return None
         if run.worker.startswith(VOTER):
-            return election.voter(agent), seat_on_record(room_tools(election.TOOLS))
+            return election.voter(agent), replay_hooks(room_tools(election.TOOLS))
         tools = room_tools() if self.workflow.definition.context.enabled else ()
-        return self.workflow.seated(agent, self.values), seat_on_record(tools)
+        return self.workflow.seated(agent, self.values), replay_hooks(tools)
 
     # The room
 
@@ -229,7 +229,7 @@ class WorkflowReplays:
         tree = self.history.tree(root.id)
         wanted = {one.id for one in self.history.tree(run)}
         steps = sum(len(self.history.entries(one)) for one in wanted)
-        there = frame_then(root.frame, frame)
+        there = recorded_frame(root.frame, frame)
         workflow, gone = self._of_today(instance, there)
         try:
             params = self.history.purpose(root.id, WorkflowPurpose).params
@@ -249,9 +249,9 @@ class WorkflowReplays:
                 history=self.history,
             )
             again = replace(root, request=replace(root.request, input=asked_of(workflow)))
-            seat = seat_on_record(TOOLS)
+            hooks = replay_hooks(TOOLS)
             played = [
-                await self.recordings.replay_one(again, frame, worker=conducting(workflow), seat=seat, runtime=team)
+                await self.recordings.replay_one(again, frame, worker=conducting(workflow), hooks=hooks, runtime=team)
             ]
             if played[0].matches:
                 played += [await self._play(one, team, frame) for one in tree[1:] if one.id in wanted]
@@ -263,8 +263,8 @@ class WorkflowReplays:
         return ReplayResult(run=first.run, steps=steps, difference=first.difference, worker_gone=gone)
 
     async def _play(self, run: Run, team: TeamAgain, frame: Frame) -> ReplayResult:
-        worker, seat = team.seated(run) or (None, None)
-        return await self.recordings.replay_one(run, frame, worker=worker, seat=seat)
+        worker, hooks = team.seated(run) or (None, None)
+        return await self.recordings.replay_one(run, frame, worker=worker, hooks=hooks)
 
     def _found(self, played: ReplayResult) -> Found:
         assert played.difference is not None

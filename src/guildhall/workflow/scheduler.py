@@ -23,8 +23,8 @@ from guildhall.room import mentions, voting
 from guildhall.room import records as room_records
 from guildhall.room.model import Actor, RoomEventType
 from guildhall.room.tools import RoomTools, room_tools
-from guildhall.runs.execution.segment import Stops
-from guildhall.runs.hooks import Seat
+from guildhall.runs.execution.segment import StopSegment
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.purpose import PLAIN
 from guildhall.runs.record.entries import Answered, LoopAsked
 from guildhall.runtimes.model import Assignment, Doors, Outcome
@@ -219,7 +219,7 @@ class Team:
                 if self._at == "quiet":
                     await self._phase("live")
                 run = await self._take_turn(agent, step)
-                if run is not None and run.status == "parked":  # so is the whole team, in a moment
+                if run is not None and run.status == "paused":  # so is the whole team, in a moment
                     await asyncio.get_running_loop().create_future()
                 self._looped.set()
                 continue
@@ -249,16 +249,16 @@ class Team:
             first_pause=self.first_pause,
             told=told,
         )
-        seat = self._seat(agent, turn, step.number)
+        hooks = self._hooks(agent, turn, step.number)
         try:
             if step.run is not None:
                 grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
-                return await self.runs.sit_down_again(self.instance.id, step.run, seat, grant)
+                return await self.runs.resume_child(self.instance.id, step.run, hooks, grant)
             worker = self.workflow.seated(agent, self.values)
             request = replace(self.request, worker=agent.name, input=step.text, purpose=PLAIN, budget=None)
             key = f"{agent.name}/{step.number}"
-            return await self.runs.take_seat(
-                self.instance.id, key, request, worker=worker, seat=seat, place=agent.place
+            return await self.runs.run_child(
+                self.instance.id, key, request, worker=worker, hooks=hooks, cwd=agent.place
             )
         except GuildError as error:
             failure = error.as_dict()
@@ -269,14 +269,14 @@ class Team:
                 await self.room.follow(one)
             await self.room.project()  # the end of a run changes the state of its mail
 
-    def _seat(self, agent: Agent, turn: AgentTurn, number: int) -> Seat:
-        return Seat(
+    def _hooks(self, agent: Agent, turn: AgentTurn, number: int) -> RunHooks:
+        return RunHooks(
             tools=() if self.alone else room_tools(),
-            execute=partial(self._executor, agent.name, number),
-            began=turn.began,
-            ended=turn.ended,
-            closed=None if self.alone else self._closed,
-            around=self.workflow.around(agent),
+            executor=partial(self._executor, agent.name, number),
+            record_start=turn.began,
+            record_stop=turn.ended,
+            block_reason=None if self.alone else self._closed,
+            other_capabilities=self.workflow.around(agent),
         )
 
     def _executor(self, agent: str, number: int, run: str) -> Execute:
@@ -298,7 +298,7 @@ class Team:
     def _attended(self) -> bool:
         if self.order is not None and self.order.is_unattended:
             return False
-        return self.runs.attended(self.instance.id)
+        return self.runs.is_attended(self.instance.id)
 
     # Tasks beside the turns of agents
 
@@ -317,9 +317,9 @@ class Team:
         key = f"{_LOOP}{len(answers) + 1}"
         limits = self.workflow.definition.limits
         question = self.store.read(lambda connection: loop_question(connection, self.instance, limits))
-        ask = await ledger.opened("loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask))
+        ask = await ledger.open("loop", key, [key], question, lambda ask: LoopAsked(title=question.title, ask=ask))
         self._rests.set()
-        ask = await ledger.closed(ask)
+        ask = await ledger.wait_closed(ask)
         if (answer := ask.answer) is None:  # withdrawn: the workflow was stopped
             await asyncio.get_running_loop().create_future()
             return
@@ -387,8 +387,8 @@ class Team:
             if not standing.busy and self.instance.mode == "start":
                 await self._rest()
             elif not standing.busy:
-                if standing.stretch is not None:
-                    raise Stops(standing.stretch)
+                if standing.end_of_segment is not None:
+                    raise StopSegment(standing.end_of_segment)
                 return
 
     async def _rest(self) -> None:

@@ -20,9 +20,9 @@ from guildhall.room import mentions
 from guildhall.room.model import ALL, Actor, RoomEvent, Said
 from guildhall.room.service import Room, Rooms, RoomSettings, perform_in
 from guildhall.runs.execution.grants import Grant, has_price
-from guildhall.runs.hooks import Seat
-from guildhall.runs.limits import in_force
-from guildhall.runs.model import ENDED, Ask, RunRequest, Stretch
+from guildhall.runs.hooks import RunHooks
+from guildhall.runs.limits import current_bounds
+from guildhall.runs.model import ENDED, Ask, RunRequest, SegmentEnd
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import records as run_records
 from guildhall.runs.record.entries import Resumed
@@ -41,9 +41,9 @@ from guildhall.workflow.start import (
     conducting,
     from_here,
     furnished,
+    recorded_hooks,
     refuse_alive,
     refuse_replaced,
-    seat_of,
     set_aside,
     values_of,
     workflow_of,
@@ -149,12 +149,12 @@ class Workflows:
             input=asked_of(workflow),
             purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
-        seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
-        return await self.runs.prepare(asked, frame, worker=conducting(workflow), seat=seat)
+        hooks = replace(self._conductor(workflow, frame, began), plan_line=opening_of(workflow, asked, frame, settings))
+        return await self.runs.prepare(asked, frame, worker=conducting(workflow), hooks=hooks)
 
     async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
         """A worker takes a seat in `global:main`: the workflow, where it lives, or ready to be launched with it."""
-        agent = seat_of(worker, request, frame)
+        agent = recorded_hooks(worker, request, frame)
         async with self._beginning:
             before = self.store.read(lambda connection: records.newest(connection, GLOBAL, "main"))
             if before is None or before.status in OVER:
@@ -210,19 +210,19 @@ class Workflows:
         if grant is not None:
             self._refuse_too_little(run, grant)
         there = workflow.frame(frame)
-        seat = self._conductor(workflow, there, lambda connection, run: None)
+        hooks = self._conductor(workflow, there, lambda connection, run: None)
         granted = grant.budget if grant is not None else None
-        budget = granted if granted is not None else in_force(self.history.journal(run)).budget
+        budget = granted if granted is not None else current_bounds(self.history.journal(run)).budget
         request = replace(self.history.get(run).request, budget=budget)
-        seat = replace(seat, plan=opening_of(workflow, request, there, self.settings(there)))
-        return await self.runs.prepare_again(run, frame, grant=grant, seat=seat)
+        hooks = replace(hooks, plan_line=opening_of(workflow, request, there, self.settings(there)))
+        return await self.runs.prepare_resume(run, frame, grant=grant, hooks=hooks)
 
     def _refuse_too_little(self, run: str, grant: Grant) -> None:
         """Raises where agents that stopped at a limit have used up already what they are to have."""
         for agent in self.agents(run):
             if agent.status == "failed" and agent.run is not None:
-                below = (self.history.journal(one.id) for one in self.history.below(agent.run))
-                grant.refuse_too_little(self.history.journal(agent.run), tuple(below))
+                below = (self.history.journal(one.id) for one in self.history.descendants(agent.run))
+                grant.check_above_usage(self.history.journal(agent.run), tuple(below))
 
     def launch(self, prepared: Prepared) -> None:
         """Lets a workflow live that was made ready."""
@@ -251,7 +251,7 @@ class Workflows:
         self._teams[instance.room] = team
         self.runs.launch(prepared, team)
 
-    def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> Seat:
+    def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> RunHooks:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
         env = environment(workflow, frame)
 
@@ -261,12 +261,12 @@ class Workflows:
 
             return (self.policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
 
-        return Seat(tools=TOOLS, execute=commands, began=began, ended=self._ended)
+        return RunHooks(tools=TOOLS, executor=commands, record_start=began, record_stop=self._ended)
 
-    def _ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
-        phase = {"completed": "done", "failed": "failed"}.get(stretch.status, "paused")
+    def _ended(self, connection: Connection, run: str, end: SegmentEnd) -> None:
+        phase = {"completed": "done", "failed": "failed"}.get(end.status, "paused")
         ended = stamp(self.clock.now()) if phase in OVER else None
-        records.change(connection, run, status=phase, reason=stretch.reason, ended_at=ended)
+        records.change(connection, run, status=phase, reason=end.reason, ended_at=ended)
 
     # Looking
 
@@ -286,7 +286,7 @@ class Workflows:
     def team(self, room: str) -> Team | None:
         """The team of a room, if it is alive here."""
         team = self._teams.get(room)
-        return team if team is not None and self.runs.alive(team.instance.id) else None
+        return team if team is not None and self.runs.is_alive(team.instance.id) else None
 
     def rooms_alive(self) -> list[Room]:
         """The rooms in which a team is at work."""

@@ -48,11 +48,11 @@ def bound(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
         if name not in params:
             hint = did_you_mean(name, params) or "The file names none under `params:`."
             raise UsageError(f"the workflow {workflow.name} has no param {yaml.shown(name)}", hint=hint)
-    if lacking := [name for name, param in params.items() if param.must_be_given and name not in given]:
-        about = params[lacking[0]].description
+    if missing := [name for name, param in params.items() if param.must_be_given and name not in given]:
+        about = params[missing[0]].description
         told = f" ({about})" if about else ""
-        hint = f"Give it: --param {lacking[0]}=VALUE{told}."
-        raise UsageError(f"the workflow {workflow.name} needs the param {', '.join(lacking)}", hint=hint)
+        hint = f"Give it: --param {missing[0]}=VALUE{told}."
+        raise UsageError(f"the workflow {workflow.name} needs the param {', '.join(missing)}", hint=hint)
     return {name: given.get(name, param.default or "") for name, param in params.items()}
 
 
@@ -249,7 +249,7 @@ def _aside(path: Path, number: int) -> Path:
 _FILE = "standalone.yaml"  # in the home; nothing lies there, it names where the workflow is
 
 
-def seat_of(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
+def recorded_hooks(worker: Worker, request: RunRequest, frame: Frame) -> Agent:
     """The worker as an agent that works from where it was started, with the model that was asked for then."""
     own = worker.definition
     chosen = request.override_model or own.model or request.model or frame.model

@@ -42,7 +42,7 @@ def inside(home: Home, work: Callable[[Served], Awaitable[Any]]) -> Any:
 
 
 def begun(home: Home, frame: Frame) -> str:
-    """A run that a hall has begun and parked when it left."""
+    """A run that a hall has begun and paused when it left."""
 
     async def work(hall: Served) -> str:
         stream = EmbeddedHall(hall.hall, stays=True).runs.run(RunRequest(worker="scribe", input="go"), frame)
@@ -79,15 +79,15 @@ async def settled(hall: Served, run: str) -> str:
     return hall.hall.history.get(run).status
 
 
-def test_what_was_parked_by_a_hall_that_left_goes_on_and_counts_as_no_crash(home: Home, frame: Frame) -> None:
+def test_what_was_paused_by_a_hall_that_left_goes_on_and_counts_as_no_crash(home: Home, frame: Frame) -> None:
     run = begun(home, frame)
-    assert row(home, run) == ("parked", "shutdown", 0)
+    assert row(home, run) == ("paused", "shutdown", 0)
     assert inside(home, lambda hall: settled(hall, run)) == "running"
-    assert row(home, run) == ("parked", "shutdown", 0)
+    assert row(home, run) == ("paused", "shutdown", 0)
 
 
 @pytest.mark.parametrize(
-    ("pause", "reason", "status"), [("shutdown", "reworded", "running"), ("user", "shutdown", "parked")]
+    ("pause", "reason", "status"), [("shutdown", "reworded", "running"), ("user", "shutdown", "paused")]
 )
 def test_the_cause_of_a_pause_decides_and_not_its_reason(
     home: Home, frame: Frame, pause: str, reason: str, status: str
@@ -173,16 +173,16 @@ def test_what_cannot_go_on_waits_for_a_person_and_keeps_no_other_from_it(
     async def after(hall: Served) -> list[str]:
         return [await settled(hall, run) for run in runs]
 
-    assert inside(home, after) == ["lost", "running"]
+    assert inside(home, after) == ["interrupted", "running"]
 
 
-def test_what_a_person_parked_stays_parked(home: Home, frame: Frame) -> None:
+def test_what_a_person_paused_stays_paused(home: Home, frame: Frame) -> None:
     run = begun(home, frame)
 
-    async def park(hall: Served) -> None:
+    async def pause(hall: Served) -> None:
         await settled(hall, run)
-        await EmbeddedHall(hall.hall).runs.park(run)
+        await EmbeddedHall(hall.hall).runs.pause(run)
 
-    inside(home, park)
-    assert row(home, run)[:2] == ("parked", "by the user")
-    assert inside(home, lambda hall: settled(hall, run)) == "parked"
+    inside(home, pause)
+    assert row(home, run)[:2] == ("paused", "by the user")
+    assert inside(home, lambda hall: settled(hall, run)) == "paused"

@@ -73,7 +73,7 @@ def test_a_hall_that_only_reads_builds_no_service(home: Home):
     Hall(home, environ={}).release()
     hall = Hall(home, environ={}, readonly=True)
     try:
-        assert hall.history.recent(10, called=False) == []
+        assert hall.history.recent(10, children=False) == []
         parts = (Hall.jobs, Hall.members, Hall.memory, Hall.memory_compactor, Hall.workflow_databases)
         assert [peek(hall, part) for part in parts] == [None] * len(parts)
         assert hall.main.peek_runs() is None

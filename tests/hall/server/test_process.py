@@ -146,7 +146,7 @@ def test_two_terminals_at_once_and_one_of_them_is_interrupted(guild_hall: GuildW
     out, err = other.communicate(timeout=PATIENCE)
     assert (other.returncode, out) == (0, "slept\n"), err
     shown = [guild_hall("show", run, "--json").json for run in runs]
-    assert [(run["status"], run["reason"]) for run in shown] == [("parked", "by the user"), ("completed", None)]
+    assert [(run["status"], run["reason"]) for run in shown] == [("paused", "by the user"), ("completed", None)]
     assert guild_hall("resume", runs[0]).out == "slept\n"
     _goes_on_without_the_terminal_that_started_it(guild_hall)
     _at_a_terminal_an_ask_is_answered(guild_hall, project)
@@ -190,7 +190,7 @@ def test_killed_in_the_middle_the_run_goes_on_with_the_next_hall(
     assert (process.returncode, out) == (7, "")
     assert "is gone" in err
     assert home.address.exists(), "it had no time to tidy up"
-    assert guild_hall("ls", "--json").json["needs_you"]["runs"][0]["status"] == "lost"
+    assert guild_hall("ls", "--json").json["needs_you"]["runs"][0]["status"] == "interrupted"
     put_worker(project, "other", sandboxes=None, tool_rules=None)
     begun = guild_hall.start("run", "other", "go")  # anything that needs a hall
     until(lambda: (desk / "book").read_text().split() == ["one", "two"])
@@ -220,19 +220,19 @@ def test_an_effect_that_was_cut_off_is_not_repeated_by_the_next_hall(
     resumed = guild_hall("resume", run, "--output", "json")  # starts a hall, which goes on with it by itself
     assert resumed.json["status"] == "waiting", resumed
     (ask,) = resumed.json["asks"]
-    assert ask["kind"] == "unknown_effect"
+    assert ask["kind"] == "interrupted_call"
     done = guild_hall("answer", ask["ask"], "done", "--output", "json")
     assert done.json["status"] == "completed"
     assert (desk / "book").read_text() == "one\n"
 
 
-def test_told_to_leave_it_parks_and_the_next_one_goes_on_but_not_with_what_a_person_parked(
+def test_told_to_leave_it_pauses_and_the_next_one_goes_on_but_not_with_what_a_person_paused(
     guild_hall: GuildWithHall, project: Path
 ) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, {"sleep": 20, "say": "slept"})
     mine, theirs = guild_hall.start("run", "scribe", "mine"), guild_hall.start("run", "scribe", "theirs")
-    parked, stopped = started(mine), started(theirs)
+    paused, stopped = started(mine), started(theirs)
     mine.send_signal(signal.SIGINT)
     assert mine.wait(PATIENCE) == 130
     pid = guild_hall.hall().pid
@@ -240,13 +240,13 @@ def test_told_to_leave_it_parks_and_the_next_one_goes_on_but_not_with_what_a_per
     os.kill(pid, signal.SIGTERM)
     _, err = theirs.communicate(timeout=PATIENCE)
     assert theirs.returncode == 130
-    assert f"{stopped} parked" in err
+    assert f"{stopped} paused" in err
     assert select.select([watched], [], [], PATIENCE)[0]
     os.close(watched)
     put_script(project, DONE)
     assert guild_hall("run", "scribe", "another").code == 0
     until(lambda: guild_hall("show", stopped, "--json").json["status"] == "completed")
-    assert guild_hall("show", parked, "--json").json["status"] == "parked"
+    assert guild_hall("show", paused, "--json").json["status"] == "paused"
 
 
 def test_a_command_that_comes_while_the_hall_leaves_waits_and_starts_another(

@@ -329,7 +329,7 @@ def test_an_ask_that_no_answer_is_recorded_for(guild: Guild, project: Path) -> N
         failed(guild("test", *words), "asks something that no answer is recorded for", "+path: a.md")
     assert path.read_text() == before
     put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "perhaps"}])
-    failed(guild("test"), "'perhaps' is no answer", "yes, no, session")
+    failed(guild("test"), "not a valid answer", "yes, no, always")
     put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes"}])
     assert guild("test").code == 0
     put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes", "worker": "other"}])

@@ -44,7 +44,7 @@ def test_problems_are_reported_and_can_be_corrected(workshop: Workshop) -> None:
         assert (done.status, done.result) == ("completed", "Now."), done.reason
         early, little, now = results(shop, str(done.run))
         assert early[0]
-        assert "the artifact src/key.py is not there" in early[1]
+        assert "the artifact src/key.py is missing" in early[1]
         assert little[0]
         assert "exit code 1" in little[1]
         assert not now[0]
@@ -64,7 +64,7 @@ def test_a_symbolic_link_is_not_an_artifact(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
         done = await shop.done(artifacts=("out/key",))
         assert done.status == "failed"
-        assert "the artifact out/key is not there" in str(done.reason)
+        assert "the artifact out/key is missing" in str(done.reason)
 
     workshop.inside(work)
 
@@ -159,7 +159,7 @@ def test_a_reviewer_rejects_then_approves(workshop: Workshop) -> None:
         made = await shop.done(reviewer="critic")
         assert (made.status, made.reason) == ("failed", "critic does not approve: It is too small.")
         assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
-        below = shop.hall.history.below(str(made.run))
+        below = shop.hall.history.descendants(str(made.run))
         assert [run.worker for run in below] == ["critic"]
         assert "+key = 1" in below[0].request.input
         tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data.tools}

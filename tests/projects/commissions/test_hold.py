@@ -76,7 +76,7 @@ def test_finished_work_is_on_hold_while_the_branch_is_checked_out(workshop: Work
         await shop.commissions.dispatch(made.id, shop.frame)
         shop.repo.git("switch", "-q", "claude/main")
         run = str(shop.commissions.get(made.id).run)
-        await shop.so(lambda: shop.hall.history.get(run).status == "parked")
+        await shop.so(lambda: shop.hall.history.get(run).status == "paused")
         assert shop.commissions.get(made.id).status == "in_progress"
         assert "cannot be merged now: claude/main is checked out" in (await shop.reasons(made.id))[-1]
         with pytest.raises(Conflict, match="claude/main is checked out"):
@@ -115,7 +115,7 @@ def test_a_missing_key_is_a_hold(workshop: Workshop) -> None:
     async def with_it(shop: Workshop) -> None:
         assert first.run is not None
         await shop.client.runs.resume(first.run, replace(shop.frame, keys=KEY)).__anext__()
-        assert shop.hall.runs.alive(first.run)
+        assert shop.hall.runs.is_alive(first.run)
         assert shop.commissions.get(first.id).hold is None
         await shop.commissions.cancel(first.id)
 
@@ -166,7 +166,7 @@ def test_finished_work_is_on_hold_while_it_cannot_be_merged(
         one = await begun(shop, reviewer="judge" if in_the_way is unreviewed else None)
         assert one.run is not None
         put_right = in_the_way(shop)
-        await shop.so(lambda: shop.hall.history.get(one.run).status == "parked")
+        await shop.so(lambda: shop.hall.history.get(one.run).status == "paused")
         waits = shop.commissions.get(one.id)
         assert (waits.status, waits.hold and waits.hold.kind) == ("in_progress", "cannot_merge"), waits.reason
         put_right()

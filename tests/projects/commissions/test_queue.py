@@ -141,7 +141,7 @@ def test_a_commission_that_waits_for_the_user_frees_its_slot(workshop: Workshop)
         for one in (first, second, third):
             await shop.commissions.dispatch(one.id, shop.frame)
         await shop.until(second.id, "in_progress")
-        assert shop.hall.history.get(str(shop.commissions.get(first.id).run)).needs_person
+        assert shop.hall.history.get(str(shop.commissions.get(first.id).run)).needs_user
         (told,) = (await shop.commissions.details(third.id)).warnings
         assert told == f"queued: shop has no free slot (running: {second.id})"
         # It goes on at once when it can, and counts again.

@@ -113,7 +113,7 @@ def test_a_run_that_is_given_up_ends_its_commission(workshop: Workshop, is_submi
 
     id = workshop.inside(begin)
     with closing(sqlite3.connect(workshop.home.database)) as connection:
-        connection.execute("UPDATE runs SET status='lost', crashes=?", (MOST_CRASHES,))
+        connection.execute("UPDATE runs SET status='interrupted', crashes=?", (MOST_CRASHES,))
         connection.commit()
 
     async def recovered(shop: Workshop) -> None:

@@ -25,7 +25,7 @@ from guildhall.projects.commissions.states import (
     transit,
 )
 from guildhall.projects.records import list_timeline
-from guildhall.runs.model import PauseCause, Run, RunRequest, RunStatus
+from guildhall.runs.model import Run, RunRequest, RunStatus, StopCause
 from guildhall.store.engine import Store
 from guildhall.store.schema import prepare
 from guildhall.store.tables import commissions
@@ -147,7 +147,7 @@ def test_a_hold_explains_itself() -> None:
     assert replace(held, hold=None).explanation == "smith is working on it"
 
 
-def run(status: RunStatus, pause: PauseCause | None = None) -> Run:
+def run(status: RunStatus, pause: StopCause | None = None) -> Run:
     more: dict[str, Any] = {
         "root": "r-1",
         "parent": None,
@@ -172,10 +172,10 @@ def run(status: RunStatus, pause: PauseCause | None = None) -> Run:
         (None, False, None, "fail"),
         (run("running"), True, None, "none"),
         (run("waiting"), False, None, "none"),
-        (run("parked", "user"), False, HOLD, "none"),
-        (run("parked", "shutdown"), False, None, "hold"),
-        (run("lost"), False, None, "hold"),
-        (run("lost"), False, HOLD, "none"),
+        (run("paused", "user"), False, HOLD, "none"),
+        (run("paused", "shutdown"), False, None, "hold"),
+        (run("interrupted"), False, None, "hold"),
+        (run("interrupted"), False, HOLD, "none"),
         (run("completed"), False, None, "finish"),
         (run("failed"), False, HOLD, "finish"),
         (run("cancelled"), False, None, "cancel"),
@@ -191,7 +191,7 @@ def test_no_status_in_progress_stays_without_a_run_or_a_reason() -> None:
     for status, alive in product(get_args(RunStatus), (False, True)):
         found = run(status)
         if next_step(replace(held, hold=None), found, alive=alive) == "none":
-            assert alive or found.needs_person
+            assert alive or found.needs_user
     assert {next_step(commission(status=status), None, alive=False) for status in STATUSES} == {
         "none",
         "queue",

@@ -135,7 +135,7 @@ class Workshop:
         """A commission whose run has ended, with all that follows."""
         await self.until(id, *RESTS)
         run = self.commissions.get(id).run
-        await self.so(lambda: run is None or not self.hall.runs.alive(run))
+        await self.so(lambda: run is None or not self.hall.runs.is_alive(run))
         await self.commissions.drain()
         return self.commissions.get(id)
 

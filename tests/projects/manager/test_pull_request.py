@@ -132,7 +132,7 @@ def test_the_integration_branch_is_pushed_and_a_request_is_made(desk: Desk) -> N
     (pull,) = desk.pulls
     assert (pull["head"], pull["base"], pull["title"]) == (INTEGRATION, "main", "A cart that adds up")
     assert pull["body"].startswith("It adds up now.\n\n@ada please look.\n\n## Files\n\n    src/cart.py  +1 -1\n")
-    assert "Nothing is merged before you merge it." in pull["body"]
+    assert "Nothing is merged until you merge it." in pull["body"]
     assert desk.theirs() == before
     assert desk.remote_tip("main") == before[0]
 

@@ -67,7 +67,7 @@ def test_it_looks_commissions_waits_and_puts_the_work_up(workshop: Workshop) -> 
             == f"{one.id} completed: A key (smith, created by the manager); must produce src/key.py\nResult:\nForged."
         )
         assert listed == f"- {one.id} completed: A key (smith, created by the manager); must produce src/key.py"
-        assert "on the branch claude/review/" in review
+        assert "review branch claude/review/" in review
         assert (one.by, one.made_by) == ("manager", f"{run.id}#{_key(shop, run.id, 'create_commission')}")
 
     workshop.inside(work)

@@ -116,7 +116,7 @@ def test_what_was_being_closed_is_closed_at_the_next_start(parlour: Parlour) -> 
         await store.write(lambda c: records.change(c, meeting.id, now, closing=Closing()))
         await Recovery(parlour.hall).go_on()
         await parlour.until(lambda: parlour.meetings.get(meeting.id).status == "closed")
-        await parlour.until(lambda: not parlour.meetings.is_expecting)
+        await parlour.until(lambda: not parlour.meetings.has_pending_resume)
         assert "They talked." in notes(parlour, meeting)
         assert parlour.repo.git("branch", "--list", "claude/meeting/*") == ""
 
@@ -137,7 +137,7 @@ def test_a_message_withdraws_an_interrupted_close(parlour: Parlour) -> None:
 
     async def recovers() -> None:
         await Recovery(parlour.hall).go_on()
-        await parlour.until(lambda: not parlour.meetings.is_expecting)
+        await parlour.until(lambda: not parlour.meetings.has_pending_resume)
         found = parlour.meetings.get(meeting.id)
         assert (found.status, found.closing) == ("open", None)
         assert parlour.answers(meeting.id)[-1] == ("Wait, one more thing.", "two")
@@ -223,7 +223,7 @@ def test_a_checkout_that_is_gone_is_there_again_at_the_next_start(parlour: Parlo
 
     async def back() -> None:
         await Recovery(parlour.hall).go_on()
-        await parlour.until(lambda: not parlour.meetings.is_expecting)
+        await parlour.until(lambda: not parlour.meetings.has_pending_resume)
         path = parlour.hall.project_services.worktrees.path(parlour.hall.projects.get("shop"), meeting.id)
         assert (path / ".lore/new.md").read_text() == "new"
         shutil.rmtree(path)

@@ -236,7 +236,7 @@ def test_an_answer_that_is_cut_off_is_followed_by_the_next_words(parlour: Parlou
         await task
         await parlour.said(meeting.id, "something else")
         answers = [answer for _, answer in parlour.answers(meeting.id)]
-        assert answers == ["one", "[The person interrupted here.]", "three"]
+        assert answers == ["one", "[The user interrupted this answer.]", "three"]
         await parlour.client.meetings.interrupt(meeting.id)  # nothing is under way
         assert [answer for _, answer in parlour.answers(meeting.id)] == answers
 
@@ -257,8 +257,8 @@ def test_no_limit_is_passed_by_cutting_answers_off(parlour: Parlour, limit: str)
         await task
         journal = parlour.hall.history.journal(meeting.run)
         paid = round(before + asked[0].data.reserved_usd, 9)
-        assert parlour.shown(meeting.id).cost_usd == limits.used(journal).cost_usd == paid
-        assert parlour.hall.history.get(meeting.run).usage == limits.used(journal)
+        assert parlour.shown(meeting.id).cost_usd == limits.usage_of(journal).cost_usd == paid
+        assert parlour.hall.history.get(meeting.run).usage == limits.usage_of(journal)
         assert limits.Spent.by([journal]).tokens >= asked[0].data.reserved_tokens
         ended = (await parlour.said(meeting.id, "something else"))[-1]
         assert ended.data["status"] == "failed"
@@ -298,11 +298,11 @@ def test_for_a_person_at_a_terminal_it_is_kept_alive_and_then_put_away(parlour: 
         await parlour.seen(parlour.client.meetings.join(meeting.id, frame))
         run = parlour.meetings.get(meeting.id).run
         await asyncio.sleep(0.15)
-        assert parlour.hall.runs.alive(run), "the person may say more in a moment"
+        assert parlour.hall.runs.is_alive(run), "the person may say more in a moment"
         await parlour.seen(parlour.client.meetings.say(meeting.id, "more", frame))
         assert not parlour.hall.history.journal(run).all(Resumed)
         parlour.meetings._sessions._leave(run)
-        await parlour.until(lambda: not parlour.hall.runs.alive(run))
+        await parlour.until(lambda: not parlour.hall.runs.is_alive(run))
         assert parlour.hall.history.get(run).status == "waiting"
         parlour.meetings._sessions._leave(run)  # nobody is there twice
         await parlour.said(meeting.id, "and more")

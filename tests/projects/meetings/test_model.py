@@ -11,7 +11,7 @@ from guildhall.projects.meetings.model import (
     check_message,
     topic_line,
 )
-from guildhall.runs.model import DATE, choice_of, date_of
+from guildhall.runs.model import DATE, parse_choice, parse_date
 
 
 @pytest.mark.parametrize("words", ["", " \n\t ", "a\0b", "\ud800", "x" * (MAX_MESSAGE + 1), None, 7])
@@ -40,12 +40,12 @@ def test_a_topic_of_control_characters_is_none() -> None:
 
 @pytest.mark.parametrize("text", ["2027-01-31", " 2027-01-31 ", "2027-01-31T14:00", "2027-01-31T14:00:00Z"])
 def test_a_date_is_a_day_or_a_time(text: str) -> None:
-    assert (date_of(text) or "").startswith("2027-01-3")
-    assert choice_of(("yes", "no", DATE), text) == date_of(text)
+    assert (parse_date(text) or "").startswith("2027-01-3")
+    assert parse_choice(("yes", "no", DATE), text) == parse_date(text)
 
 
 @pytest.mark.parametrize(
     "text", ["", "tomorrow", "2027-02-30", "31.1.2027", "9" * 400, "0001-01-01", "d", "da", "date"]
 )
 def test_what_is_no_date(text: str) -> None:
-    assert choice_of(("yes", "no", DATE), text) is None or text == "0001-01-01"
+    assert parse_choice(("yes", "no", DATE), text) is None or text == "0001-01-01"

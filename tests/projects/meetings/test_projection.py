@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def recovered(parlour: Parlour) -> None:
     await Recovery(parlour.hall).go_on()
-    await parlour.until(lambda: not parlour.meetings.is_expecting)
+    await parlour.until(lambda: not parlour.meetings.has_pending_resume)
 
 
 class Broken:

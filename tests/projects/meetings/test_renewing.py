@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.runs.limits import in_force
+from guildhall.runs.limits import current_bounds
 from tests.projects.meetings.parlour import say
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_a_renewed_session_has_what_those_before_have_left(parlour: Parlour) -> 
             return parlour.hall.history.get(parlour.meetings.get(meeting.id).run)
 
         def bounds(run: Run) -> Bounds:
-            return in_force(parlour.hall.history.journal(run.id))
+            return current_bounds(parlour.hall.history.journal(run.id))
 
         before = parlour.hall.history.get(meeting.run)
         second = await renewed()

@@ -54,7 +54,7 @@ def test_session_is_for_one_worker_s_folders(guild: Guild, project: Path) -> Non
     put_worker(project, "two", sandboxes={"out": {"path": "./precious", "mode": "rw"}}, tool_rules=rules)
     put_answers(project, boss=[call("one"), call("two"), DONE], one=[write(), DONE], two=[write(), DONE])
     first = guild("run", "boss", "go", "--output", "json").json["asks"][0]["ask"]
-    again = guild("answer", first, "session", "--output", "json")
+    again = guild("answer", first, "always", "--output", "json")
     assert [ask["title"] for ask in again.json["asks"]] == ["two wants to call sandbox_write_text"]
     assert not (project / "precious" / "a.md").exists()
 
@@ -107,7 +107,7 @@ def test_today_s_allow_list_stops_a_run_that_waits_below(guild: Guild, project: 
     ask = guild("run", "boss", "go", "--output", "json").json["asks"][0]
     put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["other"])
     ran = guild("answer", ask["ask"], "yes", "--output", "json")
-    assert "you may not call 'hand'" in told(guild, ask["root"])
+    assert "calling 'hand' is not allowed" in told(guild, ask["root"])
     assert ran.json["status"] == "completed"
     assert not (project / "out" / "a.md").exists()
 

@@ -1,4 +1,4 @@
-"""A run's life: running, waiting, parked, lost, completed, failed; and what it goes on with when it is resumed."""
+"""A run's life: running, waiting, paused, lost, completed, failed; and what it goes on with when it is resumed."""
 
 from __future__ import annotations
 
@@ -60,30 +60,30 @@ def test_a_killed_run_is_lost_and_goes_on_where_its_record_ends(guild: Guild, pr
     assert status(guild, run) == "running"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)
-    assert status(guild, run) == "lost"
+    assert status(guild, run) == "interrupted"
     assert run in guild("ls").out
     again = guild("resume", run)
     assert (again.code, again.out) == (0, "done\n")
     entries = journal(guild, run)
-    assert [entry["data"]["was"] for entry in entries if entry["kind"] == "resumed"] == ["lost"]
+    assert [entry["data"]["was"] for entry in entries if entry["kind"] == "resumed"] == ["interrupted"]
     assert kinds(entries).count("tool_started") == 1
     assert status(guild, run) == "completed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_parks_a_run(guild: Guild, project: Path, number: signal.Signals) -> None:
+def test_a_signal_pauses_a_run(guild: Guild, project: Path, number: signal.Signals) -> None:
     process, run = begin(guild, project)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert f"Go on with: guild resume {run}" in err
     assert "Traceback" not in err
-    assert status(guild, run) == "parked"
+    assert status(guild, run) == "paused"
     assert kinds(journal(guild, run))[-1] == "paused"
     assert guild("resume", run).out == "done\n"
 
 
-def test_ctrl_c_parks_a_run(guild: Guild, project: Path, terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_pauses_a_run(guild: Guild, project: Path, terminal: Callable[..., Terminal]) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, SLOW)
     person = terminal("run", "scribe", "go")
@@ -106,7 +106,7 @@ def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, termin
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]["ask"]
     ran = guild("answer", ask, "yes")
     run = guild("show", ask, "--json").json["run"]
-    if ran.code == 4:  # it was parked: only `guild resume` goes on
+    if ran.code == 4:  # it was paused: only `guild resume` goes on
         ran = guild("resume", run)
     assert ran.out == "done\n"
 

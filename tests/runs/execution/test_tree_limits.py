@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from guildhall.runs.execution.budget import Budget, Purse, Short
+from guildhall.runs.execution.budget import BudgetLevel, InsufficientFunds, RunBudget
 from guildhall.runs.limits import Spent
 from guildhall.runs.model import Bounds
 from tests.runs.execution.test_delegation import answer, run, told
@@ -73,7 +73,7 @@ def test_a_limit_of_its_own_ends_the_called_run_alone(
         "limit_reached",
         next(iter(limit)),
     )
-    assert child["error"]["hint"] == f"limits.{next(iter(limit))} in the worker's file allows more."
+    assert child["error"]["hint"] == f"Raise limits.{next(iter(limit))} in the worker's file."
     assert next(iter(limit)) in told(guild, done["run"])
     assert kinds(journal(guild, child["run"])).count("model_answered") == where
     assert guild("replay", done["run"]).code == 0
@@ -98,7 +98,7 @@ def test_a_limit_holds_for_the_whole_tree_and_resuming_enters_those_below(
         assert ran.json["error"]["run"] == ran.json["run"]
         dollars, tokens = spent(guild, ran.json["run"])
         assert (dollars if name == "max_budget_usd" else tokens) <= most + 1e-9
-        assert {one["status"] for one in ran.json["runs"]} <= {"completed", "failed", "parked"}
+        assert {one["status"] for one in ran.json["runs"]} <= {"completed", "failed", "paused"}
         seen = seen or [one["run"] for one in ran.json["runs"]]
         words = suggested(ran)
         most = float(words[-1])
@@ -266,7 +266,7 @@ def test_a_time_out_cuts_those_below_off_and_resuming_goes_on(guild: Guild, proj
     put_answers(project, boss=[[both, DONE]], hand=[quick, slow])
     late = run(guild, code=5)
     assert late["error"]["limit"] == "timeout"
-    assert [one["status"] for one in late["runs"]] == ["completed", "parked"]
+    assert [one["status"] for one in late["runs"]] == ["completed", "paused"]
     put_answers(project, boss=[[both, DONE]], hand=[quick, [{"say": "slow"}]])
     done = guild("resume", late["run"], "--output", "json")
     assert (done.code, done.json["output"]) == (0, "done")
@@ -295,15 +295,15 @@ def price(tokens: int) -> float:
     return 0.001 + tokens * 0.00001
 
 
-def tree(shape: list[int], dollars: list[float | None], tokens: list[int | None]) -> list[Purse]:
+def tree(shape: list[int], dollars: list[float | None], tokens: list[int | None]) -> list[RunBudget]:
     """Purses, each below the one that `shape` names."""
-    purses: list[Purse] = []
+    budgets: list[RunBudget] = []
     for number, above in enumerate(shape):
         bounds = Bounds(
             budget=dollars[number] if number == 0 else None, max_budget_usd=dollars[number], max_tokens=tokens[number]
         )
-        purses.append(Purse(f"r-{number}", bounds, Spent(), purses[above % number] if number else None))
-    return purses
+        budgets.append(RunBudget(f"r-{number}", bounds, Spent(), budgets[above % number] if number else None))
+    return budgets
 
 
 @given(
@@ -317,52 +317,52 @@ def test_no_order_of_calls_passes_any_limit(
     shape: list[int], seed: int, dollars: list[float | None], tokens: list[int | None]
 ) -> None:
     """Calls of many runs begin, end, fail and are cut off in any order: no level ever holds more than its limit."""
-    purses = tree(shape, dollars, tokens)
-    levels: list[Budget] = [level for purse in purses for level in (*purse.dollars.levels(), purse.tokens)]
+    budgets = tree(shape, dollars, tokens)
+    levels: list[BudgetLevel] = [level for budget in budgets for level in (*budget.dollars.levels(), budget.tokens)]
     chance = random.Random(seed)
-    under_way: dict[str, tuple[Purse, int, int]] = {}
+    under_way: dict[str, tuple[RunBudget, int, int]] = {}
     for number in range(60):
         if under_way and chance.random() < 0.4:
             key = chance.choice(list(under_way))
-            purse, sent, most = under_way.pop(key)
+            run_budget, sent, most = under_way.pop(key)
             answered = chance.randint(0, most)
             if chance.random() < 0.1:
-                purse.let_go()
-                under_way = {key: held for key, held in under_way.items() if held[0] is not purse}
+                run_budget.settle_all()
+                under_way = {key: held for key, held in under_way.items() if held[0] is not run_budget}
             else:
-                purse.settle(key, price(answered), chance.randint(0, sent) + answered)
+                run_budget.settle(key, price(answered), chance.randint(0, sent) + answered)
         else:
-            purse, sent, key = chance.choice(purses), chance.randint(1, 400), f"m{number}"
-            held = purse.reserve(key, sent, price, floor=64, ceiling=1000)
-            if isinstance(held, Short):
+            run_budget, sent, key = chance.choice(budgets), chance.randint(1, 400), f"m{number}"
+            held = run_budget.reserve(key, sent, price, floor=64, ceiling=1000)
+            if isinstance(held, InsufficientFunds):
                 assert held.level.limit is not None
                 assert held.needed > (held.level.left or 0.0) - 1e-9
             else:
                 cost, most = held
                 assert cost is not None
-                under_way[key] = (purse, sent, 1000 if most is None else most)
+                under_way[key] = (run_budget, sent, 1000 if most is None else most)
         for level in levels:
             assert level.limit is None or level.spent + level.reserved <= level.limit + 1e-9, level
-    for purse in purses:
-        purse.let_go()
-    assert all((level.reserved, level.holders) == (0.0, 0) for level in levels)
+    for run_budget in budgets:
+        run_budget.settle_all()
+    assert all((level.reserved, level.open_calls) == (0.0, 0) for level in levels)
 
 
 @given(limit=some.floats(0.0017, 0.2), each=some.lists(some.integers(1, 1000), min_size=1, max_size=30))
 def test_those_that_wait_for_room_all_come_to_an_end(limit: float, each: list[int]) -> None:
     """Side by side each is served, or told that there is not enough: none waits for ever."""
 
-    async def one(purse: Purse, answered: int) -> bool:
-        while isinstance(held := purse.reserve("m1", 10, price, floor=64, ceiling=1000), Short):
-            if not await purse.room(held):
+    async def one(run_budget: RunBudget, answered: int) -> bool:
+        while isinstance(held := run_budget.reserve("m1", 10, price, floor=64, ceiling=1000), InsufficientFunds):
+            if not await run_budget.wait_for_release(held):
                 return False
         await asyncio.sleep(0)
-        purse.settle("m1", price(min(answered, held[1] or 0)), answered)
+        run_budget.settle("m1", price(min(answered, held[1] or 0)), answered)
         return True
 
-    async def all_of_them() -> tuple[Purse, list[bool]]:
-        root = Purse("r-0", Bounds(budget=limit), Spent(), None)
-        below = [Purse(f"r-{number}", Bounds(), Spent(), root) for number in range(1, len(each) + 1)]
+    async def all_of_them() -> tuple[RunBudget, list[bool]]:
+        root = RunBudget("r-0", Bounds(budget=limit), Spent(), None)
+        below = [RunBudget(f"r-{number}", Bounds(), Spent(), root) for number in range(1, len(each) + 1)]
         async with asyncio.timeout(5):
             return root, await asyncio.gather(*(one(*pair) for pair in zip(below, each, strict=True)))
 
@@ -370,4 +370,4 @@ def test_those_that_wait_for_room_all_come_to_an_end(limit: float, each: list[in
     top = root.dollars.levels()[-1]
     assert top.spent <= limit + 1e-9
     assert any(served) or limit < price(64)
-    assert (top.reserved, top.holders) == (0.0, 0)
+    assert (top.reserved, top.open_calls) == (0.0, 0)

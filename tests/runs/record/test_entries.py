@@ -57,7 +57,7 @@ def test_a_recorded_run_reads_back_as_it_was_stored(guild: Guild, home: Home, pr
 
 
 def test_what_a_run_came_to_by_itself_reads_back() -> None:
-    data = Paused(status="parked", pause="user", reason="by the user", unjudged=Unjudged(status="completed", output=1))
+    data = Paused(status="paused", pause="user", reason="by the user", unjudged=Unjudged(status="completed", output=1))
     entry: Entry[Payload] = Entry(run="r-1", seq=1, key=None, data=data, at="now")
     assert Entry.from_dict(json.loads(json.dumps(entry.as_dict()))) == entry
 

@@ -90,10 +90,10 @@ def test_a_fork_of_a_run_that_asked(guild: Guild, project: Path) -> None:
     waits = guild("fork", run, "--at", str(numbered(guild, run, "tool_asked")[0]), "--output", "json")
     assert (waits.code, waits.json["status"]) == (4, "waiting")  # it asks for itself
     assert waits.json["asks"][0]["ask"] != ask
-    guild("answer", ask, "session")
+    guild("answer", ask, "always")
     answered = numbered(guild, run, "tool_ended")
     forked = guild("fork", run, "--at", str(answered[0]), "--output", "json")
-    assert (forked.code, forked.json["status"]) == (4, "waiting")  # "session" was said to the other run
+    assert (forked.code, forked.json["status"]) == (4, "waiting")  # "always" was said to the other run
     assert guild("answer", forked.json["asks"][0]["ask"], "no", "--note", "once is enough").code == 0
     assert guild("replay", forked.json["run"]).code == 0
     last = guild("fork", run, "--at", str(answered[1]), "--output", "json")

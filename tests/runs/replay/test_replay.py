@@ -467,7 +467,7 @@ def test_a_run_that_met_a_limit_and_went_on(guild: Guild, project: Path) -> None
 
 
 @pytest.mark.req("X-1")
-@pytest.mark.parametrize("choice", ["yes", "no", "session"])
+@pytest.mark.parametrize("choice", ["yes", "no", "always"])
 def test_a_run_that_asked(guild: Guild, project: Path, choice: str) -> None:
     """While it waits, and after the answer; the rule that made it ask is part of what is compared."""
     worker = put_worker(project)

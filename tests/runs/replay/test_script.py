@@ -25,7 +25,7 @@ from guildhall.core.frame import RecordedFrame
 from guildhall.models.model import Query
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.runs.model import Run, RunRequest, Usage
-from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, Tokens
+from guildhall.runs.record.entries import Entry, ModelAnswered, ModelAsked, Payload, TokenUsage
 from guildhall.runs.record.messages import dump_response
 from guildhall.runs.replay.script_export import export_script
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
@@ -133,12 +133,12 @@ def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
     _, run, first = start_asking(guild)
     second = guild("show", run, "--json").json["asks"][1]["ask"]
     guild("answer", second, "no", "--note", "not b: that is mine")
-    guild("answer", first, "session")
+    guild("answer", first, "always")
     guild("resume", run)
     script = recorded(guild, run)
     assert script.test is not None
     assert [(reply.tool, reply.answer, reply.note) for reply in script.test.answers] == [
-        ("sandbox_write_text", "session", None),
+        ("sandbox_write_text", "always", None),
         ("sandbox_write_text", "no", "not b: that is mine"),
     ]
     assert script.workers["scribe"][0][1].sent == [
@@ -282,8 +282,8 @@ def test_not_while_it_is_running(guild: Guild, project: Path) -> None:
     assert guild("fork", run, "--at", "0").code == 7
     working.terminate()
     working.wait(10)
-    parked = guild("script", run)
-    assert (parked.code, "is parked" in parked.err) == (1, True)
+    paused = guild("script", run)
+    assert (paused.code, "is paused" in paused.err) == (1, True)
 
 
 # Whatever a model answers
@@ -325,7 +325,7 @@ def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = 
             reserved_tokens=0,
             max_tokens=None,
         )
-        usage = Tokens(input_tokens=1, output_tokens=1)
+        usage = TokenUsage(input_tokens=1, output_tokens=1)
         answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=None)
         entries += [(f"m{number}", asked), (f"m{number}", answer)]
     record: dict[str, Any] = dict.fromkeys(field.name for field in fields(Run))

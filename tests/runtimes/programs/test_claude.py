@@ -22,7 +22,7 @@ from tests.clis import claude_program
 if TYPE_CHECKING:
     import socket
 
-    from guildhall.runtimes.model import Guest
+    from guildhall.runtimes.model import ProgramHooks
     from guildhall.runtimes.programs.process import Launch
 
 HOME = Path("/its/place")
@@ -140,7 +140,7 @@ def test_names_are_as_it_makes_them() -> None:
 
 
 class Doors:
-    def admit(self, guest: Guest) -> Entry:
+    def register(self, hooks: ProgramHooks) -> Entry:
         return entry("tools")
 
 

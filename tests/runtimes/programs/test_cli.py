@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from guildhall.runtimes.model import Guest, Outcome
+    from guildhall.runtimes.model import Outcome, ProgramHooks
     from guildhall.tools.model import ToolResult
 
 PUPPET = Path(__file__).parents[2] / "standins" / "puppet"
@@ -48,7 +48,7 @@ class Stage:
     speaks: bool = True  # a further message can be told; else it is started anew with the other part
     anew: Part = field(default_factory=list)
     busy: Callable[[], bool] = lambda: False
-    guest: Guest | None = None
+    hooks: ProgramHooks | None = None
     seen: list[Mapping[str, Any]] = field(default_factory=list)
     results: list[ToolResult] = field(default_factory=list)
     closed: int = 0
@@ -69,8 +69,8 @@ class Stage:
             raise Over
         return self.words[len(self.keys) - 1]
 
-    def admit(self, guest: Guest) -> Entry:
-        self.guest = guest
+    def register(self, hooks: ProgramHooks) -> Entry:
+        self.hooks = hooks
 
         async def settle() -> None:
             self.settled += 1
@@ -89,18 +89,18 @@ class Stage:
         return Launch(argv=("--url", url, str(home)), env={"TOKEN": entry.token}, files=files, stdin=b"", listens=True)
 
     def read(self, line: Mapping[str, Any]) -> Ended | None:
-        assert self.guest is not None
+        assert self.hooks is not None
         self.seen.append(line)
         if "answer" in line or "calls" in line:
             parts: list[Any] = [TextPart(line["answer"])] if "answer" in line else []
             parts += [ToolCallPart(name, args, f"c{n}") for n, (name, args) in enumerate(line.get("calls", []))]
             reason = "length" if line.get("cut") else "stop"
-            self.guest.heard(ModelResponse(parts=parts, finish_reason=reason))
+            self.hooks.heard(ModelResponse(parts=parts, finish_reason=reason))
         if "over" in line:
-            self.guest.over()
+            self.hooks.over()
         if "result" in line:
-            assert self.guest.result is not None
-            coroutine = self.guest.result(line["result"])
+            assert self.hooks.result is not None
+            coroutine = self.hooks.result(line["result"])
             with pytest.raises(StopIteration) as stopped:
                 coroutine.send(None)  # type: ignore[attr-defined]
             self.results.append(stopped.value.value)

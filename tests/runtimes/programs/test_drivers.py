@@ -24,7 +24,7 @@ from tests.clis import codex_program
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.runtimes.model import Guest
+    from guildhall.runtimes.model import ProgramHooks
     from guildhall.runtimes.programs.process import Launch
     from guildhall.runtimes.programs.runtime import Driver
 
@@ -229,7 +229,7 @@ def test_codex_that_does_not_reach_its_tools_ends_the_run() -> None:
     class Shut:
         """Doors that nobody's token opens."""
 
-        def admit(self, guest: Guest) -> Entry:
+        def register(self, hooks: ProgramHooks) -> Entry:
             return entry("tools")
 
     async def execute() -> None:

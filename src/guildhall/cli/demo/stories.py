@@ -287,8 +287,8 @@ class GuildStory(Story):
             "again, nothing is commissioned twice. But the work does not fit what you have now: nothing is merged, its "
             "branch is kept, and you are asked."
         )
-        lost = self.data("ls")["needs_you"]["runs"]
-        self.guild("resume", next(one["run"] for one in lost if one["worker"] == "manager"))
+        waiting = self.data("ls")["needs_you"]["runs"]
+        self.guild("resume", next(one["run"] for one in waiting if one["worker"] == "manager"))
         self.guild("ls")
         asks = {one["kind"]: one["ask"] for one in self.data("ls")["needs_you"]["asks"]}
         self.say(
@@ -351,7 +351,7 @@ class OfficeStory(Story):
         self.say(
             "The chief has a reader read each invoice: three runs at once, each with its own tools, its own limits "
             "and an output schema. Then it wants a worker that is not there yet, and writes one. That needs your "
-            "approval, so the call is parked and the command ends."
+            "approval, so the call is paused and the command ends."
         )
         self.guild("run", "chief", "Add up the invoices of this month", expect=4)
         needs_you = self.data("ls")["needs_you"]
@@ -486,8 +486,8 @@ class ReviewStory(Story):
     def _go_on(self, run: str) -> None:
         self.title("They go on where the record ends")
         self.say(
-            "The next command that needs a hall starts one, and that finds what was lost. No answered model call is "
-            "made again, no message is sent twice, the file is not changed a second time."
+            "The next command that needs a hall starts one, and that finds the interrupted runs. No answered model "
+            "call is made again, no message is sent twice, the file is not changed a second time."
         )
         self.guild("resume", run)
         entries = [entry for entry in self.entries(run) if "data" in entry]  # the others are messages

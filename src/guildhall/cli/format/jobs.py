@@ -18,7 +18,7 @@ from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.activities.contract import Decided
+    from guildhall.activities.contract import Decision
     from guildhall.cli.command import Context
     from guildhall.jobs.model import JobDetails
     from guildhall.runs.model import Run
@@ -53,7 +53,7 @@ def task_of(run: Run) -> str:
             return run.request.input or run.worker
 
 
-def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
+def print_decisions(decisions: Sequence[Decision], screen: Screen) -> None:
     """Print the decisions that a worker has recorded."""
     if decisions:
         screen.heading("\ndecisions")

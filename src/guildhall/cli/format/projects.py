@@ -54,7 +54,7 @@ async def _is_stopped(shown: CommissionDetails, client: HallClient, *, can_start
     if run is None:
         return not can_start
     status = (await client.runs.get(run)).run.status
-    return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
+    return status in ("interrupted", "paused") or (status == "waiting" and bool(shown.waiting))
 
 
 async def warn_if_stopped(shown: CommissionDetails, client: HallClient, screen: Screen) -> None:
@@ -62,7 +62,11 @@ async def warn_if_stopped(shown: CommissionDetails, client: HallClient, screen: 
     one = shown.commission
     if one.status == "dispatched" and find_running() is None:
         screen.note(f"No hall is running to start it. Start one: guild resume {one.id}")
-    elif one.status == "in_progress" and one.run and (await client.runs.get(one.run)).run.status in ("lost", "parked"):
+    elif (
+        one.status == "in_progress"
+        and one.run
+        and (await client.runs.get(one.run)).run.status in ("interrupted", "paused")
+    ):
         screen.note(f"Its run has stopped. Continue: guild resume {one.id}")
 
 

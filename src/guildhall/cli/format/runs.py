@@ -12,7 +12,7 @@ from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import Screen, money, one_line
 from guildhall.core.clock import moment
 from guildhall.core.errors import ErrorInfo
-from guildhall.runs.model import AMOUNT, DATE, WORDS, Ask, Run
+from guildhall.runs.model import AMOUNT, DATE, FREE_TEXT, Ask, Run
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record import entries
 
@@ -180,7 +180,7 @@ def print_next_steps(shown: Shown, screen: Screen) -> None:
         screen.note(f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}")
     for ask in waiting:
         screen.note(f"Answer with: {how_to_answer(ask)}")
-    if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
+    if run.status in ("paused", "interrupted") or (run.status == "waiting" and not waiting):
         verb = "meet" if run.kind == "meeting" else "resume"
         screen.note(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
     elif _may_try_again(run):
@@ -192,11 +192,11 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 
     No answer is suggested for a call with an unknown effect: only the user knows what happened.
     """
-    if WORDS in ask.question.choices:
+    if FREE_TEXT in ask.question.choices:
         return f'guild answer {ask.id} "..."'
     examples = {AMOUNT: "2.50", DATE: "2027-01-31"}
     words = [examples.get(choice, choice) for choice in ask.question.choices]
-    first, rest = ("ANSWER", words) if ask.kind == "unknown_effect" else (words[0], words[1:])
+    first, rest = ("ANSWER", words) if ask.kind == "interrupted_call" else (words[0], words[1:])
     more = "" if here else f"; all of it: guild show {ask.id}"
     either = "one of" if first == "ANSWER" else "or"
     return f"guild answer {ask.id} {first}    ({either}: {', '.join(rest)}{more})"

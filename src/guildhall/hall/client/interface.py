@@ -62,7 +62,7 @@ class Runs(Protocol):
     def run(self, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
         """Start a run and stream its events, from `run_started` to `run_ended`.
 
-        Closing the stream early parks the run. Raise NotTrusted if code of the worker has not been trusted.
+        Closing the stream early pauses the run. Raise NotTrusted if code of the worker has not been trusted.
         """
         ...
 
@@ -75,9 +75,9 @@ class Runs(Protocol):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        """Resume a run that is waiting, parked, lost or stopped at a limit, and stream its events.
+        """Resume a run that is waiting, paused, interrupted or stopped at a limit, and stream its events.
 
-        The limits, if given, are added to what the run may use. Closing the stream early parks the run.
+        The limits, if given, are added to what the run may use. Closing the stream early pauses the run.
         """
         ...
 
@@ -88,8 +88,8 @@ class Runs(Protocol):
         """
         ...
 
-    async def park(self, run: str) -> None:
-        """Park a live run. It stays parked until it is resumed. Do nothing if it is not live."""
+    async def pause(self, run: str) -> None:
+        """Pause a live run. It stays paused until it is resumed. Do nothing if it is not live."""
         ...
 
     async def stop(self, run: str) -> Sequence[str]:
@@ -101,7 +101,7 @@ class Runs(Protocol):
         ...
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> ForkResult:
-        """Create a parked run that repeats a recorded run up to the journal entry `at`, optionally for another model.
+        """Create a paused run that repeats a recorded run up to the journal entry `at`, optionally for another model.
 
         `resume` continues the new run.
         """
@@ -207,7 +207,7 @@ class Workflows(Protocol):
     def run(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
         """Start a workflow and stream the events of its run, its agents and its room, until `run_ended`.
 
-        Closing the stream early parks the workflow.
+        Closing the stream early pauses the workflow.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Client of a hall in another process: calls each verb of the interface over HTTP.
 
-A caller that leaves the stream of `runs.run`, `runs.resume` or `workflows.run` early parks the run. A lost connection
-does not park it.
+A caller that leaves the stream of `runs.run`, `runs.resume` or `workflows.run` early pauses the run. A lost connection
+does not pause it.
 Does not find or start the process: `discovery` does. Does not write HTTP: `transport` does.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from guildhall.hall.client.discovery import Address
     from guildhall.hall.client.transport import AsyncTransport, BlockingTransport
 
-_PARKED_WHEN_LEFT = frozenset({"runs.run", "runs.resume", "workflows.run"})
-_START_TIMEOUT_S = 10.0  # how long an interrupted client waits for the id of the run that it has to park
+_PAUSED_WHEN_LEFT = frozenset({"runs.run", "runs.resume", "workflows.run"})
+_START_TIMEOUT_S = 10.0  # how long an interrupted client waits for the id of the run that it has to pause
 
 
 class RemoteHall(HallClient):
@@ -59,7 +59,7 @@ class RemoteHall(HallClient):
 
     def _verb(self, name: str) -> Callable[..., Any]:
         known = verb(name)
-        request = self._follow if name in _PARKED_WHEN_LEFT else self._stream if known.streams else self._call
+        request = self._follow if name in _PAUSED_WHEN_LEFT else self._stream if known.streams else self._call
 
         @wraps(known.declared)
         def call(*arguments: Any, **named: Any) -> Any:
@@ -83,7 +83,7 @@ class RemoteHall(HallClient):
                 yield decode(kind, line["item"])
 
     async def _follow(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Event]:
-        """Stream the events of a run. Park it if the caller leaves early, but not if the connection is lost."""
+        """Stream the events of a run. Pause it if the caller leaves early, but not if the connection is lost."""
         import asyncio
 
         async with aclosing(self._stream(name, body)) as events:
@@ -91,8 +91,8 @@ class RemoteHall(HallClient):
             try:
                 event: Event = await asyncio.shield(first)
             except asyncio.CancelledError:
-                if (parked := await self._park_started(first)) is not None:
-                    yield parked  # tells the caller which run was parked
+                if (paused := await self._pause_started(first)) is not None:
+                    yield paused  # tells the caller which run was paused
                 raise
             run = event.run
             try:
@@ -101,11 +101,11 @@ class RemoteHall(HallClient):
                     yield event
             except (asyncio.CancelledError, GeneratorExit):
                 if event.type != "run_ended" or event.run != run:
-                    await self._park(run)
+                    await self._pause(run)
                 raise
 
-    async def _park_started(self, first: asyncio.Future[Event]) -> Event | None:
-        """Park a run that is starting and return its first event, or None if it was refused."""
+    async def _pause_started(self, first: asyncio.Future[Event]) -> Event | None:
+        """Pause a run that is starting and return its first event, or None if it was refused."""
         import asyncio
 
         try:
@@ -116,12 +116,12 @@ class RemoteHall(HallClient):
             raise Interrupted("interrupted before the hall had answered", hint=hint) from None
         except GuildError:
             return None
-        await self._park(event.run)
+        await self._pause(event.run)
         return event
 
-    async def _park(self, run: str) -> None:
+    async def _pause(self, run: str) -> None:
         with suppress(HallGone):
-            await self.runs.park(run)
+            await self.runs.pause(run)
 
 
 class _RemoteService:

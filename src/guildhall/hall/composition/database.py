@@ -1,6 +1,6 @@
 """A database of a hall: takes its lock, opens its store, and gives access to its runs and asks.
 
-Opening a database for writing marks the runs of a dead hall as lost.
+Opening a database for writing marks the runs of a dead hall as interrupted.
 Does not run anything on a database: `run_services` does.
 
 Invariant: only the holder of the lock writes to a database, and a lock has at most a single holder.
@@ -18,7 +18,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import HallInUse, HallUnavailable
 from guildhall.runs.asks import Asks
 from guildhall.runs.record.history import History
-from guildhall.runs.record.records import mark_lost
+from guildhall.runs.record.records import mark_interrupted
 from guildhall.store.engine import Store
 from guildhall.store.schema import is_created, prepare
 
@@ -92,8 +92,8 @@ class Database:
             store.close()
 
     def _mark_lost(self, store: Store) -> None:
-        """Mark the runs of a hall that died as lost."""
-        store.submit(lambda connection: mark_lost(connection, self._boot)).result()
+        """Mark the runs of a hall that died as interrupted."""
+        store.submit(lambda connection: mark_interrupted(connection, self._boot)).result()
 
     def close(self) -> None:
         """Close the store and release the lock."""

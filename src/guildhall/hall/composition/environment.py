@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.paths import Home
     from guildhall.projects.registry import Projects
-    from guildhall.runs.assembly.callees import Outsiders
+    from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.execution.prepare import SourceOf
     from guildhall.runs.execution.runs import RuntimeOf
     from guildhall.tools.model import Tool
@@ -110,7 +110,7 @@ class RunPolicy:
     pins: Mapping[Path, Pin] | None = None  # the trusted files, in place of those on record
     adjust_settings: Callable[[Settings], Settings] = _unchanged
     check_worker: Callable[[Worker, Frame], None] = _accept  # raises if runs must not use the worker
-    check_servers: Callable[[Worker, Outsiders], None] | None = None  # raises if no server may be started or reached
+    check_servers: Callable[[Worker, MemberTools], None] | None = None  # raises if no server may be started or reached
     replace_tool: Callable[[Tool], Tool] = _unchanged  # the tool that a run gets in place of a declared one
     may_use_workflow_databases: bool = True  # else `context.config.db` of a workflow is ignored
     workflows: WorkflowPolicy | None = None  # None: production

@@ -179,7 +179,7 @@ class Hall:
         """The guild members that can be reached from here. A member is started when it is needed."""
         from guildhall.members.service import Members
 
-        return Members(home=self.home, clock=self.clock, trust=self.workers.supply.trust)
+        return Members(home=self.home, clock=self.clock, trust=self.workers.preflight.trust)
 
     @cached_property
     def memory(self) -> Memory:
@@ -232,9 +232,9 @@ class Hall:
         return await (compactor.wait() if timeout_s is None else compactor.wait(timeout_s))
 
     async def drain(self) -> None:
-        """Park all runs. The next hall resumes them."""
+        """Pause all runs. The next hall resumes them."""
         self._stop_wakeups()
-        await self.workflow_databases.park_all("shutdown")
+        await self.workflow_databases.pause_all("shutdown")
         await self.settle(_SETTLE_TIMEOUT_S)
 
     def _stop_wakeups(self) -> None:
@@ -243,10 +243,10 @@ class Hall:
         self.project_services.close()
 
     async def close(self) -> None:
-        """Wait for background work, park all runs, close all parts, and release the home."""
+        """Wait for background work, pause all runs, close all parts, and release the home."""
         self._stop_wakeups()
         await self.settle()
-        await self.workflow_databases.park_all("user")
+        await self.workflow_databases.pause_all("user")
         if (members := peek(self, Hall.members)) is not None:
             await members.close()
         await self.runtimes.close()

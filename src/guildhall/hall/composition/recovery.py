@@ -1,8 +1,8 @@
-"""Recovery: resumes the runs that an earlier hall lost or parked at its shutdown.
+"""Recovery: resumes the runs that an earlier hall interrupted or paused at its shutdown.
 
-Runs that a user parked stay parked. A run that was lost `MOST_CRASHES` times without progress fails, unless it is a
-quiet workflow. A user may still resume it.
-Does not mark runs as lost: `database` does when it is opened.
+Runs that a user paused stay paused. A run that was interrupted `MOST_CRASHES` times without progress fails, unless it
+is a quiet workflow. A user may still resume it.
+Does not mark runs as interrupted: `database` does when it is opened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Recovery:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         parts = hall.databases()
-        self._left = [(part, run, crashes) for part in parts for run, crashes in part.store.read(records.left_behind)]
+        self._left = [
+            (part, run, crashes) for part in parts for run, crashes in part.store.read(records.list_resumable)
+        ]
         self.under_way = bool(self._left)
 
     async def go_on(self) -> None:
@@ -51,7 +53,7 @@ class Recovery:
                     await go_on(part, run)
             for seating in self._hall.owners():
                 seating.start_resuming(partial(go_on, self._hall.main))
-            self._hall.keeps_alive.append(lambda: any(seating.is_expecting for seating in self._hall.owners()))
+            self._hall.keeps_alive.append(lambda: any(seating.has_pending_resume for seating in self._hall.owners()))
         finally:
             self.under_way = False
 
@@ -68,11 +70,11 @@ async def go_on(part: RunServices, run: Run) -> None:
         await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")  # it takes a second, the first time
         # Where the run was, with the variables of the terminal that started this hall.
         frame = replace(part.environment.frame_at(run.frame.cwd, run.frame.root), caller=run.frame.caller)
-        part.launch(await part.prepare_again(run.id, frame))
+        part.launch(await part.prepare_resume(run.id, frame))
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
-        if (owner := part.owner_of(run.kind)) is not None and not part.runs.alive(run.id):
+        if (owner := part.owner_of(run.kind)) is not None and not part.runs.is_alive(run.id):
             await owner.record_resume_failure(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
@@ -86,7 +88,7 @@ async def _give_up(part: RunServices, run: Run) -> None:
     now = stamp(part.environment.clock.now())
 
     def write(connection: Connection) -> None:
-        records.give_up(connection, run.id, error.as_dict(), now)
+        records.fail_run(connection, run.id, error.as_dict(), now)
         if run.kind == "workflow":
             workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.grants import Grant
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.execution.runs import Runs
-    from guildhall.runs.model import Ask, ParkCause, RunRequest
+    from guildhall.runs.model import Ask, PauseCause, RunRequest
     from guildhall.runs.replay.fork import Forks
     from guildhall.runs.replay.replay import Recordings
     from guildhall.tools.model import Toolbox
@@ -69,12 +69,12 @@ class RunServices:
         self.store = database.store
         self.history = database.history
         self.asks = database.asks
-        self.close = database.close  # the runs must be parked
+        self.close = database.close  # the runs must be paused
         self.runtimes = runtimes
 
     @cached_property
     def runs(self) -> Runs:
-        """Prepares, executes, parks and cancels runs."""
+        """Prepares, executes, pauses and cancels runs."""
         from guildhall.runs.execution.runs import Runs
 
         return Runs(
@@ -103,7 +103,7 @@ class RunServices:
             store=self.store,
             history=self.history,
             assembler=self.workers.assembler,
-            seat_of=lambda run: jobs.recorded_job_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
+            recorded_hooks=lambda run: jobs.recorded_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
             runtime_of=self.runtimes.for_replay,
             tokens=self.runtimes.tokens,
         )
@@ -158,7 +158,7 @@ class RunServices:
     def is_alive(self, run: str) -> bool:
         """Return True if a run is being executed."""
         runs = self.peek_runs()
-        return runs is not None and runs.alive(run)
+        return runs is not None and runs.is_alive(run)
 
     def ask_closed(self, ask: Ask) -> None:
         """Tell the workflows that an ask was answered or has expired."""
@@ -172,7 +172,7 @@ class RunServices:
             self.workers.check_trust(worker, frame, [toolbox.name for toolbox in given])
         return await self.runs.prepare(request, frame, given)
 
-    async def prepare_again(
+    async def prepare_resume(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
         """Prepare a stopped run for being resumed: a worker's, a workflow's, or one that a service owns.
@@ -180,13 +180,13 @@ class RunServices:
         Raise NotTrusted if its worker, as its file is now, may call a worker that is not trusted.
         """
         self.workers.check_trust_again(self.history.get(run), frame, [toolbox.name for toolbox in given])
-        await self.runs.gone(run)
+        await self.runs.wait_stopped(run)
         kind = self.history.get(run).kind
         if kind == "workflow":
             return await self.workflows.again(run, frame, grant)
         if (owner := self.owner_of(kind)) is not None:
             return await owner.prepare_resume(run, frame, grant)
-        return await self.runs.prepare_again(run, frame, given, grant)
+        return await self.runs.prepare_resume(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
         """Start to execute a prepared run."""
@@ -196,7 +196,7 @@ class RunServices:
             self.runs.launch(prepared)
 
     async def stream(self, prepared: Prepared, *, stays: bool) -> AsyncGenerator[Event]:
-        """Launch a prepared run and yield its events. Closing the stream early parks the run unless the hall stays."""
+        """Launch a prepared run and yield its events. Closing the stream early pauses the run unless the hall stays."""
         with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if stays else None) as events:
             self.launch(prepared)
             try:
@@ -206,9 +206,9 @@ class RunServices:
                         break
             finally:
                 if not stays:
-                    await self.runs.park(prepared.run)
+                    await self.runs.pause(prepared.run)
                 elif prepared.frame.interactive:
-                    self.runs.hold(prepared.run, -1)
+                    self.runs.add_clients(prepared.run, -1)
 
 
 class WorkflowDatabase(RunServices):
@@ -299,10 +299,10 @@ class WorkflowDatabases:
         """The number of runs that are executed now, without the runs that they have called."""
         return sum(runs.count for runs in self._built_runs())
 
-    async def park_all(self, cause: ParkCause) -> None:
-        """Park the runs of all databases."""
+    async def pause_all(self, cause: PauseCause) -> None:
+        """Pause the runs of all databases."""
         for runs in self._built_runs():
-            await runs.park_all(cause)
+            await runs.pause_all(cause)
 
     def _built_runs(self) -> list[Runs]:
         built = (database.peek_runs() for database in (self._main, *self._open.values()))

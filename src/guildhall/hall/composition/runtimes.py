@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.doors import Reception
     from guildhall.runs.assembly.activation import ToolboxCache
-    from guildhall.runs.execution.tokens import Tokens
+    from guildhall.runs.execution.tokens import TokenRegistry
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.discovery import Programs
     from guildhall.runtimes.forked.client import Nursery
@@ -35,11 +35,11 @@ class RuntimeRegistry:
         self._children = children
 
     @cached_property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> TokenRegistry:
         """The tokens that open the doors of live runs."""
-        from guildhall.runs.execution.tokens import Tokens
+        from guildhall.runs.execution.tokens import TokenRegistry
 
-        return Tokens()
+        return TokenRegistry()
 
     @cached_property
     def boxes(self) -> ToolboxCache:
@@ -53,7 +53,7 @@ class RuntimeRegistry:
         """The ASGI app that serves the tool and model doors of all live runs."""
         from guildhall.hall.doors import Reception
 
-        return Reception(self.tokens.door)
+        return Reception(self.tokens.find)
 
     @cached_property
     def programs(self) -> Programs:

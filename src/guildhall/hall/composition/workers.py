@@ -18,7 +18,7 @@ from guildhall.models import catalog
 from guildhall.models.credentials import joined, login_of
 from guildhall.projects.manager.tools import is_manager
 from guildhall.runs.assembly.callees import find_callees
-from guildhall.runs.assembly.preflight import Supply, raise_problems
+from guildhall.runs.assembly.preflight import Preflight, raise_problems
 from guildhall.workers import records
 from guildhall.workers.code import trust_command
 from guildhall.workers.definition import ToolRule
@@ -127,23 +127,23 @@ class WorkerServices:
         return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
 
     @cached_property
-    def supply(self) -> Supply:
+    def preflight(self) -> Preflight:
         """Resolves what a worker declares: code, keys, schemas, members."""
         member = self._environment.member
-        return Supply(
+        return Preflight(
             home=self._environment.home,
             environ=self._environment.environ,
             settings=self._environment.settings,
             pins=self.pins,
             locked=lambda: self._store.read(records.all_locks),
-            outsiders=lambda worker, frame: self._members().worker_tools(worker, frame),
+            member_tools=lambda worker, frame: self._members().member_tools(worker, frame),
             own=member.root if member is not None else None,
             program=self._runtimes.check_program,
         )
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
         """Return the JSON schema of a worker's result, or None if it may be any text."""
-        return await self.supply.output_schema(worker, frame)
+        return await self.preflight.output_schema(worker, frame)
 
     @cached_property
     def planner(self) -> Planner:
@@ -167,7 +167,7 @@ class WorkerServices:
                 memory=self._memory(), request_compaction=lambda request: self._compactor().start(request)
             ),
             replace_tool=self._environment.policy.replace_tool,
-            supply=self.supply,
+            preflight=self.preflight,
             connect_servers=self._serve,
             hall_tools=self._project_tools,
             project_name=self._project_name,
@@ -182,9 +182,9 @@ class WorkerServices:
         from guildhall.runs.assembly.mcp_servers import connect_servers
 
         if (check_servers := self._environment.policy.check_servers) is not None:
-            check_servers(worker, self.supply.outsiders(worker, frame))
+            check_servers(worker, self.preflight.member_tools(worker, frame))
         more = await self._members().specs(worker, frame)
-        return await connect_servers(worker, frame, surroundings, self.supply, more)
+        return await connect_servers(worker, frame, surroundings, self.preflight, more)
 
     def source(self, model: str, frame: Frame, login: bool = False) -> Source:
         """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
@@ -232,8 +232,8 @@ class WorkerServices:
         return [one.worker for one in found if one.worker and one.problem is None]
 
     def _untrusted(self, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
-        trust, found = self.supply.trust(), list[NotTrusted]()
-        for code in self.supply.code_of(worker, frame, given)[0]:
+        trust, found = self.preflight.trust(), list[NotTrusted]()
+        for code in self.preflight.code_of(worker, frame, given)[0]:
             try:
                 trust.check(code, worker, frame)
             except NotTrusted as error:

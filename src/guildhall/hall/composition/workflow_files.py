@@ -68,7 +68,7 @@ async def prepare_workflow(hall: Hall, start: Start, request: RunRequest, frame:
 def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
     """Raise if a workflow is not trusted as it was loaded, or if one of its agents cannot run."""
     if hall.environment.policy.runs_setup_commands:
-        demand_trust(workflow, hall.workers.supply.trust(), hall.home)
+        demand_trust(workflow, hall.workers.preflight.trust(), hall.home)
     request, frame = from_here(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
@@ -78,7 +78,7 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
         if not script and own.model.startswith(_SCRIPT):
             yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises where it is not there
         raise_problems(
-            hall.workers.supply.find_problems(agent.worker, frame, script=script, thorough=False), agent.worker.place
+            hall.workers.preflight.find_problems(agent.worker, frame, script=script, thorough=False), agent.worker.place
         )
         hall.workers.check_trust(agent.worker, frame)
 

@@ -49,7 +49,7 @@ _READ_ONLY = frozenset(
         "rooms.messages",
     }
 )
-_WHILE_LEAVING = _READ_ONLY | {"runs.park"}
+_WHILE_LEAVING = _READ_ONLY | {"runs.pause"}
 _WHILE_RECOVERING = _READ_ONLY | {"hall.hello"}
 
 _END = object()  # of a stream

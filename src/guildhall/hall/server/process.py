@@ -125,7 +125,7 @@ class Process:
             await self._depart()
 
     def leave(self) -> None:
-        """Refuse new work, park all runs, and let `serve` return."""
+        """Refuse new work, pause all runs, and let `serve` return."""
         self._leave.set()
 
     def _face(self) -> Api:
@@ -134,7 +134,7 @@ class Process:
             House(
                 boot=self._hall.boot,
                 token=self._address.token,
-                is_run=lambda token: self._hall.runtimes.tokens.door(token) is not None,
+                is_run=lambda token: self._hall.runtimes.tokens.find(token) is not None,
                 hall=client,
                 leaving=self._leave.is_set,
                 recovered=self._recovered,
@@ -170,7 +170,7 @@ class Process:
         self.leave()
 
     async def _depart(self) -> None:
-        """Park all runs, let clients read the end of their streams, and close the hall."""
+        """Pause all runs, let clients read the end of their streams, and close the hall."""
         self._listener.refuse()
         await self._hall.drain()
         with suppress(FileNotFoundError):

@@ -186,21 +186,21 @@ def _lacks(hall: Hall, listed: WorkerListing, frame: Frame) -> bool:
 def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     """Return a worker with the declarations that cannot be met here."""
     return Checked(
-        worker=worker, problems=hall.workers.supply.find_problems(worker, frame), doubts=find_warnings(worker)
+        worker=worker, problems=hall.workers.preflight.find_problems(worker, frame), doubts=find_warnings(worker)
     )
 
 
 async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     """Return a worker with all of its problems and its plan. Execute trusted code to read its tools and its schema."""
-    found, supply = checked(hall, worker, frame), hall.workers.supply
+    found, preflight = checked(hall, worker, frame), hall.workers.preflight
     try:
         plan = await hall.workers.planner.plan(worker, frame)
         try:
-            supply.check_schema(worker, frame)
+            preflight.check_schema(worker, frame)
         except GuildError:  # it is among the problems already
             pass
         else:
-            await supply.output_schema(worker, frame)
+            await preflight.output_schema(worker, frame)
     except GuildError as error:
         return replace(found, problems=[*found.problems, error])
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]

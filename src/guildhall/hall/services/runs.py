@@ -63,14 +63,14 @@ class RunService(Runs):
         from guildhall.runs.execution.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
-        if self._stays and part.history.get(run).status == "parked":
-            await part.runs.gone(run)  # it may still be stopping
-        if self._stays and grant == Grant() and part.runs.alive(run):  # the hall has resumed it already
+        if self._stays and part.history.get(run).status == "paused":
+            await part.runs.wait_stopped(run)  # it may still be stopping
+        if self._stays and grant == Grant() and part.runs.is_alive(run):  # the hall has resumed it already
             async with aclosing(self.follow(run, frame)) as events:
                 async for event in events:
                     yield event
             return
-        prepared = await part.prepare_again(run, frame, toolboxes, grant)
+        prepared = await part.prepare_resume(run, frame, toolboxes, grant)
         async with aclosing(part.stream(prepared, stays=self._stays)) as events:
             async for event in events:
                 yield event
@@ -79,12 +79,12 @@ class RunService(Runs):
         part = self._hall.where(run)
         part.history.get(run)
         runs = part.peek_runs()
-        began = runs.began(run) if runs is not None else None
+        began = runs.start_event(run) if runs is not None else None
         if runs is None or began is None:
             return
         with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._stays else None) as events:
             people = int(frame.interactive)
-            runs.hold(began.root, people)
+            runs.add_clients(began.root, people)
             try:
                 yield began
                 async for event in events:
@@ -92,13 +92,13 @@ class RunService(Runs):
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                runs.hold(began.root, -people)
+                runs.add_clients(began.root, -people)
 
-    async def park(self, run: str) -> None:
+    async def pause(self, run: str) -> None:
         part = self._hall.where(run)
         part.history.get(run)
         if (runs := part.peek_runs()) is not None:
-            await runs.park(run)
+            await runs.pause(run)
 
     async def stop(self, run: str) -> Sequence[str]:
         part = self._hall.where(run)
@@ -139,7 +139,7 @@ class RunService(Runs):
         first = journal.assembly
         return Shown(
             run=found,
-            below=part.history.below(run),
+            below=part.history.descendants(run),
             asks=part.asks.of_run(run),
             messages=conversation(journal),
             attachments=first.attachments,
@@ -148,11 +148,11 @@ class RunService(Runs):
 
     async def list(self, *, everything: bool = False, called: bool = False) -> Sequence[Run]:
         limit = None if everything else _RECENT
-        found = (part.history.recent(limit, called=called) for part in self._hall.databases())
+        found = (part.history.recent(limit, children=called) for part in self._hall.databases())
         return [*merge(*found, key=lambda run: run.created_at, reverse=True)][:limit]
 
     async def journal(self, run: str, after: int = -1) -> Sequence[Entry[Payload]]:
-        return self._hall.where(run).history.shown(run, after)
+        return self._hall.where(run).history.entries_without_files(run, after)
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
         return await self._hall.workers.planner.plan(self._hall.workers.find(request.worker, frame), frame, request)
@@ -169,7 +169,7 @@ class AskService(Asks):
 
     async def get(self, ask: str) -> Ask:
         asks = self._asks_with(ask)
-        return asks.seen(asks.get(ask))
+        return asks.with_expiry(asks.get(ask))
 
     async def answer(self, ask: str, answer: Answer) -> Ask:
         asks = self._asks_with(ask)
@@ -184,7 +184,7 @@ class AskService(Asks):
         """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
         part = self._hall.where(ask.root)
         if (runs := part.peek_runs()) is not None:
-            await runs.gone(ask.root)  # a run that is being parked does not resume by itself
+            await runs.wait_stopped(ask.root)  # a run that is being paused does not resume by itself
         root = part.history.get(ask.root)
         if (seating := self._hall.owner_of(root.kind)) is None:
             return

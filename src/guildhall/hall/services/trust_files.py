@@ -59,7 +59,7 @@ async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tup
 async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
     """Return the code of a worker and of all workers that it may call."""
     plan = await hall.workers.planner.plan(worker, frame)
-    _, wrong = hall.workers.supply.code_of(worker, frame)
+    _, wrong = hall.workers.preflight.code_of(worker, frame)
     return Trusting(folder=worker.resource_folder(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
 
 
@@ -92,7 +92,7 @@ async def _of_project(hall: Hall, frame: Frame) -> Trusting:
         plan = await hall.workers.planner.plan(worker, frame)
         if _executed([plan]):
             plans.append(plan)
-        wrong += hall.workers.supply.code_of(worker, frame)[1]
+        wrong += hall.workers.preflight.code_of(worker, frame)[1]
     lying, unreadable = project_toolboxes(folder)
     if folder.resolve() == hall.home.path.resolve():  # what lies there the person has put there
         lying, unreadable = [], []
@@ -127,7 +127,7 @@ async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
     known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
     plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
-    wrong = [error for agent in workflow.agents for error in hall.workers.supply.code_of(agent.worker, there)[1]]
+    wrong = [error for agent in workflow.agents for error in hall.workers.preflight.code_of(agent.worker, there)[1]]
     code = [*([setup] if setup and not setup.own else []), *_executed(plans)]
     return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)
 

@@ -22,7 +22,7 @@ from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.health import checked_whole
 from guildhall.runs.assembly.activation import check_function, describe_code
-from guildhall.runs.record.records import unfinished
+from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
 from guildhall.tools.executor import Surroundings
 from guildhall.workers import lifecycle, records
@@ -178,7 +178,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        problems += [str(error) for error in hall.workers.supply.find_problems(package_worker(package), frame)]
+        problems += [str(error) for error in hall.workers.preflight.find_problems(package_worker(package), frame)]
     return replace(told, problems=tuple(problems))
 
 
@@ -194,7 +194,7 @@ def _check_unused(hall: Hall, name: str) -> None:
     users = [
         run
         for part in hall.databases()
-        for run, worker, frozen in part.store.read(unfinished)
+        for run, worker, frozen in part.store.read(list_unfinished)
         if _uses(name, worker, frozen)
     ]
     users += hall.store.read(lambda connection: unfinished_work(connection, (name, f"package/{name}")))

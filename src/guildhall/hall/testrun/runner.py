@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.yaml import Source
     from guildhall.models.model import OnText, Query
-    from guildhall.runs.assembly.callees import Outsiders
+    from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.execution.prepare import Prepared
     from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import FileTrust, Pin, Worker
@@ -360,7 +360,7 @@ class TestHall:
         return replace(tool, handler=recorded, runs_in="hall")
 
 
-def _refuse_servers(worker: Worker, members: Outsiders) -> None:
+def _refuse_servers(worker: Worker, members: MemberTools) -> None:
     """Raise if a worker names tool servers or members: a test starts and reaches none."""
     if worker.definition.mcp_servers:
         raise ToolUnavailable(

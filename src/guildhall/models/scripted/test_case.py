@@ -104,8 +104,8 @@ class Case(Strict):
         if self.workflow is not None and (self.worker is not None or self.input is not None):
             raise ValueError("a test is of a `worker` with an `input`, or of a `workflow`; not of both")
         if self.workflow is None and (self.worker is None or self.input is None):
-            lacking = "worker" if self.worker is None else "input"
-            raise ValueError(f"`{lacking}` is missing: a test is of a `worker` with an `input`, or of a `workflow`")
+            missing = "worker" if self.worker is None else "input"
+            raise ValueError(f"`{missing}` is missing: a test is of a `worker` with an `input`, or of a `workflow`")
         return self
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import Asked, Decided, output_text
+from guildhall.activities.contract import AskedQuestion, Decision, output_text
 from guildhall.activities.questions import answer_text
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import COMMISSION, is_id
@@ -44,16 +44,16 @@ _log = logging.getLogger("guildhall.commissions")
 # rendering
 
 
-def decisions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[Decided]:
+def decisions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[Decision]:
     """Return the decisions that the worker has recorded in all attempts, without repetitions."""
     runs = context.runs_of_attempts(timeline)
     return list(dict.fromkeys(one for run in runs for one in list_decisions(context.history.entries(run.id))))
 
 
-def questions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[Asked]:
+def questions(context: CommissionContext, timeline: Sequence[TimelineEntry]) -> list[AskedQuestion]:
     """Return the questions that the worker has asked in all attempts, with the answers."""
     return [
-        Asked(
+        AskedQuestion(
             ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask) if ask.answer else None
         )
         for run in context.runs_of_attempts(timeline)
@@ -84,8 +84,8 @@ def render(
     timeline: Sequence[TimelineEntry],
     *,
     redact: Callable[[str], str],
-    decisions: Sequence[Decided] = (),
-    asked: Sequence[Asked] = (),
+    decisions: Sequence[Decision] = (),
+    asked: Sequence[AskedQuestion] = (),
 ) -> bytes:
     """Return the text of an artifact. Secrets are removed before texts are cut."""
 

@@ -23,9 +23,9 @@ from guildhall.projects.commissions.dependencies import check_not_blocked, updat
 from guildhall.projects.commissions.model import Commission, check_reason
 from guildhall.projects.commissions.states import check_event, new_attempt
 from guildhall.projects.commissions.tools import commission_message, commission_profile
-from guildhall.runs.limits import in_force
+from guildhall.runs.limits import current_bounds
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import RunRequest, Stretch
+from guildhall.runs.model import RunRequest, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.record.records import cancel_tree, find_run
 from guildhall.workers.registry import MODEL_OPTION
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import TimelineEntry
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.workers.model import Worker
 
 _log = logging.getLogger("guildhall.commissions")
@@ -76,7 +76,7 @@ def open_attempt(connection: Connection, id: str, now: str) -> Commission:
 
 
 async def start(
-    context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[CommissionPurpose], Seat]
+    context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[CommissionPurpose], RunHooks]
 ) -> None:
     """Start the run of a dispatched commission, or fail the commission with the reason.
 
@@ -99,7 +99,7 @@ async def start(
 
 
 async def _start_run(
-    context: CommissionContext, commission: Commission, frame: Frame, hooks: Callable[[CommissionPurpose], Seat]
+    context: CommissionContext, commission: Commission, frame: Frame, hooks: Callable[[CommissionPurpose], RunHooks]
 ) -> None:
     frame = context.project_frame(context.project(commission), frame)
     worker = context.find_worker(commission.worker, frame)
@@ -122,7 +122,7 @@ async def _start_run(
         purpose=purpose,
     )
     runs, profile = context.runs(), commission_profile(worker)
-    runs.launch(await runs.prepare(request, frame, worker=profile, seat=hooks(purpose)))
+    runs.launch(await runs.prepare(request, frame, worker=profile, hooks=hooks(purpose)))
 
 
 def record_start(context: CommissionContext, id: str, connection: Connection, run: str) -> None:
@@ -171,10 +171,10 @@ async def stop(context: CommissionContext, id: str) -> Commission | None:
     check_event(commission, "cancel")
     if commission.status != "in_progress" or commission.run is None:
         return commission
-    await context.runs().park(commission.run, "shutdown")
+    await context.runs().pause(commission.run, "shutdown")
     commission = context.get(id)
     if commission.is_submitted and commission.draft.reviewer is None and commission.status == "in_progress":
-        await finish(context, commission, Stretch(status="completed"))
+        await finish(context, commission, SegmentEnd(status="completed"))
         commission = context.get(id)
     if commission.status != "in_progress":
         return None
@@ -296,7 +296,7 @@ class Queue:
 
     def _is_paused(self, commission: Commission) -> bool:
         run = self._context.find_run(commission.run)
-        return commission.hold is not None or (run is not None and run.needs_person)
+        return commission.hold is not None or (run is not None and run.needs_user)
 
     def _limit(self, commission: Commission) -> int:
         try:
@@ -372,7 +372,7 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
     run = context.find_run(manager or None)
     if run is None or run.request.budget is None:
         return None
-    budget = in_force(context.history.journal(manager)).budget
+    budget = current_bounds(context.history.journal(manager)).budget
     if budget is None:
         return None
     spent, holders = run.cost_usd or 0.0, list[str]()
@@ -388,5 +388,5 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
 def _reservation(context: CommissionContext, commission: Commission) -> float:
     """Return the dollars that a running commission may still spend."""
     run = context.find_run(commission.run)
-    limit = in_force(context.history.journal(run.id)).max_budget_usd if run is not None else None
+    limit = current_bounds(context.history.journal(run.id)).max_budget_usd if run is not None else None
     return 0.0 if run is None or limit is None else max(0.0, limit - (run.cost_usd or 0.0))

@@ -26,9 +26,17 @@ from guildhall.projects.commissions.contract import check_contract, commit_if_po
 from guildhall.projects.commissions.states import ENDED
 from guildhall.projects.model import INTEGRATION
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Answer, Ask, Question, Stretch
+from guildhall.runs.model import Answer, Ask, Question, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose
-from guildhall.runs.record.records import add_ask, change_ask, conclude, find_run, give_up, list_asks, withdraw_kind
+from guildhall.runs.record.records import (
+    add_ask,
+    change_ask,
+    complete_run,
+    fail_run,
+    find_run,
+    list_asks,
+    withdraw_kind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,11 +52,11 @@ MERGED = "merged into the integration branch"
 _log = logging.getLogger("guildhall.commissions")
 
 
-async def judge(context: CommissionContext, id: str, run: str, ending: Stretch) -> Stretch:
+async def judge(context: CommissionContext, id: str, run: str, ending: SegmentEnd) -> SegmentEnd:
     """Return how the run of a commission really ends. Called before its end is recorded.
 
     A submitted result counts even if the run failed afterwards. If something outside of the work prevents the merge,
-    the run is parked and the commission is put on hold.
+    the run is paused and the commission is put on hold.
     """
     commission = context.get(id)
     if commission.run != run or commission.status != "in_progress" or ending.status not in ("completed", "failed"):
@@ -56,16 +64,16 @@ async def judge(context: CommissionContext, id: str, run: str, ending: Stretch) 
     try:
         return await _judge(context, commission, run, ending)
     except (NotFulfilled, MergeConflict) as error:
-        return Stretch(status="failed", reason=error.code, error=error.as_dict(), output=ending.output)
+        return SegmentEnd(status="failed", reason=error.code, error=error.as_dict(), output=ending.output)
     except Exception as error:  # noqa: BLE001 - such as a full disk, a branch in use, an invalid config.yaml
         if not isinstance(error, GuildError):
             _log.exception("%s", id)
         known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
         await context.hold(id, "cannot_merge", known)
-        return Stretch.parked("user")
+        return SegmentEnd.paused("user")
 
 
-async def _judge(context: CommissionContext, commission: Commission, run: str, ending: Stretch) -> Stretch:
+async def _judge(context: CommissionContext, commission: Commission, run: str, ending: SegmentEnd) -> SegmentEnd:
     if not commission.is_submitted:
         await commit_if_possible(context, commission)
         if ending.status == "failed":
@@ -88,7 +96,7 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
         if ending.error
         else None
     )
-    return Stretch(status="completed", reason=late, output=commission.result)
+    return SegmentEnd(status="completed", reason=late, output=commission.result)
 
 
 def _merge(context: CommissionContext, commission: Commission) -> None:
@@ -99,7 +107,7 @@ def _merge(context: CommissionContext, commission: Commission) -> None:
     context.workspace(commission).merge(message, {commission.path: artifact})
 
 
-def record_end(context: CommissionContext, id: str, connection: Connection, run: str, ending: Stretch) -> None:
+def record_end(context: CommissionContext, id: str, connection: Connection, run: str, ending: SegmentEnd) -> None:
     """Apply `complete` or `fail`, in the transaction that ends the run."""
     commission = records.find(connection, id)
     if commission is None or commission.run != run or commission.status != "in_progress":
@@ -115,7 +123,7 @@ def record_end(context: CommissionContext, id: str, connection: Connection, run:
             ask_user(connection, failed, now)
 
 
-async def finish(context: CommissionContext, commission: Commission, ending: Stretch) -> None:
+async def finish(context: CommissionContext, commission: Commission, ending: SegmentEnd) -> None:
     """End a commission whose run is not executed any more, as if the run had ended like this."""
     run = str(commission.run)
     judged = await judge(context, commission.id, run, ending)
@@ -126,10 +134,10 @@ async def finish(context: CommissionContext, commission: Commission, ending: Str
         found = find_run(connection, run)
         if found is not None and found.status not in RUN_ENDED:
             if judged.status == "completed":
-                conclude(connection, run, judged.output, context.now())
+                complete_run(connection, run, judged.output, context.now())
             else:
                 error = judged.error or ErrorInfo(code="error", message=judged.reason or "unknown reason")
-                give_up(connection, run, error, context.now())
+                fail_run(connection, run, error, context.now())
         record_end(context, commission.id, connection, run, judged)
 
     await context.store.write(write)

@@ -13,19 +13,19 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.contract import MAX_PROBLEMS, READING, WRITING, check_output, output_text
+from guildhall.activities.contract import MAX_PROBLEMS, READ_TOOLS, WRITE_TOOLS, check_output, output_text
 from guildhall.core.errors import Conflict, GuildError, NotFulfilled
 from guildhall.core.text import check_text
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import TOOLS, Commission, parse_checkout_name
 from guildhall.projects.model import join_names
 from guildhall.projects.workspace import Work
-from guildhall.runs.hooks import Seat
+from guildhall.runs.hooks import RunHooks
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Run, RunRequest, Stretch
+from guildhall.runs.model import Run, RunRequest, SegmentEnd
 from guildhall.runs.record.entries import ToolStarted
-from guildhall.runs.record.journal import calls_made, entries_with
-from guildhall.runs.record.records import run_of_call
+from guildhall.runs.record.journal import entries_with, successful_calls
+from guildhall.runs.record.records import find_call_run
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.shell import shell_tools
 from guildhall.tools.definition import invoke, tool
@@ -200,13 +200,13 @@ async def _report_lost_work(context: CommissionContext, commission: Commission, 
         return
     entries = context.history.entries(commission.run)
     before = [entry.data for entry in entries_with(entries, ToolStarted) if entry.at <= lost_at]
-    changing = [call for call in before if call.tool not in (*READING, *TOOLS)]
+    changing = [call for call in before if call.tool not in (*READ_TOOLS, *TOOLS)]
     if not changing:
         return
     await context.store.write(
         lambda connection: records.change(connection, commission.id, context.now(), loss_reported_by=call)
     )
-    written: list[Mapping[str, Any]] = [call.arguments or {} for call in changing if call.tool in WRITING]
+    written: list[Mapping[str, Any]] = [call.arguments or {} for call in changing if call.tool in WRITE_TOOLS]
     names = list(dict.fromkeys(str(one["file_path"]) for one in written if "file_path" in one))
     files = f": {join_names(names)}" if names else ""
     raise NotFulfilled(
@@ -290,9 +290,14 @@ REVIEW_TOOLS: tuple[Tool, ...] = (submit_review,)
 def review_profile(worker: Worker) -> Worker:
     """Return the worker as a reviewer: it cannot write anything."""
     definition = worker.definition
-    declared = [name for name in definition.tools if name not in READING and BUILT_IN[name].isdisjoint(WITHHELD)]
+    declared = [name for name in definition.tools if name not in READ_TOOLS and BUILT_IN[name].isdisjoint(WITHHELD)]
     sandboxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
-    changes = {"tools": (*READING, *declared), "sandboxes": sandboxes, "output_schema_ref": None, "allow_workers": ()}
+    changes = {
+        "tools": (*READ_TOOLS, *declared),
+        "sandboxes": sandboxes,
+        "output_schema_ref": None,
+        "allow_workers": (),
+    }
     instructions = f"{worker.instructions.rstrip()}\n\n{_REVIEW_INSTRUCTIONS}\n"
     return replace(worker, definition=definition.model_copy(update=changes), instructions=instructions)
 
@@ -316,7 +321,7 @@ def _fence(text: str, language: str = "") -> str:
 
 async def require_approval(
     context: CommissionContext, commission: Commission, run: str, commit: str | None
-) -> Stretch | None:
+) -> SegmentEnd | None:
     """Have the work reviewed if the draft names a reviewer. Raise NotFulfilled if it is not approved.
 
     Return None if the work may be merged, or how the run has to pause while the review waits for the user.
@@ -329,8 +334,8 @@ async def require_approval(
         raise NotFulfilled(missing) if context.history.get(run).status in RUN_ENDED else Conflict(missing)
     review = await _review(context, commission, reviewer, run, f"review-{(commit or '')[:12]}")
     if review.status not in RUN_ENDED:
-        return Stretch(status=review.status, pause=review.pause, reason=review.reason)
-    verdicts = calls_made(context.history.entries(review.id), submit_review.name)
+        return SegmentEnd(status=review.status, pause=review.pause, reason=review.reason)
+    verdicts = successful_calls(context.history.entries(review.id), submit_review.name)
     if not verdicts:
         reason = review.error["message"] if review.error else "the reviewer did not call submit_review"
         raise NotFulfilled(f"no review from {reviewer}: {reason}", hint=f"guild show {review.id}")
@@ -346,20 +351,26 @@ async def require_approval(
 async def _review(context: CommissionContext, commission: Commission, reviewer: str, run: str, key: str) -> Run:
     """Execute the review of a commit to its end. After a crash the same review run resumes."""
     runs = context.runs()
-    made = context.store.read(lambda connection: run_of_call(connection, run, key))
+    made = context.store.read(lambda connection: find_call_run(connection, run, key))
     if made is not None:
-        return made if made.status in RUN_ENDED else await runs.sit_down_again(run, made.id, _review_hooks())
+        return made if made.status in RUN_ENDED else await runs.resume_child(run, made.id, _review_hooks())
     worker = context.find_worker(reviewer, runs.prepared(run).frame)
     diff = await asyncio.to_thread(context.branches_of(commission).diff, str(commission.branch))
     request = RunRequest(worker=reviewer, input=review_message(commission, diff), purpose=commission.purpose(None))
-    return await runs.take_seat(run, key, request, worker=review_profile(worker), seat=_review_hooks())
+    return await runs.run_child(run, key, request, worker=review_profile(worker), hooks=_review_hooks())
 
 
-def _review_hooks() -> Seat:
+def _review_hooks() -> RunHooks:
     def execute(run: str) -> Execute:
         async def call_tool(tool: Tool, call: ToolCall) -> ToolResult:
             return await invoke(tool, call.arguments or {})
 
         return call_tool
 
-    return Seat(tools=REVIEW_TOOLS, execute=execute, server=REVIEW_SERVER, seated=review_profile, withheld=WITHHELD)
+    return RunHooks(
+        tools=REVIEW_TOOLS,
+        executor=execute,
+        server=REVIEW_SERVER,
+        adapt_worker=review_profile,
+        withheld_capabilities=WITHHELD,
+    )

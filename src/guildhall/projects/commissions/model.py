@@ -18,7 +18,7 @@ from guildhall.runs.purpose import CommissionPurpose, Contract
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.activities.contract import Asked, Decided
+    from guildhall.activities.contract import AskedQuestion, Decision
     from guildhall.projects.commissions.states import Hold, Status
     from guildhall.projects.model import TimelineEntry
 
@@ -256,8 +256,8 @@ class CommissionDetails:
 
     commission: Commission
     timeline: Sequence[TimelineEntry] = ()
-    asked: Sequence[Asked] = ()
-    decisions: Sequence[Decided] = ()
+    asked: Sequence[AskedQuestion] = ()
+    decisions: Sequence[Decision] = ()
     waiting: Sequence[str] = ()  # ids of open asks
     neighbours: Neighbours = Neighbours()
     cost_usd: float | None = None

@@ -45,15 +45,15 @@ from guildhall.projects.commissions.model import By, Commission, CommissionDetai
 from guildhall.projects.commissions.states import ACTIVE, Event, Status, next_step
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.projects.records import list_known_ids
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import Ask, Run, Stretch
+from guildhall.runs.model import Ask, Run, SegmentEnd
 from guildhall.runs.purpose import CommissionPurpose, Contract
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from guildhall.activities.contract import Asked
+    from guildhall.activities.contract import AskedQuestion
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project
@@ -147,7 +147,7 @@ class Commissions:
     def _run_needs_user(self, run: str) -> bool:
         """Return True if a run waits for the user. A question alone does not stop it."""
         open_asks = (ask for ask in self.context.asks.of_run(run) if ask.status == "open")
-        return self.context.history.get(run).needs_person or any(ask.kind != "question" for ask in open_asks)
+        return self.context.history.get(run).needs_user or any(ask.kind != "question" for ask in open_asks)
 
     async def wait_idle(self, ids: Sequence[str], within: float) -> bool:
         """Wait until all of these have ended or need the user. Return False if that takes over `within` seconds."""
@@ -224,24 +224,24 @@ class Commissions:
 
     # the hooks of a run that carries out a commission
 
-    def _hooks(self, purpose: CommissionPurpose) -> Seat:
+    def _hooks(self, purpose: CommissionPurpose) -> RunHooks:
         context, id, contract = self.context, purpose.id, purpose.contract
         assert contract is not None
-        return Seat(
+        return RunHooks(
             tools=commission_tools(contract.schema),
-            execute=lambda run: partial(self._call_tool, id, contract, run),
-            began=partial(attempts.record_start, context, id),
-            ended=partial(completion.record_end, context, id),
+            executor=lambda run: partial(self._call_tool, id, contract, run),
+            record_start=partial(attempts.record_start, context, id),
+            record_stop=partial(completion.record_end, context, id),
             server=SERVER,
-            seated=commission_profile,
+            adapt_worker=commission_profile,
             judge=partial(completion.judge, context, id),
-            settled=partial(self._run_stopped, id),
+            on_stopped=partial(self._run_stopped, id),
         )
 
     async def _call_tool(self, id: str, contract: Contract, run: str, tool: Tool, call: ToolCall) -> ToolResult:
         context, commission = self.context, self.get(id)
 
-        async def remember(asked: Asked) -> None:  # so that every hall writes it redacted into the artifact
+        async def remember(asked: AskedQuestion) -> None:  # so that every hall writes it redacted into the artifact
             context.redact(asked.question)
 
         asking = QuestionChannel(
@@ -254,11 +254,11 @@ class Commissions:
         tools = CommissionTools(context, commission.id, contract, asking, call.key)
         return await call_with_answers(tools, tool, call, asking)
 
-    async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
+    async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Continue after the end of a run segment was recorded."""
         await asyncio.to_thread(current_artifact, self.context, self.get(id))  # remembers the redacted texts
         if ending.status == "waiting" and self._timers is not None:
-            self._timers.expect(run)
+            self._timers.start(run)
         if ending.status not in RUN_ENDED:
             if ending.pause != "shutdown":  # it waits for the user, so its slot is free
                 self._start(self._queue.run)
@@ -287,7 +287,7 @@ class Commissions:
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
             await asyncio.to_thread(workplace.check_out, worker.definition.checkout)
             hooks = self._hooks(purpose)
-            prepared = await context.runs().prepare_again(run, frame, grant=grant, seat=hooks)
+            prepared = await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
             await context.release(commission.id)
             return prepared
 
@@ -305,7 +305,7 @@ class Commissions:
         if self.context.history.get(run.id).status in RUN_ENDED or commission.run != run.id:
             return
         if commission.is_submitted:
-            ending = Stretch(status="failed", reason=error.code, error=error.as_dict())
+            ending = SegmentEnd(status="failed", reason=error.code, error=error.as_dict())
             await completion.finish(self.context, commission, ending)
         else:
             await self.context.hold(commission.id, "cannot_resume", error)
@@ -328,7 +328,7 @@ class Commissions:
         for commission in context.store.read(records.list_active):
             run = context.find_run(commission.run)
             if run is not None and run.status == "waiting":
-                self._timers.expect(run.id)
+                self._timers.start(run.id)
 
         async def start_up() -> None:
             await recover(context)
@@ -339,8 +339,8 @@ class Commissions:
         self._watcher.start()
 
     @property
-    def is_expecting(self) -> bool:
-        return bool(self._tasks) or (self._timers is not None and self._timers.busy)
+    def has_pending_resume(self) -> bool:
+        return bool(self._tasks) or (self._timers is not None and self._timers.is_busy)
 
     async def drain(self) -> None:
         while self._tasks:
@@ -364,14 +364,14 @@ async def _log_errors(work: Callable[[], Awaitable[None]]) -> None:
         _log.exception("commissions")
 
 
-def recorded_hooks(run: Run) -> Seat | None:
+def recorded_hooks(run: Run) -> RunHooks | None:
     """Return the hooks of a commission's run or review for a replay, or None for other runs."""
     if (purpose := run.purpose_as(CommissionPurpose)) is None:
         return None
     contract = purpose.contract
     if contract is None:
-        return seat_on_record(REVIEW_TOOLS, review_profile, server=REVIEW_SERVER, withheld=WITHHELD)
-    return seat_on_record(commission_tools(contract.schema), commission_profile, server=SERVER)
+        return replay_hooks(REVIEW_TOOLS, review_profile, server=REVIEW_SERVER, withheld_capabilities=WITHHELD)
+    return replay_hooks(commission_tools(contract.schema), commission_profile, server=SERVER)
 
 
 # recovery
@@ -407,7 +407,7 @@ async def do_next_step(context: CommissionContext, commission: Commission) -> No
         case "finish":
             assert run is not None
             failed = run.status != "completed"
-            ending = Stretch(status="failed" if failed else "completed", reason=run.reason, error=run.error)
+            ending = SegmentEnd(status="failed" if failed else "completed", reason=run.reason, error=run.error)
             await completion.finish(context, commission, ending)
         case "cancel":
             await _end(context, id, "cancel", "its run was cancelled")

@@ -154,7 +154,7 @@ def next_step(commission: Commission, run: Run | None, *, alive: bool) -> Step:
         return "clean_up" if commission.status in ENDED else "none"
     if run is None:
         return "fail"  # the record of the run is lost
-    if alive or run.needs_person:
+    if alive or run.needs_user:
         return "none"
     if run.status in RUN_ENDED:  # killed between the end of the run and the end of the commission
         return "cancel" if run.status == "cancelled" else "finish"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.activities.contract import Decided
+    from guildhall.activities.contract import Decision
 
 _log = logging.getLogger("guildhall.meetings")
 
@@ -65,7 +65,7 @@ def render_artifact(meeting: Meeting, body: str = "", *, redact: Callable[[str],
 def render_notes(shown: MeetingDetails, summary: Summary, redact: Callable[[str], str]) -> str:
     """Return the notes of a meeting. Secrets are removed before texts are put into lines."""
 
-    def decision(one: Decided) -> str:
+    def decision(one: Decision) -> str:
         return f"### {_one_line(redact(one.question))}\n\n{redact(one.decision)}\n\n{redact(one.reasoning)}".rstrip()
 
     def followup(one: FollowUp) -> str:

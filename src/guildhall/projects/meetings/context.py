@@ -240,7 +240,7 @@ async def summarise(context: MeetingContext, transcript: str, frame: Frame, mode
     )
     try:
         hall_frame = replace(frame, caller=HALL, interactive=False, worktree=None)
-        run = await context.runs().to_its_end(request, hall_frame, lambda run: None)
+        run = await context.runs().run_to_end(request, hall_frame, lambda run: None)
     except GuildError as error:
         return Summary(problem=error.message)
     if run.status != "completed" or not str(run.output or "").strip():

@@ -14,7 +14,7 @@ from guildhall.core.text import check_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.activities.contract import Decided
+    from guildhall.activities.contract import Decision
     from guildhall.projects.meetings.states import Closing, MeetingStatus
     from guildhall.projects.model import TimelineEntry
 
@@ -123,7 +123,7 @@ class MeetingDetails:
     meeting: Meeting
     exchanges: Sequence[Exchange] = ()
     followups: Sequence[FollowUp] = ()
-    decisions: Sequence[Decided] = ()
+    decisions: Sequence[Decision] = ()
     timeline: Sequence[TimelineEntry] = ()
     answering: bool = False  # a message of the user is not answered yet
     cost_usd: float | None = None

@@ -17,7 +17,7 @@ from guildhall.core.ids import ASK, MEETING, fingerprint, new_id
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MAX_LINKED, By, Meeting, branch_name, topic_line
 from guildhall.projects.meetings.states import check_event
-from guildhall.runs.model import DATE, Answer, Ask, Question, date_of
+from guildhall.runs.model import DATE, Answer, Ask, Question, parse_date
 from guildhall.runs.record import records as run_records
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ async def withdraw(context: MeetingContext, made_by: str, reason: str) -> list[M
 
 async def defer(context: MeetingContext, id: str, until: str) -> Meeting:
     """Hide a requested meeting until a date."""
-    date = date_of(until)
+    date = parse_date(until)
     if date is None:
         raise UsageError(f"{until[:60]!r} is not a date", hint="Write 2027-01-31, or 2027-01-31T14:00.")
     if moment(date) <= context.clock.now():

@@ -48,9 +48,9 @@ from guildhall.projects.meetings.model import (
 from guildhall.projects.meetings.sessions import Sessions
 from guildhall.projects.meetings.states import ENDED, Closing, MeetingStatus, check_event, check_open, next_step
 from guildhall.projects.meetings.tools import SERVER, meeting_profile, meeting_tools
-from guildhall.runs.asks import checked
+from guildhall.runs.asks import check_answer
 from guildhall.runs.assembly.preflight import check_conversation
-from guildhall.runs.hooks import Seat, seat_on_record
+from guildhall.runs.hooks import RunHooks, replay_hooks
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import Answer, Ask, Run
 from guildhall.runs.purpose import MeetingPurpose
@@ -117,7 +117,7 @@ class Meetings:
         return await self._then_write_artifact(requests.defer(self.context, id, until))
 
     async def answer(self, ask: Ask, answer: Answer) -> Meeting:
-        meeting, answer = requests.find_by_ask(self.context, ask.id), checked(ask, answer)
+        meeting, answer = requests.find_by_ask(self.context, ask.id), check_answer(ask, answer)
         if answer.choice == "yes":
             return await self.accept(meeting.id)
         if answer.choice == "no":
@@ -259,7 +259,7 @@ class Meetings:
         if status == "running" or status in RUN_ENDED:
             return
         now = self.context.now()
-        await self.context.store.write(lambda c: run_records.give_up(c, run.id, error.as_dict(), now))
+        await self.context.store.write(lambda c: run_records.fail_run(c, run.id, error.as_dict(), now))
 
     async def apply_end(self, run: str) -> None:
         """Do nothing: the end of a run does not change its meeting."""
@@ -312,18 +312,18 @@ class Meetings:
         self.context.worktrees.restore(self.context.project(meeting), meeting.id, meeting.branch, scope)
 
     @property
-    def is_expecting(self) -> bool:
+    def has_pending_resume(self) -> bool:
         return self._sessions.is_busy
 
     def close(self) -> None:
         self._sessions.close()
 
 
-def recorded_session_hooks(run: Run) -> Seat | None:
+def recorded_session_hooks(run: Run) -> RunHooks | None:
     """Return the hooks of a run of a meeting, for a replay, or None for other runs."""
     if run.kind != "meeting":
         return None
-    return seat_on_record(meeting_tools(), meeting_profile, converses=True, server=SERVER)
+    return replay_hooks(meeting_tools(), meeting_profile, is_conversation=True, server=SERVER)
 
 
 # the close
@@ -337,7 +337,7 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
     meeting = context.get(id)
     check_event(meeting, "close")
     if meeting.run is not None and context.is_alive(meeting.run):
-        await context.runs().park(meeting.run, "user")
+        await context.runs().pause(meeting.run, "user")
     meeting = await context.store.write(lambda c: _begin(c, id, closing, context.now()))
     summary = await _summary(context, meeting, frame) if closing.summarise else Summary()
     try:
@@ -395,7 +395,7 @@ def _record_close(connection: Connection, id: str, summary: Summary, now: str) -
     for session in records.sessions(connection, id):
         run = run_records.find_run(connection, session.run)
         if run is not None and run.status not in ("completed", "cancelled"):
-            run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
+            run_records.complete_run(connection, run.id, summary.text or "the meeting was closed", now)
     return meeting
 
 

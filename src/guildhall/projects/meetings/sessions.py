@@ -45,10 +45,10 @@ from guildhall.projects.meetings.tools import (
     meeting_tools,
     renewed_message,
 )
-from guildhall.runs.execution.segment import cut_short
-from guildhall.runs.hooks import Seat
-from guildhall.runs.limits import Spent, in_force
-from guildhall.runs.model import Run, RunRequest, Stretch
+from guildhall.runs.execution.segment import record_cut_off_answer
+from guildhall.runs.hooks import RunHooks
+from guildhall.runs.limits import Spent, current_bounds
+from guildhall.runs.model import Run, RunRequest, SegmentEnd
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.record.entries import ModelAnswered
 from guildhall.tools.definition import call_method
@@ -177,7 +177,7 @@ class Sessions:
         if not frame.interactive:
             return lambda: None
         if not launched:  # a launched run counts the user who launches it
-            context.runs().hold(run, 1)
+            context.runs().add_clients(run, 1)
 
         def leave() -> None:
             if not context.is_alive(run):
@@ -192,8 +192,8 @@ class Sessions:
     def _leave(self, run: str) -> None:
         """Count the user as gone. The run may have stopped, and been resumed, meanwhile."""
         self._keep_alive.pop(run, None)
-        if self._context.is_alive(run) and self._context.runs().attended(run):
-            self._context.runs().hold(run, -1)
+        if self._context.is_alive(run) and self._context.runs().is_attended(run):
+            self._context.runs().add_clients(run, -1)
 
     # the run
 
@@ -206,8 +206,8 @@ class Sessions:
             _check_no_grant(grant, f"meeting {meeting.id} has not begun")
             return await self._start(meeting, frame), []
         if renew:
-            await context.runs().park(meeting.run, "user")
-        await context.runs().gone(meeting.run)
+            await context.runs().pause(meeting.run, "user")
+        await context.runs().wait_stopped(meeting.run)
         if context.is_alive(meeting.run):
             _check_no_grant(grant, f"meeting {meeting.id} is running")
             return None, []
@@ -259,7 +259,7 @@ class Sessions:
         request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
         hooks = self._hooks(purpose, reason)
-        return await context.runs().prepare(request, run_frame, worker=meeting_profile(worker), seat=hooks)
+        return await context.runs().prepare(request, run_frame, worker=meeting_profile(worker), hooks=hooks)
 
     async def resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a meeting to resume in its checkout."""
@@ -269,24 +269,24 @@ class Sessions:
         check_open(meeting)
         await context.check_out(meeting, checkout_scope(context, meeting))
         hooks = self._hooks(purpose)
-        return await context.runs().prepare_again(run, frame, grant=grant, seat=hooks)
+        return await context.runs().prepare_resume(run, frame, grant=grant, hooks=hooks)
 
     # the hooks of a run that is a session of a meeting
 
-    def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> Seat:
+    def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> RunHooks:
         context, id, after = self._context, purpose.id, purpose.after
 
         def record_start(connection: Connection, run: str) -> None:
             records.add_session(connection, id, Session(run=run, after=after), reason, context.now())
 
-        return Seat(
+        return RunHooks(
             tools=meeting_tools(),
-            execute=lambda run: partial(self._call_tool, id, run),
-            began=record_start,
+            executor=lambda run: partial(self._call_tool, id, run),
+            record_start=record_start,
             server=SERVER,
-            seated=meeting_profile,
-            settled=partial(self._run_stopped, id),
-            hear=partial(self._wait_for_message, id, after),
+            adapt_worker=meeting_profile,
+            on_stopped=partial(self._run_stopped, id),
+            next_message=partial(self._wait_for_message, id, after),
         )
 
     async def _call_tool(self, id: str, run: str, tool: Tool, call: ToolCall) -> ToolResult:
@@ -304,8 +304,8 @@ class Sessions:
         """Stop the answer in progress. The text so far is recorded as the answer."""
         assert meeting.run is not None
         answer = self._partial_answers.get(meeting.run, "")
-        await self._context.runs().park(meeting.run, "user")
-        await cut_short(self._context.history.journal(meeting.run), answer)
+        await self._context.runs().pause(meeting.run, "user")
+        await record_cut_off_answer(self._context.history.journal(meeting.run), answer)
 
     async def _wait_for_message(self, id: str, after: int, number: int) -> str:
         """Return the text of the message with this number in the session, once the user has sent it.
@@ -343,7 +343,7 @@ class Sessions:
                 _log.warning("%s: the transcript cannot be written: %s", id, error)
         render_notes(details(context, id), Summary(), context.redact)
 
-    async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
+    async def _run_stopped(self, id: str, run: str, ending: SegmentEnd) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
         if ending.pause == "message" and not self._followers[id] and unanswered_messages(self._context, id) is not None:
@@ -378,12 +378,12 @@ class Sessions:
 def remaining_limits(history: History, run: str, grant: Grant | None) -> dict[str, Any]:
     """Return the limits of the session that follows a run: the limits minus the use of earlier sessions."""
     last = history.journal(run)
-    below = [history.journal(child.id) for child in history.below(run)]
-    bounds, spent = in_force(last), Spent.by([last, *below])
+    below = [history.journal(child.id) for child in history.descendants(run)]
+    bounds, spent = current_bounds(last), Spent.by([last, *below])
     limits: dict[str, Any] = {}
     dollars, tokens = None, None
     if grant is not None:
-        grant.refuse_too_little(last, below)
+        grant.check_above_usage(last, below)
         dollars, tokens = grant.budget, grant.max_tokens
         limits["max_turns"] = grant.max_turns
     for name in ("max_budget_usd", "budget"):

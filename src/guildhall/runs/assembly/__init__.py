@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.activation import ToolboxCache as ToolboxCache
     from guildhall.runs.assembly.assembled import Assembled as Assembled
     from guildhall.runs.assembly.assembler import Assembler as Assembler
-    from guildhall.runs.assembly.callees import Outsiders as Outsiders
+    from guildhall.runs.assembly.callees import MemberTools as MemberTools
     from guildhall.runs.assembly.memory import RunMemory as RunMemory
-    from guildhall.runs.assembly.preflight import Supply as Supply
+    from guildhall.runs.assembly.preflight import Preflight as Preflight
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -49,9 +49,9 @@ class Activation:
     def system_prompt_for(self, posture: str) -> str:
         return posture if self.system_prompt is None else self.system_prompt
 
-    def select_tools(self, tools: Iterable[Tool], seat: Iterable[Tool] = ()) -> tuple[Tool, ...]:
+    def select_tools(self, tools: Iterable[Tool], hook_tools: Iterable[Tool] = ()) -> tuple[Tool, ...]:
         """The tools of the run. Those of its `seat` always are: by them it says what came of it."""
-        names = {*(self.tools or ()), *(tool.name for tool in seat)}
+        names = {*(self.tools or ()), *(tool.name for tool in hook_tools)}
         return tuple(tool for tool in tools if self.tools is None or tool.name in names)
 
     def tighten(self, bounds: Bounds) -> Bounds:

@@ -16,7 +16,7 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.rules import Mode, Rule, rules_against_risk
 from guildhall.runs.assembly.activation import DEFAULT, Activation
-from guildhall.runs.assembly.callees import CREATE_RULES, NO_MEMBERS, Outsiders
+from guildhall.runs.assembly.callees import CREATE_RULES, NO_MEMBERS, MemberTools
 from guildhall.runs.assembly.tool_set import permitted_capabilities
 from guildhall.runs.model import Bounds
 from guildhall.runs.record.entries import Assembly
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from guildhall.core.frame import Frame
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.tools.executor import Surroundings
 
 
@@ -55,7 +55,7 @@ class Assembled:
     attachments: tuple[Attachment, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
     servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
-    outsiders: Outsiders = NO_MEMBERS  # the members that it may dispatch to, or has tools of
+    member_tools: MemberTools = NO_MEMBERS  # the members that it may dispatch to, or has tools of
     called: bool = False  # by another run
     activation: Activation = DEFAULT  # how its worker has it begin
     converses: bool = False  # it is a conversation
@@ -105,7 +105,7 @@ class Assembled:
             bounds=asdict(self.bounds),
             given={toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
             servers={name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
-            outsiders=self.outsiders.as_dict() if self.outsiders != NO_MEMBERS else None,
+            member_tools=self.member_tools.as_dict() if self.member_tools != NO_MEMBERS else None,
             activation=asdict(self.activation) if self.activation != DEFAULT else None,
             converses=self.converses,
         )
@@ -197,20 +197,20 @@ class Recipe:
     memory: str | None = None  # the recorded memory block; None: render it from the current memory
     above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
     served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
-    outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
-    seat: Seat | None = None
+    member_tools: MemberTools | None = None  # the members, where they are known; else they are looked up
+    hooks: RunHooks | None = None
     called: bool = False  # by another run
     activation: Activation | None = None  # how it begins, where that is known; else its worker's function is called
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what that is told of what the run is for
 
     @property
     def converses(self) -> bool:
-        return self.seat is not None and self.seat.hear is not None
+        return self.hooks is not None and self.hooks.next_message is not None
 
     @property
     def context_name(self) -> str:
         """What it is part of: the name of its seat's tools, `called`, or `run` for one that stands alone."""
-        return self.seat.server if self.seat else "called" if self.called else "run"
+        return self.hooks.server if self.hooks else "called" if self.called else "run"
 
 
 def recorded_recipe(frozen: Assembly, frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:

@@ -36,7 +36,7 @@ from guildhall.runs.assembly.callees import (
 )
 from guildhall.runs.assembly.mcp_servers import unchanged_server_tools
 from guildhall.runs.assembly.preflight import (
-    Supply,
+    Preflight,
     adapt_model,
     check_conversation,
     check_exfiltration,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.runs.assembly.memory import RunMemory
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import RunRequest
     from guildhall.runs.record.entries import Assembly
     from guildhall.runtimes.model import Attachment
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 class Assembler:
     """Assembles runs for one hall."""
 
-    supply: Supply
+    preflight: Preflight
     find: Callable[[str, Frame], Worker]
     list_workers: Callable[[Frame], Iterable[WorkerListing]]
     active_workers: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
@@ -102,7 +102,7 @@ class Assembler:
         worker: Worker | None = None,
         caller: Assembled | None = None,
         attached: tuple[Attachment, ...] | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> Assembled:
         """Assemble a new run. `given`: toolboxes of the caller's process. `worker`: if it was found already.
 
@@ -114,9 +114,9 @@ class Assembler:
             raise UsageError("the input is empty", hint="Say what the worker is to do.")
         worker = worker or self.find(request.worker, frame)
         check_usable(worker, "name")
-        if seat is not None and seat.hear is not None:
+        if hooks is not None and hooks.next_message is not None:
             check_conversation(worker)
-        settings = self.supply.settings(frame)
+        settings = self.preflight.settings(frame)
         try:
             choice = adapt_model(worker, _chosen(worker, frame, settings, request))
         except ModelUnusable:
@@ -124,7 +124,9 @@ class Assembler:
                 raise
             choice = ModelChoice(model="", by="worker")  # it is not asked; those that it calls name their own
         named, own = [toolbox.name for toolbox in given], choice.by == "worker"
-        raise_problems(self.supply.find_problems(worker, frame, given=named, script=own, thorough=False), worker.place)
+        raise_problems(
+            self.preflight.find_problems(worker, frame, given=named, script=own, thorough=False), worker.place
+        )
         recipe = Recipe(
             run=run,
             worker=worker,
@@ -133,10 +135,14 @@ class Assembler:
             model=choice.model,
             mode=request.mode,
             bounds=make_bounds(worker, settings, request, called=caller is not None),
-            output_schema=await self.supply.output_schema(worker, frame),
+            output_schema=await self.preflight.output_schema(worker, frame),
             given=given,
-            above=seat.around if seat else caller.surrounding_capabilities(worker) if caller else frozenset(),
-            seat=seat,
+            above=hooks.other_capabilities
+            if hooks
+            else caller.surrounding_capabilities(worker)
+            if caller
+            else frozenset(),
+            hooks=hooks,
             called=caller is not None,
             activation=None if worker.activate else DEFAULT,
             context=activation_context(request, self.project_name(frame)) if worker.activate else {},
@@ -151,10 +157,10 @@ class Assembler:
         return replace(await self._build(recipe), attachments=attached or ())
 
     async def assemble_resumed(
-        self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, seat: Seat | None = None
+        self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, hooks: RunHooks | None = None
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
-        recipe = replace(recorded_recipe(frozen, frame, run=run, given=given), seat=seat)
+        recipe = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks)
         built = await self._build(recipe)
         async with ended_if_not_used(built.servers):
             tools = with_recorded_descriptions(built.tools, frozen.tools)
@@ -171,7 +177,7 @@ class Assembler:
             if then.path is None or then.scope == "workflow" or not then.path.exists():
                 return revived  # a workflow keeps to its record
             worker = replace(self.find(str(then.path), frame), workdir=then.workdir, workflow_paths=then.workflow_paths)
-            worker = _in_seat(worker, seat)
+            worker = _adapt(worker, hooks)
             served = unchanged_server_tools(worker, then, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served)
             return tighten(revived, await self._build(today))
@@ -184,21 +190,21 @@ class Assembler:
         *,
         run: str,
         worker: Worker | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> tuple[Assembled, bool]:
         """Assemble a recorded run from the current worker, and return True if a recorded definition was used."""
         given = [recorded_toolbox(name, tools) for name, tools in frozen.given.items()]
-        recipe, gone = replace(recorded_recipe(frozen, frame, run=run, given=given), seat=seat), False
+        recipe, gone = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks), False
         try:
-            worker = worker or _in_seat(self.find(request.worker, frame), seat)
-            schema = await self.supply.output_schema(worker, frame)
+            worker = worker or _adapt(self.find(request.worker, frame), hooks)
+            schema = await self.preflight.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
         listed = {name: recorded_toolbox(name, tools).tools for name, tools in frozen.servers.items()}
         then_worker = from_snapshot(frozen.worker)
         served = unchanged_server_tools(worker, then_worker, listed)
-        recipe = replace(recipe, served=served, outsiders=recorded_members(frozen, then_worker, worker))
+        recipe = replace(recipe, served=served, member_tools=recorded_members(frozen, then_worker, worker))
         recipe = recipe if worker.activate else replace(recipe, activation=DEFAULT)
         assembled = await self._build(recipe)
         assembled = replace(assembled, attachments=recorded_attachments(frozen))
@@ -220,9 +226,9 @@ class Assembler:
 
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        settings = self.supply.settings(frame)
-        surroundings = make_surroundings(worker, frame, self._view(worker, frame), settings, self.supply.environ)
-        recipe = replace(recipe, outsiders=recipe.outsiders or self.supply.outsiders(worker, frame))
+        settings = self.preflight.settings(frame)
+        surroundings = make_surroundings(worker, frame, self._view(worker, frame), settings, self.preflight.environ)
+        recipe = replace(recipe, member_tools=recipe.member_tools or self.preflight.member_tools(worker, frame))
         servers = await self.connect_servers(worker, frame, surroundings) if recipe.served is None else Servers()
         async with ended_if_not_used(servers):
             served = servers.tools if recipe.served is None else recipe.served
@@ -246,15 +252,15 @@ class Assembler:
             memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activate_worker(worker, tools, memory, recipe.context)
         patience = settings.approvals.timeout
-        outsiders = recipe.outsiders or NO_MEMBERS
+        member_tools = recipe.member_tools or NO_MEMBERS
         return Assembled(
             worker=worker,
             model=recipe.model,
             mode=recipe.mode,
-            system_prompt=_prompt(activation.system_prompt_for(worker.instructions), outsiders.prompt, memory),
+            system_prompt=_prompt(activation.system_prompt_for(worker.instructions), member_tools.prompt, memory),
             memory=memory,
             first_message=recipe.input,
-            tools=activation.select_tools(tools, recipe.seat.tools if recipe.seat else ()),
+            tools=activation.select_tools(tools, recipe.hooks.tools if recipe.hooks else ()),
             rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
             bounds=activation.tighten(recipe.bounds),
             activation=activation,
@@ -264,7 +270,7 @@ class Assembler:
             above=recipe.above,
             callees=callees,
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
-            outsiders=outsiders,
+            member_tools=member_tools,
             called=recipe.called,
             converses=recipe.converses,
         )
@@ -275,12 +281,14 @@ class Assembler:
         """All tools of the run, in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
         base = self.base_tools(worker, frame, recipe.context_name, run=recipe.run, model=recipe.model)
-        tree, seat = self.tree_tools(worker, frame), recipe.seat
-        system = (*seat.beside(base), *seat.tools, *seat.beside(tree)) if seat else (*base, *tree)
-        outsiders = recipe.outsiders or NO_MEMBERS
-        system += outsiders.tools
+        tree, hooks = self.tree_tools(worker, frame), recipe.hooks
+        system = (
+            (*hooks.filter_base_tools(base), *hooks.tools, *hooks.filter_base_tools(tree)) if hooks else (*base, *tree)
+        )
+        member_tools = recipe.member_tools or NO_MEMBERS
+        system += member_tools.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
-        boxes = await self._toolboxes(worker, frame, surroundings, given, outsiders.toolboxes)
+        boxes = await self._toolboxes(worker, frame, surroundings, given, member_tools.toolboxes)
         served = {name: tools for name, tools in served.items() if name not in given}
         every = collect_tools(worker, surroundings, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self.replace_tool, every))
@@ -297,7 +305,7 @@ class Assembler:
         """Return the tools that a worker has without declaring them, except those for calling workers."""
         if not worker.definition.base:
             return ()
-        limit = self.supply.settings(frame).memory.limit_tokens
+        limit = self.preflight.settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
         return (*base_toolbox().tools, *memory, *self.hall_tools(worker, frame, run, context))
 
@@ -307,7 +315,7 @@ class Assembler:
         return calling_tools(worker, lambda name: self.find(name, near), lambda: self.list_workers(near))
 
     def _view(self, worker: Worker, frame: Frame) -> View:
-        return make_view(worker, worker.sandbox_folders(frame), frame, self.supply.home, self.supply.locked())
+        return make_view(worker, worker.sandbox_folders(frame), frame, self.preflight.home, self.preflight.locked())
 
     async def _toolboxes(
         self,
@@ -323,7 +331,7 @@ class Assembler:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
-                code = self.supply.toolbox_code(worker, name, frame, given)
+                code = self.preflight.toolbox_code(worker, name, frame, given)
                 found[name] = (await self.describe(code, surroundings)).tools
         return found
 
@@ -340,8 +348,8 @@ def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunReques
     return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, model_option=by)
 
 
-def _in_seat(worker: Worker, seat: Seat | None) -> Worker:
-    return seat.seated(worker) if seat and seat.seated else worker
+def _adapt(worker: Worker, hooks: RunHooks | None) -> Worker:
+    return hooks.adapt_worker(worker) if hooks and hooks.adapt_worker else worker
 
 
 def _prompt(instructions: str, *blocks: str) -> str:

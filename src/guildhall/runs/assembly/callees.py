@@ -90,7 +90,7 @@ def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outsiders:
+class MemberTools:
     """What a worker has of members: tools of theirs as toolboxes, and those that it may dispatch to."""
 
     toolboxes: tuple[str, ...] = ()  # of those that it declares, the ones that are the tools of members
@@ -110,12 +110,12 @@ class Outsiders:
         return {"toolboxes": list(self.toolboxes), "dispatch": dispatch, "prompt": self.prompt}
 
 
-NO_MEMBERS = Outsiders()
+NO_MEMBERS = MemberTools()
 
 
-def recorded_members(frozen: Assembly, then: Worker, today: Worker) -> Outsiders | None:
+def recorded_members(frozen: Assembly, then: Worker, today: Worker) -> MemberTools | None:
     """Those of a recorded run, for a replay, which executes nothing. None: the worker names others today."""
-    told = frozen.outsiders
+    told = frozen.member_tools
     if then.definition.members != today.definition.members:
         return None
     if told is None:
@@ -124,7 +124,7 @@ def recorded_members(frozen: Assembly, then: Worker, today: Worker) -> Outsiders
     def gone(**_: Any) -> None:
         raise ToolUnavailable("a replay dispatches nothing")
 
-    return Outsiders(
+    return MemberTools(
         toolboxes=tuple(name for name in told["toolboxes"] if name in today.definition.toolboxes),
         dispatch={
             name: tuple(Tool.from_described(tool, gone) for tool in tools) for name, tools in told["dispatch"].items()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.runs.assembly.preflight import Supply
+    from guildhall.runs.assembly.preflight import Preflight
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.model import Tool
     from guildhall.workers.definition import McpServer
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 async def connect_servers(
-    worker: Worker, frame: Frame, surroundings: Surroundings, supply: Supply, more: Iterable[ServerSpec] = ()
+    worker: Worker, frame: Frame, surroundings: Surroundings, preflight: Preflight, more: Iterable[ServerSpec] = ()
 ) -> Servers:
     """Connect the servers that a worker names and `more`. Raise NotTrusted before a program of a project starts."""
     declared = worker.definition.mcp_servers
     for name in declared:
-        supply.check_server(worker, name, frame)
+        preflight.check_server(worker, name, frame)
     specs = [*more, *(_spec(worker, name, server, frame, surroundings) for name, server in declared.items())]
     return await Servers.connect(specs) if specs else Servers()
 

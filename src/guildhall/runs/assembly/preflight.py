@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.runs.assembly.callees import Outsiders
+    from guildhall.runs.assembly.callees import MemberTools
     from guildhall.runs.record.journal import Journal
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Pin, Worker
@@ -78,7 +78,7 @@ async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supply:
+class Preflight:
     """What there is, in one home and for one environment."""
 
     home: Home
@@ -86,7 +86,7 @@ class Supply:
     settings: Callable[[Frame], Settings]
     pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
     locked: Callable[[], Collection[Path]]  # the files of workers that are locked
-    outsiders: Callable[[Worker, Frame], Outsiders]  # the members that a worker names
+    member_tools: Callable[[Worker, Frame], MemberTools]  # the members that a worker names
     program: Callable[[Row, Frame], object]  # raises where what executes a runtime's runs is not there
     own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
@@ -97,7 +97,7 @@ class Supply:
 
         Without `script` the model of the worker is not checked. Without `thorough` files are not read.
         """
-        outside = self.outsiders(worker, frame)
+        outside = self.member_tools(worker, frame)
         given = (*given, *outside.toolboxes)
         unknown = [name for name in worker.definition.toolboxes if name not in given]
         checks: list[Callable[[], object]] = [lambda: self._program(worker, frame)]
@@ -129,7 +129,7 @@ class Supply:
 
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
         """All code that the worker names, members and all, and what of it cannot be had."""
-        outside = self.outsiders(worker, frame)
+        outside = self.member_tools(worker, frame)
         found, wrong = worker_code(worker, frame, self.home, (*given, *outside.toolboxes))
         return [*found, *outside.code], [*wrong, *outside.problems]
 
@@ -188,16 +188,16 @@ class Supply:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 
 
-def raise_problems(lacking: Sequence[GuildError], place: str) -> None:
+def raise_problems(missing: Sequence[GuildError], place: str) -> None:
     """Raises what is lacking, if anything is: a worker never runs with a part of what it declares."""
-    if not lacking:
+    if not missing:
         return
-    if len(lacking) == 1:
-        raise lacking[0]
-    if all(isinstance(error, NotTrusted) for error in lacking):
-        raise NotTrusted("; ".join(error.message for error in lacking), where=place, hint=lacking[0].hint)
-    lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in lacking]
-    kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in lacking) else InvalidFile
+    if len(missing) == 1:
+        raise missing[0]
+    if all(isinstance(error, NotTrusted) for error in missing):
+        raise NotTrusted("; ".join(error.message for error in missing), where=place, hint=missing[0].hint)
+    lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in missing]
+    kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in missing) else InvalidFile
     raise kind(
         f"{len(lines)} things cannot be provided:" + "".join(f"\n  {line}" for line in lines),
         where=place,

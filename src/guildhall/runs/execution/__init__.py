@@ -1,4 +1,4 @@
-"""Execution: prepares runs, launches them, drives them between the two doors, parks and resumes them.
+"""Execution: prepares runs, launches them, drives them between the two doors, pauses and resumes them.
 
 Does not replay recorded runs: `guildhall.runs.replay` does.
 """
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.memory_compaction import MemoryCompactor as MemoryCompactor
     from guildhall.runs.execution.prepare import Prepared as Prepared
     from guildhall.runs.execution.runs import Runs as Runs
-    from guildhall.runs.execution.segment import Stops as Stops
+    from guildhall.runs.execution.segment import StopSegment as StopSegment
     from guildhall.runs.execution.tokens import RunDoor as RunDoor
-    from guildhall.runs.execution.tokens import Tokens as Tokens
+    from guildhall.runs.execution.tokens import TokenRegistry as TokenRegistry
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

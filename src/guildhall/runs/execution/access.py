@@ -1,4 +1,4 @@
-"""Access to a run: admits a program that executes the run to its tool door and its model door.
+"""Access to a run: registers a program that executes the run, and gives it the tool door and the model door.
 
 Each tool call of the program keeps the id that the model gave it, so that a repeated call is recognised.
 
@@ -15,8 +15,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 
 from guildhall.models.passthrough.connection import Line
 from guildhall.models.passthrough.session import Passing, Shown
-from guildhall.runs.execution.tokens import RESULT, Behind, RunDoor, Tokens, shown_at
-from guildhall.runtimes.model import Assignment, Entry, Guest
+from guildhall.runs.execution.tokens import RESULT, RunDoor, RunHandle, TokenRegistry, server_tool_name
+from guildhall.runtimes.model import Assignment, Entry, ProgramHooks
 from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
 from guildhall.tools.model import Tool, ToolCall, ToolResult
 
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lobby:
-    """Lets the programs of one run in."""
+class ProgramAccess:
+    """Registers the programs of one run."""
 
     run: str
-    tokens: Tokens
+    tokens: TokenRegistry
     servers: Mapping[str, tuple[Tool, ...]]
     assignment: Assignment
-    line: Line = field(default_factory=Line)  # to the provider; it is closed with the run
+    line: Line = field(default_factory=Line)  # the connection to the provider, closed with the run
 
-    def admit(self, behind: Behind, guest: Guest) -> Entry:
+    def register(self, handle: RunHandle, program: ProgramHooks) -> Entry:
+        """Issue a token that opens the doors of the run for a program."""
         servers = {name: tools for name, tools in self.servers.items() if tools}
-        if guest.result is not None and self.assignment.output_schema is not None:
+        if program.result is not None and self.assignment.output_schema is not None:
             servers[RESULT] = (_result_tool(self.assignment.output_schema),)
         names = {
-            guest.name_of(server, shown_at(server, tool.name)): tool.name
+            program.name_of(server, server_tool_name(server, tool.name)): tool.name
             for server, tools in servers.items()
             for tool in tools
         }
-        door = RunDoor(run=self.run, servers=servers, behind=behind)
+        door = RunDoor(run=self.run, servers=servers, handle=handle)
+        results = CallResults(handle, frozenset(names.values()))
+        door.on_result = results.add
 
-        results = Results(behind, frozenset(names.values()))
-        door.done = results.done
-
-        def heard(key: str, response: ModelResponse) -> None:
+        def on_response(key: str, response: ModelResponse) -> None:
             calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-            door.heard(call_of(key, part) for part in calls)
-            results.heard(key, calls)
-            guest.heard(response)
+            door.add_requested(call_of(key, part) for part in calls)
+            results.add_requested(key, calls)
+            program.heard(response)
 
-        async def own(call: ToolCall) -> ToolResult:
-            assert guest.result is not None
-            return await guest.result(call.arguments or {})
+        async def submit(call: ToolCall) -> ToolResult:
+            assert program.result is not None
+            return await program.result(call.arguments or {})
 
         async def ask(
             key: str,
@@ -68,11 +68,11 @@ class Lobby:
             parameters: ModelRequestParameters,
             through: Through | None = None,
         ) -> ModelResponse:
-            if guest.over():  # it is about to be ended
+            if program.over():  # the program is about to be stopped: never answer
                 await asyncio.get_running_loop().create_future()
-            return await behind.model(key, messages, parameters, through)
+            return await handle.model(key, messages, parameters, through)
 
-        door.own = own if RESULT in servers else None
+        door.submit = submit if RESULT in servers else None
         door.passing = passing = Passing(
             ask,
             shown=Shown(
@@ -80,77 +80,76 @@ class Lobby:
                 names=names,
                 parameters=parameters_of(self.assignment),
                 results=results.known,
-                settle=results.settle,
+                settle=results.wait_refused,
             ),
-            breaks=behind.breaks,
-            heard=heard,
-            another=behind.asks_another,
-            upstream=behind.upstream,
+            breaks=handle.fail,
+            heard=on_response,
+            another=handle.is_other_question,
+            upstream=handle.upstream,
             line=self.line,
         )
         token = self.tokens.issue(door)
+
+        async def wait_calls() -> None:
+            while calls := [*(task for _, task in door.calls.values()), *passing.under_way()]:
+                await asyncio.wait(calls)
+
         return Entry(
             token=token,
             servers=tuple(servers),
             busy=lambda: bool(door.calls or passing.under_way()),
-            settle=lambda: _settled(door),
+            settle=wait_calls,
             close=lambda: self.tokens.revoke(token),
         )
 
 
-class Results:
+class CallResults:
     """The results of a program's calls, as our own runtime would report them to the model.
 
     The program itself refuses a call of a tool that the run does not have. The gate gets the call too, and records it.
     """
 
-    def __init__(self, behind: Behind, tools: frozenset[str]) -> None:
+    def __init__(self, handle: RunHandle, tools: frozenset[str]) -> None:
         self.known: dict[str, ToolReturnPart] = {}  # by the ids that the model gave the calls
-        self._behind = behind
+        self._handle = handle
         self._tools = tools
-        self._calls: dict[str, ToolCallPart] = {}  # by their keys
+        self._calls: dict[str, ToolCallPart] = {}  # by key
         self._ids: set[str] = set()
-        self._twice: set[str] = set()  # ids that the model gave again, in another answer: they say nothing
+        self._ambiguous: set[str] = set()  # ids that the model used again in another answer
         self._refused: set[asyncio.Task[None]] = set()
 
-    def heard(self, key: str, calls: Iterable[ToolCallPart]) -> None:
+    def add_requested(self, key: str, calls: Iterable[ToolCallPart]) -> None:
+        """Add the calls of a model answer, and let the gate refuse calls of unknown tools."""
         for part in calls:
             call = call_of(key, part)
             self._calls[call.key] = part
             if part.tool_call_id in self._ids:
-                self._twice.add(part.tool_call_id)
+                self._ambiguous.add(part.tool_call_id)
                 self.known.pop(part.tool_call_id, None)
             self._ids.add(part.tool_call_id)
             if part.tool_name not in self._tools:
                 self._refused.add(asyncio.create_task(self._refuse(call)))
 
-    def done(self, call: ToolCall, result: ToolResult) -> None:
+    def add(self, call: ToolCall, result: ToolResult) -> None:
         part = self._calls.get(call.key)
-        if part is not None and part.tool_call_id not in self._twice:
+        if part is not None and part.tool_call_id not in self._ambiguous:
             self.known[part.tool_call_id] = returned(part, result)
 
-    async def settle(self) -> None:
-        """Waits for what the gate says to calls that the guest does not make."""
+    async def wait_refused(self) -> None:
+        """Wait until the gate has recorded the calls that the program does not make."""
         for task in tuple(self._refused):
             await asyncio.wait([task])
             self._refused.discard(task)
 
     async def _refuse(self, call: ToolCall) -> None:
         try:
-            self.done(call, await self._behind.tool(call))
-        except Exception as error:  # noqa: BLE001 - it ends the run, as it does for every call
-            self._behind.breaks(error)
-
-
-async def _settled(door: RunDoor) -> None:
-    """Waits until no call is under way: what it does is on record then."""
-    assert door.passing is not None
-    while calls := [*(task for _, task in door.calls.values()), *door.passing.under_way()]:
-        await asyncio.wait(calls)
+            self.add(call, await self._handle.tool(call))
+        except Exception as error:  # noqa: BLE001 - the error ends the run, as for every call
+            self._handle.fail(error)
 
 
 def _result_tool(schema: Mapping[str, Any]) -> Tool:
-    """The tool with which a program gives its result. It is not called at the gate: it does nothing."""
+    """Return the tool with which a program delivers its output. It is not called at the gate: it has no effect."""
 
     def never(**_: Any) -> None:
         raise AssertionError

@@ -21,130 +21,133 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Budget:
-    """One level: a run, a command, a workflow. `limit` None: it only counts."""
+class BudgetLevel:
+    """The dollars or the tokens of one run or command. A level without a limit only counts."""
 
     name: str
-    owner: str  # the run whose limit it is
+    owner: str  # the run that has the limit
     limit: float | None = None
-    parent: Budget | None = None
+    parent: BudgetLevel | None = None
     spent: float = 0.0
     reserved: float = 0.0
-    holders: int = 0  # calls under way that hold what is reserved
+    open_calls: int = 0
 
     @property
     def left(self) -> float | None:
         return None if self.limit is None else max(0.0, self.limit - self.spent - self.reserved)
 
-    def tightest(self) -> Budget | None:
-        """The level on the way up that has the least left; None when none has a limit."""
+    def tightest(self) -> BudgetLevel | None:
+        """Return the level from here to the root that has the least left, or None if no level has a limit."""
         limited = [level for level in self.levels() if level.limit is not None]
         return min(limited, key=lambda level: level.left or 0.0, default=None)
 
-    def levels(self) -> list[Budget]:
+    def levels(self) -> list[BudgetLevel]:
         return [self, *(self.parent.levels() if self.parent else [])]
 
     def reserve(self, amount: float) -> None:
         for level in self.levels():
             level.reserved += amount
-            level.holders += 1
+            level.open_calls += 1
 
     def settle(self, reserved: float, spent: float) -> None:
-        """Turns a reservation into what was really spent."""
+        """Replace a reservation by the amount that was spent."""
         for level in self.levels():
-            level.holders -= 1
-            level.reserved = max(0.0, level.reserved - reserved) if level.holders > 0 else 0.0  # no dust of adding
+            level.open_calls -= 1
+            # Without open calls exactly 0, because sums of floats leave a rest.
+            level.reserved = max(0.0, level.reserved - reserved) if level.open_calls > 0 else 0.0
             level.spent += spent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Short:
-    """A level that has not enough left for a call, and what the call takes at the least."""
+class InsufficientFunds:
+    """A level that cannot cover a call, and the smallest amount that the call needs."""
 
-    level: Budget
+    level: BudgetLevel
     needed: float
 
 
-class Purse:
-    """What the model calls of one run may still take, below that of the run that has called it."""
+class RunBudget:
+    """The dollars and tokens that the model calls of one run may still use."""
 
-    def __init__(self, run: str, bounds: Bounds, spent: Spent, above: Purse | None) -> None:
-        """`spent` is what the run and all that it has called have spent; the levels above know of it already."""
-        top = above.dollars if above else Budget(name="budget", owner=run, limit=bounds.budget, spent=spent.dollars)
-        self.dollars = Budget(
-            name="max_budget_usd", owner=run, limit=bounds.max_budget_usd, parent=top, spent=spent.dollars
+    def __init__(self, run: str, bounds: Bounds, spent: Spent, parent: RunBudget | None) -> None:
+        """`spent`: by the run and its child runs. The levels of the parent include it already."""
+        root = BudgetLevel(name="budget", owner=run, limit=bounds.budget, spent=spent.dollars)
+        self.dollars = BudgetLevel(
+            name="max_budget_usd",
+            owner=run,
+            limit=bounds.max_budget_usd,
+            parent=parent.dollars if parent else root,
+            spent=spent.dollars,
         )
-        self.tokens = Budget(
+        self.tokens = BudgetLevel(
             name="max_tokens",
             owner=run,
             limit=bounds.max_tokens,
-            parent=above.tokens if above else None,
+            parent=parent.tokens if parent else None,
             spent=spent.tokens,
         )
-        self.moved: asyncio.Event = above.moved if above else asyncio.Event()  # something was settled in the tree
-        self._held: dict[str, tuple[float, int]] = {}  # dollars and tokens of the calls under way
+        self.changed: asyncio.Event = parent.changed if parent else asyncio.Event()  # shared by all runs of the tree
+        self._reserved: dict[str, tuple[float, int]] = {}  # dollars and tokens of the open calls
 
     def reserve(
         self, key: str, sent: int, price: Callable[[int], float | None], *, floor: int, ceiling: int
-    ) -> tuple[float | None, int | None] | Short:
+    ) -> tuple[float | None, int | None] | InsufficientFunds:
         """Reserve a call with `sent` tokens, and return its dollars and the limit of its answer, if there is one."""
         most: int | None = None
         if (level := self.tokens.tightest()) is not None:
             most = min(int(level.left or 0) - sent, ceiling)
             if most < floor:
-                return Short(level=level, needed=sent + floor)
+                return InsufficientFunds(level=level, needed=sent + floor)
         cost = price(ceiling if most is None else most)
         if cost is not None and (level := self.dollars.tightest()) is not None:
-            most = affordable(level.left or 0.0, price, ceiling if most is None else most)
+            most = affordable_tokens(level.left or 0.0, price, ceiling if most is None else most)
             if most < floor:
-                return Short(level=level, needed=price(floor) or 0.0)
+                return InsufficientFunds(level=level, needed=price(floor) or 0.0)
             cost = price(most)
         tokens = sent + (ceiling if most is None else most)
-        self._held[key] = (cost or 0.0, tokens)
+        self._reserved[key] = (cost or 0.0, tokens)
         self.dollars.reserve(cost or 0.0)
         self.tokens.reserve(tokens)
         return cost, most
 
-    async def room(self, short: Short) -> bool:
-        """Whether there is room once others have given back what they hold: waits until one of them has."""
+    async def wait_for_release(self, short: InsufficientFunds) -> bool:
+        """Wait until an open call settles. Return False at once if settling the open calls cannot cover the call."""
         level = short.level
-        if level.limit is None or level.holders <= 0 or level.spent + short.needed > level.limit:
+        if level.limit is None or level.open_calls <= 0 or level.spent + short.needed > level.limit:
             return False
-        self.moved.clear()
-        await self.moved.wait()
+        self.changed.clear()
+        await self.changed.wait()
         return True
 
     @property
-    def calls(self) -> int:
-        """How many calls are under way."""
-        return len(self._held)
+    def open_calls(self) -> int:
+        return len(self._reserved)
 
-    def held(self, key: str) -> int:
-        """The tokens that a call under way holds."""
-        return self._held[key][1]
+    def reserved_tokens(self, key: str) -> int:
+        return self._reserved[key][1]
 
     def settle(self, key: str, dollars: float, tokens: int) -> None:
-        """Turns what a call holds into what it has really taken."""
-        held = self._held.pop(key)
-        self.dollars.settle(held[0], dollars)
-        self.tokens.settle(held[1], tokens)
-        self.moved.set()
+        """Replace the reservation of a call by the amounts that it used."""
+        reserved_dollars, reserved_tokens = self._reserved.pop(key)
+        self.dollars.settle(reserved_dollars, dollars)
+        self.tokens.settle(reserved_tokens, tokens)
+        self.changed.set()
 
-    def let_go(self) -> None:
-        """At the end of a stretch: a call that was cut off may have been paid for, so all that it holds is spent."""
-        for key, held in list(self._held.items()):
-            self.settle(key, *held)
+    def settle_all(self) -> None:
+        """Count the reservations of all open calls as spent, because a call that is cut off may have to be paid."""
+        for key, reserved in list(self._reserved.items()):
+            self.settle(key, *reserved)
 
-    def allow(self, run: str, bounds: Bounds) -> None:
-        """Takes over the limits of a run that was granted more."""
+    def update_limits(self, run: str, bounds: Bounds) -> None:
+        """Apply the raised bounds of a run to its levels."""
         for level in (*self.dollars.levels(), *self.tokens.levels()):
             if level.owner == run:
                 level.limit = getattr(bounds, level.name)
-        self.moved.set()
+        self.changed.set()
 
 
-def affordable(left: float, price: Callable[[int], float | None], ceiling: int) -> int:
-    """How many tokens of answer the rest of a budget pays for; below 0 when it does not even pay for the question."""
+def affordable_tokens(left: float, price: Callable[[int], float | None], ceiling: int) -> int:
+    """Return how many tokens of an answer the rest of a budget pays for. Negative if it does not pay for the input."""
     full = price(ceiling) or 0.0
     if full <= left:
         return ceiling

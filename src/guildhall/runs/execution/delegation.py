@@ -37,20 +37,18 @@ if TYPE_CHECKING:
     from guildhall.runs.record.journal import Journal
     from guildhall.workers.model import Worker, WorkerListing
 
-DEEPEST = 8  # runs below one another, the one at the top included
+MAX_DEPTH = 8  # of child runs, including the root run
 
 
-class OneCall:
-    """Runs a worker without its model: it calls another worker, as the code that uses it says, and that is all."""
+class SingleCallRuntime:
+    """A runtime without a model: it makes one `worker_call` and returns the result."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._arguments = arguments
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         if all(tool["name"] != CALL for tool in assignment.tools):
-            raise Refused(
-                "the worker may call no other one", hint="Name those that it may in `allow_workers:` of its file."
-            )
+            raise Refused("the worker may not call workers", hint="List them in `allow_workers:` of its file.")
         result = await doors.tool(ToolCall(key="d1/call", tool=CALL, arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
@@ -58,8 +56,8 @@ class OneCall:
 
 
 @dataclass(frozen=True)
-class Unasked:
-    """Stands where a run's model would: it is never asked, and costs nothing."""
+class NoModel:
+    """The model of a run that asks no model. Costs nothing."""
 
     name: str
 
@@ -77,69 +75,68 @@ class Unasked:
 
 
 class ChildStopped(Exception):
-    """A run that was called has stopped for now, and so does the one that called it."""
+    """A child run has stopped without an end, so its parent stops, too."""
 
 
-def permitted(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
-    """The worker that is meant, if it may be called: by the allow-list, or because this tree of runs has made it."""
+def resolve_callee(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
+    """Return the full name of a worker that may be called. Raise Refused if the call is not allowed."""
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
     if EVERY_WORKER in allowed and not name.endswith(
         FILE_SUFFIXES
-    ):  # a file may be one that the worker itself has written
+    ):  # not files: the worker itself may have written one
         return name
-    raise Refused(f"worker_call: you may not call {name!r}.", hint=did_you_mean(name, [*allowed, *created]))
+    raise Refused(f"worker_call: calling {name!r} is not allowed.", hint=did_you_mean(name, [*allowed, *created]))
 
 
-def as_input(data: object) -> str:
+def input_text(data: object) -> str:
     return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=2)
 
 
-def result_of(run: Run) -> ToolResult:
-    """What the caller is told of a run that has ended. A limit that is not the run's own is the caller's too."""
+def call_result(run: Run) -> ToolResult:
+    """Return the result of a call whose run has ended. Raise LimitReached if the run reached a limit of its parent."""
     if run.status == "completed":
-        return ToolResult.of(as_input(run.output))
+        return ToolResult.of(input_text(run.output))
     error = run.error or ErrorInfo(code="error", message=run.reason or "no reason given")
-    said = error["message"]
-    if limit_above(run):
-        raise LimitReached(said, limit=error.get("limit"), run=error.get("run"), hint=error.get("hint"))
-    return ToolResult.error(f"The worker {run.worker} did not finish ({run.id} {run.status}): {said}")
+    message = error["message"]
+    if is_at_parent_limit(run):
+        raise LimitReached(message, limit=error.get("limit"), run=error.get("run"), hint=error.get("hint"))
+    return ToolResult.error(f"The worker {run.worker} did not finish ({run.id} {run.status}): {message}")
 
 
-def limit_above(run: Run) -> bool:
-    """Whether a run stopped at a limit of one that called it, so that with more it can go on."""
+def is_at_parent_limit(run: Run) -> bool:
+    """Return True if the run stopped at a limit of its parent or of another ancestor."""
     if run.error is None or run.error["code"] != LimitReached.code:
         return False
     return run.error.get("run") not in (None, run.id)
 
 
-def created(journals: Iterable[Journal]) -> dict[str, str]:
-    """The workers that the runs of these journals have made: names, with the text that was approved as a digest."""
+def created_workers(journals: Iterable[Journal]) -> dict[str, str]:
+    """Return the names of the workers that these runs have created, with the digests of the approved files."""
     entries = [entry for journal in journals for entry in journal.all(WorkerCreated)]
     return {entry.data.name: entry.data.digest for entry in entries}
 
 
-def identity_of(worker: Worker) -> str:
-    """What was approved of a worker: all that its file says but the status, which a person may promote."""
+def approved_digest(worker: Worker) -> str:
+    """Return a digest of the worker file without the status, which the user may change later."""
     return fingerprint(worker.definition.model_dump(mode="json", exclude={"status"}))
 
 
-def not_changed(worker: Worker, made: Mapping[str, str]) -> None:
-    """Raises where a worker that this tree has made is no longer the one that was approved."""
-    if identity_of(worker) != made[worker.name]:
-        raise Refused(
-            f"the worker {worker.name!r} is not what was approved", where=worker.place, hint="Make another one."
-        )
+def check_unchanged(worker: Worker, created: Mapping[str, str]) -> None:
+    """Raise Refused if the file of a created worker was changed after its approval."""
+    if approved_digest(worker) != created[worker.name]:
+        message = f"the worker {worker.name!r} was changed after its approval"
+        raise Refused(message, where=worker.place, hint="Create another worker.")
 
 
-async def create(
+async def create_worker(
     call: ToolCall,
     prepared: Prepared,
     ledger: LiveLedger,
     settings: Settings,
     everyone: Iterable[WorkerListing],
-    planned: Callable[[Worker], str],
+    plan_text: Callable[[Worker], str],
 ) -> ToolResult:
     """Carry out a call of `worker_create`. Repeating the call creates no second worker, even after a crash."""
     assembled = prepared.assembled
@@ -153,47 +150,47 @@ async def create(
             author=f"the worker {assembled.worker.name} in {prepared.run}",
         )
         if ledger.journal.last(call.key, WorkerCreated) is None:
-            if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, planned)) is not None:
+            if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, plan_text)) is not None:
                 return refused
             new.save()
             files = [str(path) for path in new.files]
-            made = WorkerCreated(name=new.worker.name, digest=identity_of(new.worker), files=files)
+            made = WorkerCreated(name=new.worker.name, digest=approved_digest(new.worker), files=files)
             await ledger.journal.append(made, key=call.key, durable=True)
     except GuildError as error:
         return ToolResult.error(f"{CREATE}: {error}")
-    return ToolResult.of(f"The worker {new.worker.name} is made, as a draft. Call it with worker_call.")
+    return ToolResult.of(f"Created the worker {new.worker.name} as a draft. Call it with worker_call.")
 
 
 async def _refusal(
-    call: ToolCall, new: Draft, prepared: Prepared, ledger: LiveLedger, planned: Callable[[Worker], str]
+    call: ToolCall, new: Draft, prepared: Prepared, ledger: LiveLedger, plan_text: Callable[[Worker], str]
 ) -> ToolResult | None:
-    """What the model is told if a person, or the way the run was started, does not want the worker."""
+    """Ask for approval of a new worker. Return the error for the model, or None if the worker may be created."""
     mode = prepared.assembled.mode
     if mode == "approve_all":
         return None
     if mode == "strict":
-        return ToolResult.error("Not permitted: nobody may be asked in this run, and a new worker needs approval.")
+        return ToolResult.error("Not permitted: a new worker needs approval, and this run may not ask for approval.")
     timeout = next((rule.timeout for rule in prepared.assembled.rules if rule.name in CREATE_RULES), None)
-    # The file of the output schema does not exist yet: its text is shown beside the plan.
+    # The file of the output schema does not exist yet, so its text is shown beside the plan.
     without_schema = new.worker.definition.model_copy(update={"output_schema_ref": None})
-    body = _as_shown(new, planned(replace(new.worker, definition=without_schema)))
+    body = _approval_body(new, plan_text(replace(new.worker, definition=without_schema)))
     approval, note = await ledger.confirm(call, body, shown=[new.text, new.schema], seconds=timeout)
     if approval == "approved":
         return None
-    said = (
-        "Nobody answered the request for approval in time, so the worker was not made. This is not a refusal."
+    message = (
+        "Approval timed out; the worker was not created. This is not a denial."
         if approval == "timed_out"
-        else "A person refused this worker."
+        else "The user denied this worker."
     )
-    return ToolResult.error(f"{said} {note}" if note else said)
+    return ToolResult.error(f"{message} {note}" if note else message)
 
 
-def _as_shown(new: Draft, plan: str) -> str:
-    """All that the person approves: the files as they will be, what does not go into them, and what could happen."""
+def _approval_body(new: Draft, plan: str) -> str:
+    """Return the text that the user approves: the new files, the settings that they leave out, and the plan."""
     parts = [f"{new.path}\n\n{new.text.rstrip()}"]
     if new.schema is not None:
         parts.append(f"{new.schema_path}\n\n{new.schema.rstrip()}")
     if new.omitted_rights:
-        parts.append("Of worker_creation in your settings it does not get:\n" + "\n".join(new.omitted_rights))
-    parts.append(f"What could happen when it runs:\n{plan}")
+        parts.append("Not included from worker_creation in your settings:\n" + "\n".join(new.omitted_rights))
+    parts.append(f"Plan of its runs:\n{plan}")
     return "\n\n".join(parts)

@@ -26,9 +26,9 @@ from guildhall.core.events import (
 from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR, ModelCall
 from guildhall.runs import limits
-from guildhall.runs.asks import Asking, Asks
-from guildhall.runs.execution.budget import Purse, Short
-from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
+from guildhall.runs.asks import Asks, RunAsks
+from guildhall.runs.execution.budget import InsufficientFunds, RunBudget
+from guildhall.runs.model import AMOUNT, Bounds, Question, parse_amount
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     LimitAsked,
@@ -37,7 +37,7 @@ from guildhall.runs.record.entries import (
     ModelAsked,
     ModelCallFailed,
     Said,
-    Tokens,
+    TokenUsage,
     ToolAsked,
     ToolDoubted,
     ToolEnded,
@@ -64,14 +64,14 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.policy.rules import Verdict
-    from guildhall.runs.idle import Patience
+    from guildhall.runs.idle import IdleTracker
     from guildhall.runs.limits import LimitName
     from guildhall.store.engine import Store
     from guildhall.tools.gate import Approval, Doubt
 
 
-class LiveLedger(Asking):
-    """Writes the journal of one run, keeps to its bounds, and waits for people on its behalf."""
+class LiveLedger(RunAsks):
+    """The ledger of one run, for its model door, its gate and its owner."""
 
     def __init__(
         self,
@@ -84,25 +84,27 @@ class LiveLedger(Asking):
         store: Store,
         bus: EventBus,
         clock: Clock,
-        patience: Patience,
+        idle_tracker: IdleTracker,
         interactive: bool,
-        seated: bool = False,
-        below: Iterable[Journal] = (),
-        above: LiveLedger | None = None,
+        is_agent: bool = False,
+        child_journals: Iterable[Journal] = (),
+        parent: LiveLedger | None = None,
     ) -> None:
-        """`below`: journals of the called runs. A `seated` run gets more by resuming the run at the top."""
-        super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, patience=patience)
-        self.bounds: Bounds = limits.in_force(journal)
-        self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
-        self._lost = limits.Spent.in_vain([journal, *below])
-        self._above = above
-        self._denied: set[LimitName] = set()  # those for which the answer was no, in this stretch
-        self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
-        self._adding = asyncio.Lock()  # the sum follows from all that came before: answers come side by side too
+        """`is_agent`: the limits of the run are raised by resuming its root run."""
+        super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, idle_tracker=idle_tracker)
+        self.bounds: Bounds = limits.current_bounds(journal)
+        journals = [journal, *child_journals]
+        spent = limits.Spent.by(journals)
+        self.run_budget = RunBudget(self.run, self.bounds, spent, parent.run_budget if parent else None)
+        self._cut_off = limits.Spent.by_cut_off_calls(journals)
+        self._parent = parent
+        self._denied: set[LimitName] = set()  # limits that the user did not raise in this segment
+        self._asking = asyncio.Lock()  # concurrent calls reach a limit together: one ask at a time
+        self._adding = asyncio.Lock()  # concurrent answers: each total includes the one before
         self._worker = worker
         self._identity = identity
         self._interactive = interactive
-        self._resumed_by = self.run if above is None else root if seated else None
+        self._resumed_by = self.run if parent is None else root if is_agent else None
 
     # the model door
 
@@ -112,12 +114,12 @@ class LiveLedger(Asking):
         answer = self.journal.last(key, ModelAnswered)
         if answer is None:
             return None
-        if self.journal.last(key, ModelAsked) is None or self.asked_another(key, messages):
-            raise _diverged(key)
+        if self.journal.last(key, ModelAsked) is None or self.is_other_question(key, messages):
+            raise _divergence_error(key)
         return load_response(answer.data.response)
 
-    def asked_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
-        """Whether something else was asked under this key."""
+    def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Return True if the journal has a different model call under this key."""
         asked = self.journal.last(key, ModelAsked)
         return asked is not None and asked.data.message != request_parts(messages[-1])
 
@@ -127,43 +129,39 @@ class LiveLedger(Asking):
     async def permit(
         self, key: str, sent: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
-        while (most := self.bounds.max_turns) is not None and self._turns() >= most:
-            await self.limit("max_turns")
+        # A program may ask the model several times at once, so open calls count as turns.
+        while (most := self.bounds.max_turns) is not None and self.journal.turns() + self.run_budget.open_calls >= most:
+            await self.ask_for_more("max_turns")
         while True:
-            held = self.purse.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
-            if not isinstance(held, Short):
-                return held
-            if not await self.purse.room(held):
-                name = cast("LimitName", held.level.name)
-                needed = held.level.spent + held.needed
-                await self.owner(held.level.owner).limit(name, needed, waiting=self.patience)
+            reserved = self.run_budget.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
+            if not isinstance(reserved, InsufficientFunds):
+                return reserved
+            if not await self.run_budget.wait_for_release(reserved):
+                name = cast("LimitName", reserved.level.name)
+                needed = reserved.level.spent + reserved.needed
+                await self.ledger_of(reserved.level.owner).ask_for_more(name, needed, waiting=self.idle_tracker)
 
-    def _turns(self) -> int:
-        """Those that were made and those under way: a program may ask for several side by side."""
-        return self.journal.turns() + self.purse.calls
-
-    def owner(self, run: str) -> LiveLedger:
-        """The ledger of the run above, or of this one, whose limit it is."""
-        return self if self.run == run or self._above is None else self._above.owner(run)
+    def ledger_of(self, run: str) -> LiveLedger:
+        return self if self.run == run or self._parent is None else self._parent.ledger_of(run)
 
     async def asked(self, call: ModelCall) -> None:
         asked = ModelAsked(
             message=request_parts(call.messages[-1]),
             tools=tools_fingerprint(call.parameters),
-            answers=self.journal.answers(),  # those that the message follows, so that a replay knows them again
+            answers=self.journal.answers(),  # that the message follows; a replay compares them
             attempt=call.attempt,
             reserved_usd=call.reserved_usd,
-            reserved_tokens=self.purse.held(call.key),
+            reserved_tokens=self.run_budget.reserved_tokens(call.key),
             max_tokens=call.max_tokens,
         )
         await self.journal.append(asked, key=call.key)
-        spoken = bool(self.journal.all(Said)) and not self.journal.turns()  # the question is the person's
-        if call.attempt == 0 and not spoken and (problem := unusable_answer(call.messages)) is not None:
-            said = f"the answer was not usable, the model is told why: {problem}"
-            self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
+        is_user_message = bool(self.journal.all(Said)) and not self.journal.turns()
+        if call.attempt == 0 and not is_user_message and (problem := unusable_answer(call.messages)) is not None:
+            message = f"the answer is not usable ({problem}); asking the model again"
+            self.publish(ErrorData, {"code": RuntimeFailed.code, "message": message, "transient": True})
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
-        self.purse.settle(call.key, cost or 0.0, 0)
+        self.run_budget.settle(call.key, cost or 0.0, 0)
         failure = ModelCallFailed(
             code=error.code,
             message=error.message,
@@ -176,7 +174,7 @@ class LiveLedger(Asking):
 
         def also(connection: Connection) -> None:
             if cost is not None:
-                spent = (limits.used(self.journal).cost_usd or 0.0) + cost
+                spent = (limits.usage_of(self.journal).cost_usd or 0.0) + cost
                 records.change_run(connection, self.run, cost_usd=spent)
 
         async with self._adding:
@@ -188,28 +186,23 @@ class LiveLedger(Asking):
         )
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
-        usage = Tokens(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
+        usage = TokenUsage(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
         answer = ModelAnswered(response=dump_response(response), usage=usage, cost_usd=cost)
         async with self._adding:
-            total = limits.used_with(self.journal, **usage, cost=cost)
+            total = limits.usage_with(self.journal, **usage, cost=cost)
             await self.journal.append(
                 answer, key=call.key, also=lambda connection: records.change_run(connection, self.run, **asdict(total))
             )
-        self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
+        self.run_budget.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
         self.publish(TurnEndData, {"turn": total.turns, **usage, "cost_usd": cost})
 
     def on_text(self, text: str) -> None:
         self.publish(TextDeltaData, {"text": text})
 
-    # what a person says
+    # messages of the user
 
-    def heard(self, key: str) -> str | None:
-        """What was said under this key, if it was heard before."""
-        said = self.journal.last(key, Said)
-        return None if said is None else said.data.words
-
-    async def listens(self, number: int) -> None:
-        """A turn is over: what is said next is waited for."""
+    async def start_listening(self, number: int) -> None:
+        """Record and publish that the turn is over and the run waits for this message."""
         key = message_key(number)
         first = self.journal.last(key, Listening) is None
         await self.journal.append(Listening(), key=key)
@@ -217,66 +210,74 @@ class LiveLedger(Asking):
             self.publish(ErrorData, {"code": RuntimeFailed.code, "message": f"the turn is over: {problem}"})
         self.publish(ListeningData, {"number": number})
 
-    async def hears(self, number: int, words: str) -> None:
-        await self.journal.append(Said(words=words), key=message_key(number))
+    async def record_message(self, number: int, text: str) -> None:
+        await self.journal.append(Said(words=text), key=message_key(number))
 
-    async def more_time(self) -> bool:
-        """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""
+    # limits
+
+    async def ask_for_time(self) -> bool:
+        """Ask for more time, and return True if the user grants it. Only interactive runs ask."""
         try:
-            await self.limit("timeout")
+            await self.ask_for_more("timeout")
         except LimitReached:
             return False
         return True
 
     def limit_reached(self, name: LimitName, needed: float = 0.0) -> LimitReached:
-        """The error that ends the run at one of its limits."""
-        return limits.reached(name, self.bounds, self.run, needed, lost=self._lost, resumed_by=self._resumed_by)
+        """Return the error that ends the run at one of its limits."""
+        return limits.limit_error(
+            name, self.bounds, self.run, needed, cut_off=self._cut_off, resumed_by=self._resumed_by
+        )
 
-    async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: Patience | None = None) -> None:
-        """Ask for more at a limit, or raise LimitReached. `waiting`: of the run below that reached the limit."""
-        patience = waiting or self.patience
+    async def ask_for_more(self, name: LimitName, needed: float = 0.0, *, waiting: IdleTracker | None = None) -> None:
+        """Ask the user to raise a limit. Raise LimitReached if they do not, or cannot be asked.
+
+        `waiting`: of the child run that reached the limit.
+        """
+        idle_tracker = waiting or self.idle_tracker
         value = getattr(self.bounds, name)
-        with patience.waiting():
+        with idle_tracker.waiting():
             await self._asking.acquire()
         try:
-            if getattr(self.bounds, name) == value:  # it was not raised while another call of the tree was asking
-                await self._ask_for_more(name, value, needed, patience)
+            if getattr(self.bounds, name) == value:  # not raised by the ask of another call
+                await self._ask_for_more(name, value, needed, idle_tracker)
         finally:
             self._asking.release()
 
     def _has_answer(self, name: LimitName, value: float) -> bool:
-        """Whether a person has answered already, though nobody sits at a terminal now."""
+        """Return True if the user answered an earlier ask about this limit, from somewhere else."""
         mark = fingerprint([name, value])
-        ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, name, mark))
+        ask = self._store.read(lambda connection: records.find_latest_ask(connection, self.run, name, mark))
         return ask is not None and ask.status == "answered"
 
-    async def _ask_for_more(self, name: LimitName, value: float, needed: float, patience: Patience) -> None:
+    async def _ask_for_more(self, name: LimitName, value: float, needed: float, idle_tracker: IdleTracker) -> None:
         error = self.limit_reached(name, needed)
-        asked = self._interactive or name == "budget" or self._has_answer(name, value)
-        if name in self._denied or not asked:
+        can_ask = self._interactive or name == "budget" or self._has_answer(name, value)
+        if name in self._denied or not can_ask:
             raise error
-        ask = await self._ask(
+        spent = self.run_budget.dollars.spent
+        ask = await self.open(
             "limit",
             name,
             [name, value],
             Question(
-                title=f"{self._worker} has reached its limit of {limits.in_words(name, value)} ({name})",
-                body=f"{error.message}.\nSpent so far: {self.purse.dollars.spent:.4f} USD. 'yes' allows as much again.",
+                title=f"{self._worker} has reached its limit of {limits.format_limit(name, value)} ({name})",
+                body=f"{error.message}.\nSpent so far: {spent:.4f} USD. 'yes' grants the same amount again.",
                 choices=("yes", "no", AMOUNT),
             ),
             lambda ask: LimitAsked(limit=name, value=value, ask=ask),
-            patience=patience,
         )
+        ask = await self.wait_closed(ask, idle_tracker)
         choice = ask.answer.choice if ask.answer else "no"
-        more = value if choice == "yes" else amount_of(choice) or 0
+        more = value if choice == "yes" else parse_amount(choice) or 0
         raised = value + (math.ceil(more) if isinstance(value, int) else more)
-        granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
+        granted = {name: raised} if raised > value else {}  # a tiny amount may not change a float
         await self.apply(ask, name, bounds=granted)
         if not granted:
             self._denied.add(name)
             raise error
         self.bounds = replace(self.bounds, **granted)
-        self.purse.allow(self.run, self.bounds)
+        self.run_budget.update_limits(self.run, self.bounds)
 
     # the tool door
 
@@ -286,7 +287,7 @@ class LiveLedger(Asking):
             return None
         began = self.journal.last(call.key, ToolStarted, ToolRefused, ToolAsked)
         if began is None or (began.data.tool, began.data.arguments) != (call.tool, call.arguments):
-            raise _diverged(call.key)
+            raise _divergence_error(call.key)
         return ToolResult.from_dict(end.data.result)
 
     def interrupted(self, call: ToolCall) -> bool:
@@ -301,19 +302,20 @@ class LiveLedger(Asking):
         self, call: ToolCall, body: str, *, shown: Any = None, reason: str | None = None, seconds: float | None = None
     ) -> tuple[Approval, str | None]:
         """Ask for approval of a call, and return it with the note. The answer counts only for this `shown` data."""
-        # The same words of another worker may mean another folder.
+        # With the worker, because the same arguments of another worker can refer to another folder.
         subject = [self._identity, call.tool, call.arguments, shown]
-        given = self._store.read(lambda c: records.session_approval(c, self.root, fingerprint(subject)))
+        given = self._store.read(lambda c: records.find_standing_approval(c, self.root, fingerprint(subject)))
         if given is not None and (given.run, given.key) != (self.run, call.key):
             return "approved", None
-        ask = await self._ask(
+        ask = await self.open(
             "approval",
             call.key,
             subject,
-            Question(title=f"{self._worker} wants to call {call.tool}", body=body, choices=("yes", "no", "session")),
+            Question(title=f"{self._worker} wants to call {call.tool}", body=body, choices=("yes", "no", "always")),
             lambda ask: ToolAsked(tool=call.tool, arguments=call.arguments, reason=reason, ask=ask),
             seconds=seconds,
         )
+        ask = await self.wait_closed(ask)
         if ask.status == "expired" or ask.answer is None:
             return "timed_out", None
         await self.apply(ask, call.key)
@@ -321,22 +323,23 @@ class LiveLedger(Asking):
 
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
         starts = len(entries_with(self.journal.of(call.key), ToolStarted))
-        ask = await self._ask(
-            "unknown_effect",
+        ask = await self.open(
+            "interrupted_call",
             call.key,
             [call.tool, call.arguments, starts],
             Question(
-                title=f"{self._worker} was cut off inside {call.tool}: did it take effect?",
+                title=f"{self._worker} was interrupted in a call of {call.tool}: did it take effect?",
                 body=(
-                    f"{format_arguments(call.arguments or {})}\n\n"
-                    "done: it did, go on.  again: it did not, make the call again.  fail: tell the worker it failed."
+                    f"{format_arguments(call.arguments or {})}\n\ndone: it took effect, continue.  "
+                    "again: it did not, make the call again.  fail: report to the worker that it failed."
                 ),
                 choices=("done", "again", "fail"),
             ),
             lambda ask: ToolDoubted(tool=call.tool, arguments=call.arguments, ask=ask),
         )
+        ask = await self.wait_closed(ask)
         if ask.answer is None:
-            return "fail", "nobody answered in time"
+            return "fail", "the ask timed out"
         await self.apply(ask, call.key)
         return cast("Doubt", ask.answer.choice), ask.answer.note
 
@@ -349,7 +352,7 @@ class LiveLedger(Asking):
         self._publish_result(call, result)
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
-        # An effect must never come to be without its announcement on disk, whatever happens to the machine.
+        # Durable, because no effect may happen without its entry on disk, even if the machine crashes.
         started = ToolStarted(
             tool=call.tool,
             arguments=call.arguments,
@@ -365,12 +368,12 @@ class LiveLedger(Asking):
         self._publish_result(call, result)
 
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
-        told = ToolResultData(id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
-        self.publish(ToolResultData, told)
+        data = ToolResultData(id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
+        self.publish(ToolResultData, data)
 
 
 def _unusable_answer(journal: Journal) -> str | None:
-    """Return what is wrong with the last answer of the model, or None."""
+    """Return the problem of the last model answer, or None."""
     if not (answers := journal.all(ModelAnswered)):
         return None
     response = answers[-1].data.response
@@ -380,8 +383,8 @@ def _unusable_answer(journal: Journal) -> str | None:
     return None if "".join(texts).strip() else "the answer was empty"
 
 
-def _diverged(key: str) -> RuntimeFailed:
+def _divergence_error(key: str) -> RuntimeFailed:
     return RuntimeFailed(
-        f"the run asked something else at {key} than its record says",
-        hint="The record cannot be continued; `guild replay` shows the difference. Start a new run.",
+        f"cannot continue: the call {key} of the run differs from its journal",
+        hint="`guild replay` shows the difference. Start a new run.",
     )

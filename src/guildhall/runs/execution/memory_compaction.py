@@ -117,7 +117,7 @@ class MemoryCompactor:
         data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run)
         at = stamp(self.clock.now())
         event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
-        if runs.alive(root):
+        if runs.is_alive(root):
             self.bus.publish(event)
         else:
             self._unreported.append(event)
@@ -142,7 +142,7 @@ class _CompactorRun:
             mode="strict",
         )
         frame = replace(self._request.frame, caller=HALL, interactive=False)
-        run = await self._runs.to_its_end(request, frame, self._set_run)
+        run = await self._runs.run_to_end(request, frame, self._set_run)
         if run.status != "completed":
             reason = (run.error["message"] if run.error else run.reason) or "no reason given"
             raise RuntimeFailed(f"{run.id} {run.status}: {reason}")

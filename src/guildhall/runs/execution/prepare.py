@@ -18,9 +18,9 @@ from guildhall.models.catalog import AUTO
 from guildhall.models.credentials import WITH_LOGIN
 from guildhall.runs.assembly.attachments import check_media_types
 from guildhall.runs.assembly.preflight import check_restart
-from guildhall.runs.execution.delegation import Unasked
-from guildhall.runs.execution.grants import Grant, has_price, priced
-from guildhall.runs.limits import in_force, seconds_since_start
+from guildhall.runs.execution.delegation import NoModel
+from guildhall.runs.execution.grants import Grant, has_price, with_enforceable_budget
+from guildhall.runs.limits import current_bounds, seconds_since_start
 from guildhall.runs.model import ENDED, Run, RunRequest
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import Entry, Listening, Resumed
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.purpose import Purpose
     from guildhall.runs.record.history import History
     from guildhall.runtimes.model import Attachment
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
 
-    SourceOf = Callable[[str, Frame, bool], Source]  # the model, and whether a login with Claude will do
+    SourceOf = Callable[[str, Frame, bool], Source]  # the model, and whether a login with Claude is sufficient
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A run that can be launched: all of it is known, nothing has begun."""
+    """A run that can be launched."""
 
     run: str
     root: str
@@ -58,14 +58,14 @@ class Prepared:
     frame: Frame
     journal: Journal
     ordinal: int
-    given: tuple[Toolbox, ...] = ()  # of the caller's own process, for it and for those that it calls
+    given: tuple[Toolbox, ...] = ()  # of the caller's own process; child runs have them, too
     override_model: str | None
     purpose: Purpose
-    limited: bool  # whoever runs it has set a limit in dollars
-    below: tuple[Journal, ...] = ()  # of the runs that it has called before
+    has_dollar_limit: bool  # set by the user, for this run or for its parent
+    child_journals: tuple[Journal, ...] = ()
     seconds_before: float = 0.0
-    resumed: bool = False
-    seat: Seat | None = None
+    is_resumed: bool = False
+    hooks: RunHooks | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Preparation:
     history: History
     assembler: Assembler
     source_of: SourceOf
-    alive: Callable[[str], bool]
+    is_alive: Callable[[str], bool]
 
     async def prepare(
         self,
@@ -90,14 +90,14 @@ class Preparation:
         caller: Prepared | None = None,
         call: str | None = None,
         attached: tuple[Attachment, ...] | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> Prepared:
         """Create a run that can be launched. `given`: toolboxes of the caller's process. `worker`: if found already.
 
         `caller`: the run that makes the `call` with this key, and hands over the `attached` files. Without a caller,
         the user names the attachments in the request.
         """
-        run = new_id(RUN)  # first, because what the run remembers is on record under its name
+        run = new_id(RUN)  # first, because the assembly records memory entries under this id
         assembled = await self.assembler.assemble(
             request,
             frame,
@@ -106,13 +106,13 @@ class Preparation:
             worker=worker,
             caller=caller.assembled if caller else None,
             attached=attached,
-            seat=seat,
+            hooks=hooks,
         )
         async with ended_if_not_used(assembled.servers):
-            prepared = await self._put_on_record(run, request, assembled, frame, caller, call, seat)
+            prepared = await self._create(run, request, assembled, frame, caller, call, hooks)
         return replace(prepared, given=tuple(given))
 
-    async def _put_on_record(
+    async def _create(
         self,
         run: str,
         request: RunRequest,
@@ -120,15 +120,15 @@ class Preparation:
         frame: Frame,
         caller: Prepared | None,
         call: str | None,
-        seat: Seat | None,
+        hooks: RunHooks | None,
     ) -> Prepared:
-        """A run that is assembled, with its model and its first entry."""
+        """Create the row and the first journal entry of an assembled run."""
         root = caller.root if caller else run
         source = self._source(assembled, frame, request)
         check_media_types(assembled.attachments, source)
-        limited = request.budget is not None or (caller is not None and caller.limited)
-        assembled = priced(assembled, source, limited=limited)
-        if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
+        limited = request.budget is not None or (caller is not None and caller.has_dollar_limit)
+        assembled = with_enforceable_budget(assembled, source, limited=limited)
+        if assembled.model == AUTO:  # recorded, because the available keys may change
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
         now = stamp(self.clock.now())
@@ -150,11 +150,11 @@ class Preparation:
         }
 
         def write(connection: Connection) -> int:
-            ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
+            ordinal = records.count_worker_runs(connection, root, assembled.worker.name)
             records.add_run(connection, **row, ordinal=ordinal)
             records.add_entry(connection, first)
-            if seat is not None:
-                seat.began(connection, run)
+            if hooks is not None:
+                hooks.record_start(connection, run)
             return ordinal
 
         return Prepared(
@@ -167,11 +167,11 @@ class Preparation:
             journal=Journal(run, self.store, self.clock, [first]),
             override_model=request.override_model,
             purpose=request.purpose,
-            limited=limited or assembled.bounds.max_budget_usd is not None,
-            seat=seat,
+            has_dollar_limit=limited or assembled.bounds.max_budget_usd is not None,
+            hooks=hooks,
         )
 
-    async def prepare_again(
+    async def prepare_resume(
         self,
         run_id: str,
         frame: Frame,
@@ -179,97 +179,85 @@ class Preparation:
         grant: Grant | None = None,
         *,
         caller: Prepared | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> Prepared:
-        """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
+        """Reopen a stopped run, with raised limits if they are granted. It continues at the end of its journal."""
         run = self.history.get(run_id)
-        self._refuse_resuming(run, caller)
+        self._check_resumable(run, caller)
         journal = self.history.journal(run_id)
-        if seat is None or seat.hear is None:
-            journal.check_no_conversation("goes on where it is held", hint=f"guild show {run_id}")
-        frame = frame_then(run.frame, frame)
-        assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run=run_id, seat=seat)
+        if hooks is None or hooks.next_message is None:
+            journal.check_no_conversation("only its owner can resume it", hint=f"guild show {run_id}")
+        frame = recorded_frame(run.frame, frame)
+        assembled = await self.assembler.assemble_resumed(journal.assembly, frame, given, run=run_id, hooks=hooks)
         async with ended_if_not_used(assembled.servers):
             check_restart(assembled.worker, assembled.tools, journal)
-            prepared = await self._take_up(run, journal, assembled, frame, grant, caller)
-        return replace(prepared, given=tuple(given), seat=seat)
+            source = self._source(assembled, frame, run.request)
+            check_media_types(assembled.attachments, source)
+            before = self._seconds_before(run, journal)
 
-    async def _take_up(
-        self,
-        run: Run,
-        journal: Journal,
-        assembled: Assembled,
-        frame: Frame,
-        grant: Grant | None,
-        caller: Prepared | None,
-    ) -> Prepared:
-        """A run that is assembled again, with its model and what it may use up now."""
-        source = self._source(assembled, frame, run.request)
-        check_media_types(assembled.attachments, source)
-        before = self._seconds_before(run, journal)
+            def also(connection: Connection) -> None:
+                columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
+                records.change_run(connection, run.id, **columns, owner=self.boot, ended_at=None)
 
-        def also(connection: Connection) -> None:
-            columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
-            records.change_run(connection, run.id, **columns, owner=self.boot, ended_at=None)
-
-        below = tuple(self.history.journal(one.id) for one in self.history.below(run.id))
-        granted = (grant or Grant()).bounds(journal, below, source)
-        _make_folders(assembled)
-        await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
-        bounds = in_force(journal)
-        explicit = run.request.budget is not None or bool(caller and caller.limited)
-        return Prepared(
-            run=run.id,
-            root=run.root,
-            assembled=replace(assembled, bounds=bounds),
-            source=source,
-            frame=frame,
-            journal=journal,
-            ordinal=run.ordinal,
-            override_model=run.request.override_model,
-            purpose=run.purpose,
-            limited=explicit or bounds.max_budget_usd is not None,
-            below=below,
-            seconds_before=before,
-            resumed=True,
-        )
+            children = tuple(self.history.journal(child.id) for child in self.history.descendants(run.id))
+            granted = (grant or Grant()).bounds(journal, children, source)
+            _make_folders(assembled)
+            await journal.append(Resumed(was=run.status, reason=run.reason, bounds=granted), also=also)
+            bounds = current_bounds(journal)
+            limited = run.request.budget is not None or bool(caller and caller.has_dollar_limit)
+            return Prepared(
+                run=run.id,
+                root=run.root,
+                assembled=replace(assembled, bounds=bounds),
+                source=source,
+                frame=frame,
+                journal=journal,
+                ordinal=run.ordinal,
+                override_model=run.request.override_model,
+                purpose=run.purpose,
+                has_dollar_limit=limited or bounds.max_budget_usd is not None,
+                child_journals=children,
+                seconds_before=before,
+                is_resumed=True,
+                given=tuple(given),
+                hooks=hooks,
+            )
 
     def _source(self, assembled: Assembled, frame: Frame, request: RunRequest) -> Source:
-        """Who answers; nobody where no model is asked, so that no key is needed."""
+        """Return the model of the run. A run that asks no model needs no key."""
         if not request.asks_model:
-            return Unasked(assembled.model)
+            return NoModel(assembled.model)
         return self.source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
-        """How long a run has been running so far. One whose time was over gets the same time again."""
+        """Return how long the run has been running. After a timeout it gets the whole time again."""
         if run.error is not None and run.error.get("limit") == "timeout":
             return 0.0
         recorded = self.store.read(lambda connection: records.running_seconds(connection, run.id))
-        cut_off = run.status == "lost" or isinstance(journal.entries[-1].data, Listening)
+        cut_off = run.status == "interrupted" or isinstance(journal.entries[-1].data, Listening)
         return recorded + (seconds_since_start(journal) if cut_off else 0.0)
 
-    def _refuse_resuming(self, run: Run, caller: Prepared | None) -> None:
+    def _check_resumable(self, run: Run, caller: Prepared | None) -> None:
         if run.parent is not None and caller is None:
-            raise belongs(run, "resume")
-        if self.alive(run.id) or (run.status == "running" and caller is None):
+            raise child_run_error(run, "resume")
+        if self.is_alive(run.id) or (run.status == "running" and caller is None):
             raise Conflict(f"the run {run.id} is running")
         if run.status in {"completed", "cancelled"}:
             raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
 
 
-def belongs(run: Run, verb: str) -> Conflict:
-    message = f"the run {run.id} belongs to {run.root}, which has called it"
-    return Conflict(message, hint=f"guild {verb} {run.root}")
+def child_run_error(run: Run, verb: str) -> Conflict:
+    return Conflict(f"the run {run.id} is a child run of {run.root}", hint=f"guild {verb} {run.root}")
 
 
-def refuse_over(run: Run) -> None:
-    """Raises where there is nothing to stop; what has failed could still be gone on with."""
+def check_stoppable(run: Run) -> None:
+    """Raise Conflict if the run is completed or cancelled. A failed run can be stopped, because it could be resumed."""
     if run.status in ENDED and run.status != "failed":
         raise Conflict(f"the run {run.id} is {run.status}: there is nothing to stop", hint=f"guild show {run.id}")
 
 
 def _make_folders(assembled: Assembled) -> None:
-    """Makes the sandboxes that the run may write to."""
+    """Create the writable sandboxes of the run."""
     for folder in assembled.surroundings.view.folders:
         if not folder.writable:
             continue
@@ -277,13 +265,13 @@ def _make_folders(assembled: Assembled) -> None:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ToolUnavailable(
-                f"sandboxes.{folder.name}.path: {folder.path} cannot be made: {error.strerror or error}",
+                f"sandboxes.{folder.name}.path: cannot create {folder.path}: {error.strerror or error}",
                 where=assembled.worker.place,
             ) from None
 
 
-def frame_then(recorded: RecordedFrame, now: Frame) -> Frame:
-    """Return the frame that the run had, with today's values of the variables that it had then."""
+def recorded_frame(recorded: RecordedFrame, now: Frame) -> Frame:
+    """Return the recorded frame of a run, with the current values of its environment variables."""
     return replace(
         now,
         cwd=recorded.cwd,

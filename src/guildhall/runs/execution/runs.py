@@ -1,6 +1,6 @@
-"""Live runs: launch, resume, park and cancel the runs of a hall, and run the workers that a run calls.
+"""Live runs: launch, resume, pause and cancel the runs of a hall, and run the workers that a run calls.
 
-Called runs form a tree below the run at the top. A called run is parked and cancelled together with its caller.
+A child run is paused and cancelled together with its parent.
 
 Does not create rows (`runs.execution.prepare`) and does not drive the runtime (`runs.execution.segment`).
 
@@ -21,14 +21,14 @@ from guildhall.models.door import ModelDoor
 from guildhall.runs.assembly.attachments import forward_attachments
 from guildhall.runs.assembly.callees import CREATE
 from guildhall.runs.execution import delegation
-from guildhall.runs.execution.access import Lobby
+from guildhall.runs.execution.access import ProgramAccess
 from guildhall.runs.execution.grants import Grant, has_price
 from guildhall.runs.execution.ledger import LiveLedger
-from guildhall.runs.execution.prepare import Preparation, Prepared, belongs, refuse_over
-from guildhall.runs.execution.segment import Execution
-from guildhall.runs.execution.tokens import RunDoor, Tokens, servers_of
-from guildhall.runs.idle import Patience
-from guildhall.runs.model import ENDED, ParkCause, Run, RunRequest
+from guildhall.runs.execution.prepare import Preparation, Prepared, check_stoppable, child_run_error
+from guildhall.runs.execution.segment import Segment
+from guildhall.runs.execution.tokens import RunDoor, TokenRegistry, servers_of
+from guildhall.runs.idle import IdleTracker
+from guildhall.runs.model import ENDED, PauseCause, Run, RunRequest
 from guildhall.runs.plan.planner import Planner, plan_of_run
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from guildhall.runs.asks import Asks
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.prepare import SourceOf
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.record.history import History
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 
 
 def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
-    """Return the data of the event that a run has started. `parent`: the run that called it."""
+    """Return the data of the event that a run has started."""
     assembled, source = prepared.assembled, prepared.source
-    plan = prepared.seat.plan if prepared.seat else None
+    plan = prepared.hooks.plan_line if prepared.hooks else None
     if plan is None:
         plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None).line()
     return RunStartedData(
@@ -70,32 +70,32 @@ def started_data(prepared: Prepared, parent: str | None) -> RunStartedData:
         model=source.name,
         plan=plan,
         attachments=[file.as_described() for file in assembled.attachments],
-        resumed=prepared.resumed,
+        resumed=prepared.is_resumed,
         parent=parent,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Live:
-    """A run that is alive, below the one that called it."""
+class LiveRun:
+    """A run that is being executed."""
 
     prepared: Prepared
     ledger: LiveLedger
-    execution: Execution
-    calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
-    created: dict[str, str]  # the workers that the tree has made, with the digests of what was approved
-    token: str = field(repr=False)  # opens its tool door from outside
+    segment: Segment
+    call_lock: asyncio.Lock  # one for all runs of a root run: concurrent calls create runs in the order of the answer
+    created: dict[str, str]  # workers that the runs of the root run have created, with their approved digests
+    token: str = field(repr=False)  # opens the tool door for programs
     started: RunStartedData
-    above: Live | None = None
+    parent: LiveRun | None = None
 
     @property
     def depth(self) -> int:
-        return 1 if self.above is None else self.above.depth + 1
+        return 1 if self.parent is None else self.parent.depth + 1
 
 
 @dataclass(kw_only=True, eq=False)
 class Runs:
-    """The live runs of a hall, each at the top of a tree or below its caller."""
+    """The live runs of a hall."""
 
     store: Store
     clock: Clock
@@ -106,31 +106,30 @@ class Runs:
     assembler: Assembler
     planner: Planner
     source_of: SourceOf
-    runtime_of: RuntimeOf  # executes the runs of workers that name this runtime, with the keys of this frame
-    tokens: Tokens
+    runtime_of: RuntimeOf
+    tokens: TokenRegistry
 
     def __post_init__(self) -> None:
-        self._alive: dict[str, Live] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other run has called
+        self._live: dict[str, LiveRun] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # of root runs
         preparation = Preparation(
-            self.store, self.clock, self.boot, self.history, self.assembler, self.source_of, self.alive
+            self.store, self.clock, self.boot, self.history, self.assembler, self.source_of, self.is_alive
         )
         self.prepare = preparation.prepare
-        self.prepare_again = preparation.prepare_again
+        self.prepare_resume = preparation.prepare_resume
 
     def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
-        """Begins to execute; what happens is told as events. `runtime` executes it, where it has one of its own."""
-        live = self._enliven(prepared, None, runtime)
-        self._tasks[prepared.run] = asyncio.create_task(self._live(live))
+        """Start to execute a root run, with `runtime` instead of the runtime of the worker if it is given."""
+        live = self._add_live_run(prepared, None, runtime)
+        self._tasks[prepared.run] = asyncio.create_task(self._execute(live))
 
-    def _enliven(self, prepared: Prepared, above: Live | None, runtime: Runtime | None = None) -> Live:
-        """Puts together what a run is executed with."""
-        assembled, seat = prepared.assembled, prepared.seat
-        makes_wait = above.ledger.patience if above and seat is None else None
-        people = above.ledger.patience.people if above else int(prepared.frame.interactive)
+    def _add_live_run(self, prepared: Prepared, parent: LiveRun | None, runtime: Runtime | None = None) -> LiveRun:
+        """Build the parts that execute a run, and publish that it has started."""
+        assembled, hooks = prepared.assembled, prepared.hooks
+        clients = parent.ledger.idle_tracker.clients if parent else int(prepared.frame.interactive)
         if not ROWS[assembled.worker.definition.runtime].routed:
-            people += 1  # it is not put away while it waits: it could not be walked through its record again
-        patience = Patience(self.clock, hold=people, parent=makes_wait)
+            clients += 1  # never idle, because the runtime cannot continue from the journal
+        blocked = parent.ledger.idle_tracker if parent and hooks is None else None
         ledger = LiveLedger(
             worker=assembled.worker.name,
             identity=assembled.worker.identity,
@@ -140,151 +139,149 @@ class Runs:
             store=self.store,
             bus=self.bus,
             clock=self.clock,
-            patience=patience,
+            idle_tracker=IdleTracker(self.clock, clients=clients, parent=blocked),
             interactive=prepared.frame.interactive,
-            seated=seat is not None and above is not None,
-            below=prepared.below,
-            above=above and above.ledger,
+            is_agent=hooks is not None and parent is not None,
+            child_journals=prepared.child_journals,
+            parent=parent and parent.ledger,
         )
 
-        of_seat = {tool.name: seat.execute(prepared.run) for tool in seat.tools} if seat else {}
+        hook_tools = {tool.name: hooks.executor(prepared.run) for tool in hooks.tools} if hooks else {}
 
-        async def by_run(tool: Tool, call: ToolCall) -> ToolResult:
-            if tool.name in of_seat:
-                return await of_seat[tool.name](tool, call)
+        async def execute_in_run(tool: Tool, call: ToolCall) -> ToolResult:
+            if tool.name in hook_tools:
+                return await hook_tools[tool.name](tool, call)
             return await (self._create_worker if tool.name == CREATE else self._call_worker)(live, call)
 
-        executor = Executor(assembled.tools, assembled.surroundings, by_run)
-        servers = servers_of(assembled, seat)
-        lobby = Lobby(run=prepared.run, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
-        execution = Execution(
+        executor = Executor(assembled.tools, assembled.surroundings, execute_in_run)
+        servers = servers_of(assembled, hooks)
+        access = ProgramAccess(run=prepared.run, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
+        segment = Segment(
             ledger=ledger,
             runtime=runtime or self._runtime(prepared),
             gate=Gate(
-                assembled.tools, assembled.rules, assembled.mode, ledger, executor, closed=seat.closed if seat else None
+                assembled.tools,
+                assembled.rules,
+                assembled.mode,
+                ledger,
+                executor,
+                closed=hooks.block_reason if hooks else None,
             ),
             model_door=ModelDoor(
                 prepared.source, ledger, self.clock, worker=assembled.worker.name, ordinal=prepared.ordinal
             ),
-            lobby=lobby,
+            program_access=access,
             seconds_before=prepared.seconds_before,
-            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), lobby.line.close()),
-            seat=seat,
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), access.line.close()),
+            hooks=hooks,
         )
-        live = Live(
+        journals = [prepared.journal, *prepared.child_journals]
+        live = LiveRun(
             prepared=prepared,
             ledger=ledger,
-            execution=execution,
-            calling=above.calling if above else asyncio.Lock(),
-            created=above.created if above else delegation.created([prepared.journal, *prepared.below]),
-            token=self.tokens.issue(RunDoor(run=prepared.run, servers=servers, behind=execution)),
-            started=started_data(prepared, above.prepared.run if above else None),
-            above=above,
+            segment=segment,
+            call_lock=parent.call_lock if parent else asyncio.Lock(),
+            created=parent.created if parent else delegation.created_workers(journals),
+            token=self.tokens.issue(RunDoor(run=prepared.run, servers=servers, handle=segment)),
+            started=started_data(prepared, parent.prepared.run if parent else None),
+            parent=parent,
         )
-        self._alive[prepared.run] = live
+        self._live[prepared.run] = live
         ledger.publish(RunStartedData, live.started)
         return live
 
     def _runtime(self, prepared: Prepared) -> Runtime:
         if isinstance(prepared.purpose, CallPurpose):
-            return delegation.OneCall(prepared.purpose.arguments())
+            return delegation.SingleCallRuntime(prepared.purpose.arguments())
         return self.runtime_of(prepared.assembled.worker.definition.runtime, prepared.frame)
 
-    async def _live(self, live: Live) -> None:
+    async def _execute(self, live: LiveRun) -> None:
         try:
-            await live.execution.run()
-        except Exception as error:  # noqa: BLE001 - the disk is full, the database gone: whoever follows must hear it
-            live.ledger.publish(ErrorData, {"code": "error", "message": f"the record cannot be kept: {error}"})
-            live.ledger.publish(RunEndedData, {"status": "lost", "reason": "the record cannot be kept"})
+            await live.segment.run()
+        except Exception as error:  # noqa: BLE001 - the disk is full or the database is gone: clients must know
+            live.ledger.publish(ErrorData, {"code": "error", "message": f"cannot write the journal: {error}"})
+            live.ledger.publish(RunEndedData, {"status": "interrupted", "reason": "cannot write the journal"})
         finally:
-            self._gone(live)
+            self._remove(live)
             del self._tasks[live.prepared.run]
 
-    def _gone(self, live: Live) -> None:
-        del self._alive[live.prepared.run]
+    def _remove(self, live: LiveRun) -> None:
+        del self._live[live.prepared.run]
         self.tokens.revoke(live.token)
 
-    # delegation
+    # child runs
 
-    async def _call_worker(self, caller: Live, call: ToolCall) -> ToolResult:
-        """A run of another worker, on behalf of a call. The same call leads to the same run, also after a crash."""
-        async with caller.calling:
-            made = self.store.read(lambda c: records.run_of_call(c, caller.prepared.run, call.key))
-            if made is not None and made.status in ENDED and not delegation.limit_above(made):
-                return delegation.result_of(made)
+    async def _call_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
+        """Run another worker for a call. A repeated call leads to its existing run, also after a crash."""
+        async with caller.call_lock:
+            existing = self.store.read(lambda c: records.find_call_run(c, caller.prepared.run, call.key))
+            if existing is not None and existing.status in ENDED and not delegation.is_at_parent_limit(existing):
+                return delegation.call_result(existing)
             try:
-                name = delegation.permitted(
+                name = delegation.resolve_callee(
                     (call.arguments or {})["worker_name"], caller.prepared.assembled.allow_workers, caller.created
                 )
-                prepared = await (self._again(caller, made) if made else self._called(caller, call, name))
+                if existing is None:
+                    prepared = await self._prepare_call(caller, call, name)
+                else:
+                    prepared = await self._prepare_child_resume(caller, existing.id)
             except GuildError as error:
                 is_refused = isinstance(error, Refused) and not isinstance(error, NotTrusted)
-                if not is_refused and (made is not None or isinstance(error, LimitReached | NotTrusted)):
+                if not is_refused and (existing is not None or isinstance(error, LimitReached | NotTrusted)):
                     raise
                 return ToolResult.error(str(error))
-            live = self._enliven(prepared, caller)
-        run = await self._carry_out(caller, live)
+            live = self._add_live_run(prepared, caller)
+        run = await self._execute_child(caller, live)
         if run.status not in ENDED:
             raise delegation.ChildStopped
-        return delegation.result_of(run)
+        return delegation.call_result(run)
 
-    async def _carry_out(self, caller: Live, live: Live) -> Run:
-        """Executes a run below another one, until it ends or stops for now."""
+    async def _execute_child(self, parent: LiveRun, child: LiveRun) -> Run:
         try:
-            await caller.execution.carry_out(live.execution)
+            await parent.segment.run_child(child.segment)
         finally:
-            self._gone(live)
-        return self.history.get(live.prepared.run)
+            self._remove(child)
+        return self.history.get(child.prepared.run)
 
-    async def take_seat(
-        self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat, place: Path | None = None
+    async def run_child(
+        self, parent: str, key: str, request: RunRequest, *, worker: Worker, hooks: RunHooks, cwd: Path | None = None
     ) -> Run:
-        """Run a worker with hooks below a live run, until it ends or stops. `place`: its folder, if another."""
-        caller = self._alive[above]
+        """Run a worker with hooks as a child of a live run, until it ends or stops."""
+        caller = self._live[parent]
         frame = caller.prepared.frame
-        if place is not None:
-            frame = replace(frame, cwd=place, root=project_root(place))
-        async with caller.calling:
+        if cwd is not None:
+            frame = replace(frame, cwd=cwd, root=project_root(cwd))
+        async with caller.call_lock:
             prepared = await self.prepare(
-                request, frame, caller.prepared.given, worker=worker, caller=caller.prepared, call=key, seat=seat
+                request, frame, caller.prepared.given, worker=worker, caller=caller.prepared, call=key, hooks=hooks
             )
-            live = self._enliven(prepared, caller)
-        return await self._carry_out(caller, live)
+            live = self._add_live_run(prepared, caller)
+        return await self._execute_child(caller, live)
 
-    async def sit_down_again(self, above: str, run: str, seat: Seat, grant: Grant | None = None) -> Run:
-        """The same for one that was there before and has stopped, with more to use up if more is granted."""
-        caller = self._alive[above]
-        async with caller.calling:
-            live = self._enliven(await self._again(caller, self.history.get(run), seat, grant), caller)
-        return await self._carry_out(caller, live)
+    async def resume_child(self, parent: str, run: str, hooks: RunHooks, grant: Grant | None = None) -> Run:
+        """Resume a stopped child of a live run, optionally with raised limits."""
+        caller = self._live[parent]
+        async with caller.call_lock:
+            live = self._add_live_run(await self._prepare_child_resume(caller, run, hooks, grant), caller)
+        return await self._execute_child(caller, live)
 
-    def attended(self, run: str) -> bool:
-        """Whether somebody sits at a terminal for a live run."""
-        return self._alive[run].ledger.patience.people > 0
+    async def _prepare_child_resume(
+        self, caller: LiveRun, run: str, hooks: RunHooks | None = None, grant: Grant | None = None
+    ) -> Prepared:
+        prepared = caller.prepared
+        return await self.prepare_resume(run, prepared.frame, prepared.given, grant, caller=prepared, hooks=hooks)
 
-    def prepared(self, run: str) -> Prepared:
-        """What a live run was launched with."""
-        return self._alive[run].prepared
-
-    def ledger(self, run: str) -> LiveLedger:
-        """Where what happens in a live run is put on record and told."""
-        return self._alive[run].ledger
-
-    async def _again(self, caller: Live, run: Run, seat: Seat | None = None, grant: Grant | None = None) -> Prepared:
-        return await self.prepare_again(
-            run.id, caller.prepared.frame, caller.prepared.given, grant, caller=caller.prepared, seat=seat
-        )
-
-    async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:
-        """The new run that a call asks for, if it may."""
-        if caller.depth >= delegation.DEEPEST:
-            raise Refused(f"worker_call: workers call one another at most {delegation.DEEPEST} deep. Do this yourself.")
+    async def _prepare_call(self, caller: LiveRun, call: ToolCall, name: str) -> Prepared:
+        """Prepare the run of a worker for a call. Raise Refused if the call is not allowed."""
+        if caller.depth >= delegation.MAX_DEPTH:
+            depth = delegation.MAX_DEPTH
+            raise Refused(f"worker_call: the maximum depth of {depth} calls is reached. Do the task yourself.")
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
         frame = assembled.worker.project_frame(caller.prepared.frame)
         callee = self.assembler.find(name, frame)
         if name in caller.created:
-            delegation.not_changed(callee, caller.created)
+            delegation.check_unchanged(callee, caller.created)
         elif name not in assembled.allow_workers:
             check_usable(callee, "star")
         files = tuple(arguments.get("attachments") or ())
@@ -293,7 +290,7 @@ class Runs:
         )
         request = RunRequest(
             worker=name,
-            input=delegation.as_input(arguments["input_data"]),
+            input=delegation.input_text(arguments["input_data"]),
             model=assembled.model or None,
             override_model=caller.prepared.override_model,
             mode=assembled.mode,
@@ -303,87 +300,100 @@ class Runs:
             request, frame, given, worker=callee, caller=caller.prepared, call=call.key, attached=attached
         )
 
-    async def _create_worker(self, caller: Live, call: ToolCall) -> ToolResult:
-        """A worker that another one writes."""
+    async def _create_worker(self, caller: LiveRun, call: ToolCall) -> ToolResult:
         prepared = caller.prepared
-        settings = self.assembler.supply.settings(prepared.frame)
-        near = prepared.assembled.worker.project_frame(prepared.frame)
+        settings = self.assembler.preflight.settings(prepared.frame)
+        frame = prepared.assembled.worker.project_frame(prepared.frame)
 
-        def planned(worker: Worker) -> str:
-            asked = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)
-            return self.planner.quick_plan(worker, near, asked).text()
+        def plan_text(worker: Worker) -> str:
+            request = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)
+            return self.planner.quick_plan(worker, frame, request).text()
 
-        everyone = self.assembler.list_workers(near)
-        result = await delegation.create(call, prepared, caller.ledger, settings, everyone, planned)
-        caller.created.update(delegation.created([caller.ledger.journal]))
+        everyone = self.assembler.list_workers(frame)
+        result = await delegation.create_worker(call, prepared, caller.ledger, settings, everyone, plan_text)
+        caller.created.update(delegation.created_workers([caller.ledger.journal]))
         return result
 
-    def alive(self, run: str) -> bool:
-        return run in self._alive
+    # access to live runs
+
+    def is_alive(self, run: str) -> bool:
+        return run in self._live
+
+    def is_attended(self, run: str) -> bool:
+        """Return True if a client is attached to a live run."""
+        return self._live[run].ledger.idle_tracker.clients > 0
+
+    def prepared(self, run: str) -> Prepared:
+        return self._live[run].prepared
+
+    def ledger(self, run: str) -> LiveLedger:
+        return self._live[run].ledger
 
     def token(self, run: str) -> str:
-        """What opens the tool door of a live run from outside."""
-        return self._alive[run].token
+        """Return the token that opens the tool door of a live run for programs."""
+        return self._live[run].token
 
-    async def to_its_end(self, request: RunRequest, frame: Frame, began: Callable[[str], None]) -> Run:
-        """A run that nobody follows, once it has stopped. Cut off, it is cancelled: nobody is to go on with it."""
+    @property
+    def count(self) -> int:
+        """Return the number of live root runs."""
+        return len(self._tasks)
+
+    def add_clients(self, run: str, count: int) -> None:
+        """Attach this many clients to a live root run and its child runs, or detach them if the count is negative."""
+        for live in self._live.values():
+            if live.prepared.root == run:
+                live.ledger.idle_tracker.add_clients(count)
+
+    def start_event(self, run: str) -> Event | None:
+        """Return the start event of a run for a client that follows it later, or None if the run is not alive."""
+        if (live := self._live.get(run)) is None:
+            return None
+        at = stamp(self.clock.now())
+        return Event.of(RunStartedData, live.started, run=run, root=live.prepared.root, at=at)
+
+    # stopping
+
+    async def run_to_end(self, request: RunRequest, frame: Frame, on_start: Callable[[str], None]) -> Run:
+        """Run a worker without a client, and return the run when it has stopped. If cancelled, cancel the run."""
         prepared = await self.prepare(request, frame)
-        began(prepared.run)
+        on_start(prepared.run)
         self.launch(prepared)
         try:
             await asyncio.wait({self._tasks[prepared.run]})
         except asyncio.CancelledError:
-            await self.park(prepared.run)
+            await self.pause(prepared.run)
             now = stamp(self.clock.now())
             await self.store.write(lambda connection: records.cancel(connection, prepared.run, now))
             raise
         return self.history.get(prepared.run)
 
-    async def park(self, run: str, cause: ParkCause = "user") -> None:
-        """Stops a live run, and all that it has called, for now; returns when it has stopped."""
+    async def pause(self, run: str, cause: PauseCause = "user") -> None:
+        """Pause a live run and its child runs, and wait until they have stopped."""
         if (task := self._tasks.get(run)) is not None:
-            self._alive[run].execution.park(cause)
+            self._live[run].segment.pause(cause)
             await asyncio.wait({task})
 
-    async def gone(self, run: str) -> None:
-        """Waits for a run that has stopped and is being put away, also where the record does not say so yet."""
+    async def pause_all(self, cause: PauseCause = "user") -> None:
+        await asyncio.gather(*(self.pause(run, cause) for run in list(self._tasks)))
+
+    async def wait_stopped(self, run: str) -> None:
+        """Wait for a run that is stopping. Return at once if it is running or not alive."""
         task = self._tasks.get(run)
-        if task is not None and not (self._alive[run].execution.is_open and self.history.get(run).status == "running"):
+        if task is not None and not (self._live[run].segment.is_open and self.history.get(run).status == "running"):
             await asyncio.wait({task})
-
-    async def park_all(self, cause: ParkCause = "user") -> None:
-        await asyncio.gather(*(self.park(run, cause) for run in list(self._tasks)))
-
-    @property
-    def count(self) -> int:
-        """How many live that no other one has called."""
-        return len(self._tasks)
-
-    def hold(self, run: str, more: int) -> None:
-        """So many people more, or less, sit at a terminal for a live run and those below it."""
-        for live in self._alive.values():
-            if live.prepared.root == run:
-                live.ledger.patience.hold(more)
-
-    def began(self, run: str) -> Event | None:
-        """Return the event that the run has started, for a client that follows it later, or None if it is not alive."""
-        if (live := self._alive.get(run)) is None:
-            return None
-        at = stamp(self.clock.now())
-        return Event.of(RunStartedData, live.started, run=run, root=live.prepared.root, at=at)
 
     async def cancel(self, run: str, also: Callable[[Connection], None] | None = None) -> list[str]:
-        """End a run and all runs below it, and return those that ended. `also` writes in the same transaction."""
+        """Cancel a root run with its child runs, and return the cancelled runs. `also` writes in the transaction."""
         found = self.history.get(run)
         if found.parent is not None:
-            raise belongs(found, "stop")
-        refuse_over(found)
-        await self.park(run)
+            raise child_run_error(found, "stop")
+        check_stoppable(found)
+        await self.pause(run)
         now = stamp(self.clock.now())
 
         def write(connection: Connection) -> list[str]:
             if (stopped := records.find_run(connection, run)) is not None:
-                refuse_over(stopped)  # it came to its end meanwhile: what is on record first counts
+                check_stoppable(stopped)  # it may have ended in the meantime
             if also is not None:
                 also(connection)
             return records.cancel_tree(connection, run, now)

@@ -1,11 +1,11 @@
-"""Run segment: drives a runtime from the start or resume of a run until the run ends, waits or is parked.
+"""Run segment: drives a runtime from the start or resume of a run until the run ends, waits or is paused.
 
-Passes the calls of the runtime to the model door and the gate. Ends when the runtime returns, the run is idle, parked
+Passes the calls of the runtime to the model door and the gate. Ends when the runtime returns, the run is idle, paused
 or out of time, or a call fails fatally. Restarts a crashed process of the runtime.
 
 Does not decide the outcome for an owner: the hooks of the run do (`runs.hooks`).
 
-Invariant: a parked run starts no new call. The end of a segment is recorded before its owner is notified.
+Invariant: a paused run starts no new call. The end of a segment is recorded before its owner is notified.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import (
@@ -30,7 +30,7 @@ from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.core.text import check_text
 from guildhall.models.door import OUTPUT_CEILING, ModelDoor
 from guildhall.runs import limits
-from guildhall.runs.model import ParkCause, Stretch
+from guildhall.runs.model import PauseCause, SegmentEnd
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
     Crashed,
@@ -40,7 +40,8 @@ from guildhall.runs.record.entries import (
     ModelCallFailed,
     Paused,
     Payload,
-    Tokens,
+    Said,
+    TokenUsage,
     Unjudged,
 )
 from guildhall.runs.record.messages import dump_response
@@ -54,38 +55,39 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import Upstream
     from guildhall.models.passthrough.request import Through
-    from guildhall.runs.execution.access import Lobby
+    from guildhall.runs.execution.access import ProgramAccess
     from guildhall.runs.execution.ledger import LiveLedger
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.record import entries
     from guildhall.runs.record.journal import Journal
-    from guildhall.runtimes.model import Entry, Guest, Outcome, Runtime
+    from guildhall.runtimes.model import Entry, Outcome, ProgramHooks, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
 
-_GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
-_CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
-# What can be done about a run that failed by what may be over by now.
+_GRACE_S = 2.0  # for open calls to finish when a run is paused
+_MAX_CRASHES = 3  # of the runtime's process in one segment
+_StopKind = Literal["idle", "paused", "timeout", "error"]
+# Hints for errors whose cause may be gone later.
 RESUME_HINTS: Mapping[type[GuildError], str] = {
     RateLimited: "Wait a while, then: guild resume {root}",
     Overloaded: "Wait a while, then: guild resume {root}",
-    NotReachable: "Is the network there, and the address right? Then: guild resume {root}",
-    RuntimeCrashed: "It goes on from the last step on record: guild resume {root}",
-    RuntimeToolless: "The program is started anew by: guild resume {root}",
+    NotReachable: "Check the network and the address, then: guild resume {root}",
+    RuntimeCrashed: "Continue from the last recorded step: guild resume {root}",
+    RuntimeToolless: "Start the program again: guild resume {root}",
 }
 
 
-class Stops(Exception):
-    """Raised by a runtime that stops for now, or ends, in a way of its own."""
+class StopSegment(Exception):
+    """Raised by a runtime to end the segment in a certain way."""
 
-    def __init__(self, stretch: Stretch) -> None:
-        super().__init__(stretch.status)
-        self.stretch = stretch
+    def __init__(self, end: SegmentEnd) -> None:
+        super().__init__(end.status)
+        self.end = end
 
 
-class Execution:
-    """Drives a runtime between the doors of one run, and is those doors for it."""
+class Segment:
+    """One segment of a run: drives the runtime, and is its doors."""
 
     def __init__(
         self,
@@ -94,36 +96,36 @@ class Execution:
         runtime: Runtime,
         gate: Gate,
         model_door: ModelDoor,
-        lobby: Lobby,
+        program_access: ProgramAccess,
         seconds_before: float,
         clean_up: Callable[[], Awaitable[object]],
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
     ) -> None:
+        self.stopped = asyncio.Event()
         self._ledger = ledger
         self._runtime = runtime
         self._gate = gate
         self._model_door = model_door
-        self._lobby = lobby
-        self._patience = ledger.patience
+        self._program_access = program_access
+        self._idle_tracker = ledger.idle_tracker
         self._clock = ledger.clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
-        self._seat = seat
-        self._began = self._clock.monotonic()
-        self._parked = asyncio.Event()
-        self._park_cause: ParkCause = "user"
-        self._broken = asyncio.Event()
-        self._error: Exception | None = None  # what has broken it from outside
+        self._hooks = hooks
+        self._started_at = self._clock.monotonic()
+        self._paused = asyncio.Event()
+        self._pause_cause: PauseCause = "user"
+        self._failed = asyncio.Event()
+        self._error: Exception | None = None  # set with `_failed`
         self._in_time = asyncio.Event()
         self._in_time.set()
-        self._under_way: set[asyncio.Task[ToolResult]] = set()
-        self._called: set[Execution] = set()
-        self._caller: Execution | None = None
-        self._listening = False  # for what the person says next
-        self._ending = False
-        self.stopped = asyncio.Event()
+        self._open_calls: set[asyncio.Task[ToolResult]] = set()
+        self._children: set[Segment] = set()
+        self._parent: Segment | None = None
+        self._is_listening = False  # for the user's next message
+        self._is_ending = False
 
-    # the doors, as the runtime sees them
+    # doors of the runtime
 
     async def model(
         self,
@@ -132,234 +134,236 @@ class Execution:
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse:
-        await self.only_while_open()
-        with self._patience.call():
+        await self.wait_until_open()
+        with self._idle_tracker.call():
             return await self._model_door.ask(key, messages, parameters, through)
 
     async def tool(self, call: ToolCall) -> ToolResult:
-        await self.only_while_open()
-        with self._patience.call():
+        await self.wait_until_open()
+        with self._idle_tracker.call():
             task = asyncio.create_task(self._gate.call(call))
-            self._under_way.add(task)
+            self._open_calls.add(task)
             try:
                 return await task
             finally:
-                self._under_way.discard(task)
+                self._open_calls.discard(task)
 
     async def said(self, key: str) -> str:
-        """The same words again where they were heard before; else waits for the person, as long as that takes."""
-        await self.only_while_open()
-        if (words := self._ledger.heard(key)) is not None:
-            return words
+        """Return the recorded message of the user with this key, or wait for the next message."""
+        await self.wait_until_open()
+        if (recorded := self._ledger.journal.last(key, Said)) is not None:
+            return recorded.data.words
         number = self._ledger.journal.message_number(key)
-        hear = self._seat.hear if self._seat else None
-        if hear is None:
-            raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
-        with self._patience.call():
-            words = check_text("message", await self._heard(asyncio.ensure_future(hear(number)), number))
-            await self.only_while_open()
-            await self._ledger.hears(number, words)
-        return words
+        next_message = self._hooks.next_message if self._hooks else None
+        if next_message is None:
+            raise RuntimeFailed("the run waits for a message of the user, but it is not a conversation")
+        with self._idle_tracker.call():
+            text = check_text("message", await self._wait_for_message(next_message(number), number))
+            await self.wait_until_open()
+            await self._ledger.record_message(number, text)
+        return text
 
-    async def _heard(self, hearing: asyncio.Future[str], number: int) -> str:
-        """What is said, once it is; where it was said already nobody is told that it is waited for."""
+    async def _wait_for_message(self, message: Awaitable[str], number: int) -> str:
+        """Return the message. Publish that the run listens only if the message is not there yet."""
+        future = asyncio.ensure_future(message)
         try:
             await asyncio.sleep(0)
-            if hearing.done():
-                return hearing.result()
-            await self._ledger.listens(number)
-            self._listening = True
-            with self._patience.waiting():
-                return await hearing
+            if future.done():
+                return future.result()
+            await self._ledger.start_listening(number)
+            self._is_listening = True
+            with self._idle_tracker.waiting():
+                return await future
         finally:
-            self._listening = False
-            hearing.cancel()
+            self._is_listening = False
+            future.cancel()
 
-    def admit(self, guest: Guest) -> Entry:
-        return self._lobby.admit(self, guest)
+    def register(self, hooks: ProgramHooks) -> Entry:
+        return self._program_access.register(self, hooks)
 
-    async def only_while_open(self) -> None:
-        """Block a new call of a parked run for good, and of a run out of time until the user grants more."""
-        if self._parked.is_set():
+    async def wait_until_open(self) -> None:
+        """Block a new call of a paused run for good, and of a run out of time until the user grants more."""
+        if self._paused.is_set():
             await asyncio.get_running_loop().create_future()
         await self._in_time.wait()
-        if self._caller is not None:
-            await self._caller.only_while_open()
+        if self._parent is not None:
+            await self._parent.wait_until_open()
 
     @property
     def is_open(self) -> bool:
-        return not self._parked.is_set() and not self._ending
+        return not self._paused.is_set() and not self._is_ending
 
-    def is_another(self, call: ToolCall) -> bool:
+    def is_other_call(self, call: ToolCall) -> bool:
         try:
             self._ledger.finished(call)
         except RuntimeFailed:
             return True
         return False
 
-    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
-        return self._ledger.asked_another(key, messages)
+    def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        return self._ledger.is_other_question(key, messages)
 
-    def expects(self, calls: int) -> None:
-        self._patience.expect(calls)
+    def expect_calls(self, count: int) -> None:
+        self._idle_tracker.expect_calls(count)
 
     def upstream(self, api: str) -> Upstream | None:
         return self._model_door.upstream(api)
 
-    def breaks(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self._error = self._error or error
-        self._broken.set()
+        self._failed.set()
 
-    # the stretch
+    # the segment
 
-    def park(self, cause: ParkCause = "user") -> None:
-        """Park the run and the runs that it has called. The first cause counts."""
-        if not self._parked.is_set():
-            self._park_cause = cause
-        self._parked.set()
-        for called in self._called:
-            called.park(cause)
+    def pause(self, cause: PauseCause = "user") -> None:
+        """Pause the run and its child runs. The first cause counts."""
+        if not self._paused.is_set():
+            self._pause_cause = cause
+        self._paused.set()
+        for child in self._children:
+            child.pause(cause)
 
-    async def carry_out(self, called: Execution) -> Stretch:
-        """Executes a run that this one has called. It is parked with this one, and cut off with it."""
-        self._called.add(called)
-        called._caller = self
+    async def run_child(self, child: Segment) -> SegmentEnd:
+        """Run a segment of a child run. It is paused and cancelled together with this segment."""
+        self._children.add(child)
+        child._parent = self
         try:
-            if self._parked.is_set():
-                called.park(self._park_cause)
-            return await called.run()
+            if self._paused.is_set():
+                child.pause(self._pause_cause)
+            return await child.run()
         finally:
-            self._called.discard(called)
+            self._children.discard(child)
 
-    async def run(self) -> Stretch:
-        """Executes until something ends the stretch, and puts the end on record."""
+    async def run(self) -> SegmentEnd:
+        """Execute the run until it ends or stops, and record the end of the segment."""
         body = asyncio.create_task(self._execute())
-        watchers: dict[asyncio.Task[Any], str] = {
-            asyncio.create_task(self._patience.stuck.wait()): "stuck",
-            asyncio.create_task(self._parked.wait()): "parked",
-            asyncio.create_task(self._time_over()): "late",
-            asyncio.create_task(self._broken.wait()): "broken",
+        watchers: dict[asyncio.Task[Any], _StopKind] = {
+            asyncio.create_task(self._idle_tracker.idle.wait()): "idle",
+            asyncio.create_task(self._paused.wait()): "paused",
+            asyncio.create_task(self._wait_for_timeout()): "timeout",
+            asyncio.create_task(self._failed.wait()): "error",
         }
         try:
-            first = await self._first(body, watchers)
-            if first == "parked":
-                await self._let_calls_finish()
-            stretch = self._judge(body, first)
-        except asyncio.CancelledError:  # of a run that waits the answer is still awaited
-            cut_off = self._waiting if self._patience.only_waits else Stretch.parked("interrupted")
-            await self._end(cut_off, body, *watchers)
+            stop = await self._wait_for_stop(body, watchers)
+            if stop == "paused":
+                await self._wait_for_calls()
+            end = self._find_end(body, stop)
+        except asyncio.CancelledError:  # a run that waits can still be answered
+            end = self._waiting_end if self._idle_tracker.is_waiting else SegmentEnd.paused("cut_off")
+            await self._finish(end, body, *watchers)
             raise
-        return await self._end(stretch, body, *watchers)
+        return await self._finish(end, body, *watchers)
 
-    async def _first(self, body: asyncio.Task[Any], watchers: dict[asyncio.Task[Any], str]) -> str | None:
-        """What ends the stretch; None: the run itself."""
+    async def _wait_for_stop(
+        self, body: asyncio.Task[Any], watchers: dict[asyncio.Task[Any], _StopKind]
+    ) -> _StopKind | None:
+        """Return why the segment stops, or None if the runtime has returned."""
         while True:
             done, _ = await asyncio.wait({body, *watchers}, return_when=asyncio.FIRST_COMPLETED)
             if body in done:
                 return None
-            first = watchers[found := next(iter(done))]
-            if first != "stuck" or self._patience.only_waits:
-                return first
-            del watchers[found]  # what it waited for came in that very moment
-            self._patience.stuck.clear()
-            watchers[asyncio.create_task(self._patience.stuck.wait())] = first
+            stop = watchers[watcher := next(iter(done))]
+            if stop != "idle" or self._idle_tracker.is_waiting:
+                return stop
+            del watchers[watcher]  # the answer arrived in the meantime
+            self._idle_tracker.idle.clear()
+            watchers[asyncio.create_task(self._idle_tracker.idle.wait())] = stop
 
     async def _execute(self) -> Outcome:
-        """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
-        for crash in range(1, _CRASHES + 1):
+        """Execute the runtime. If its process crashes, execute it again: it continues at the end of the journal."""
+        for crash in range(1, _MAX_CRASHES + 1):
             try:
-                return await self._runtime.execute(self._lobby.assignment, self)
+                return await self._runtime.execute(self._program_access.assignment, self)
             except RuntimeCrashed as error:
-                if crash == _CRASHES:
+                if crash == _MAX_CRASHES:
                     raise
                 crashed = Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
                 await self._ledger.journal.append(crashed)
-                again: ErrorData = {"transient": True, "attempt": crash + 1, "attempts": _CRASHES, **error.as_dict()}
+                again = ErrorData(transient=True, attempt=crash + 1, attempts=_MAX_CRASHES, **error.as_dict())
                 self._ledger.publish(ErrorData, again)
         raise AssertionError
 
-    async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
-        self._ending = True
+    async def _finish(self, end: SegmentEnd, *tasks: asyncio.Task[Any]) -> SegmentEnd:
+        """Stop everything that still runs, let the owner judge the end, and record it."""
+        self._is_ending = True
         try:
-            await self._stop(*tasks)
-            judged = stretch
-            if self._seat is not None and self._seat.judge is not None:
-                judged = await self._seat.judge(self._ledger.run, stretch)
-            await self._record(judged, None if judged == stretch else stretch)
+            await self._cancel(*tasks, *self._open_calls)
+            self._ledger.run_budget.settle_all()
+            await self._clean_up()
+            judged = end
+            if self._hooks is not None and self._hooks.judge is not None:
+                judged = await self._hooks.judge(self._ledger.run, end)
+            await self._record(judged, None if judged == end else end)
             return judged
         finally:
             self.stopped.set()
 
     @property
-    def _waiting(self) -> Stretch:
-        return Stretch.waiting("message" if self._listening else "ask")
+    def _waiting_end(self) -> SegmentEnd:
+        return SegmentEnd.waiting("message" if self._is_listening else "ask")
 
-    def _judge(self, body: asyncio.Task[Any], first: str | None) -> Stretch:
-        if first == "stuck":
-            return self._waiting
-        if first == "parked" and self._park_cause == "shutdown" and self._listening:
-            return self._waiting  # there is nothing for it to go on with by itself
-        if first == "parked":
-            return Stretch.parked(self._park_cause)
-        if first == "late":
-            return _failed(self._ledger.limit_reached("timeout"))
-        error = self._error if first == "broken" else body.exception()
+    def _find_end(self, body: asyncio.Task[Any], stop: _StopKind | None) -> SegmentEnd:
+        if stop == "idle":
+            return self._waiting_end
+        if stop == "paused":  # a conversation that listens has nothing to resume with after a shutdown
+            listens = self._pause_cause == "shutdown" and self._is_listening
+            return self._waiting_end if listens else SegmentEnd.paused(self._pause_cause)
+        if stop == "timeout":
+            return _failed_end(self._ledger.limit_reached("timeout"))
+        error = self._error if stop == "error" else body.exception()
         if error is None:
-            return Stretch(status="completed", output=body.result().output)
-        if isinstance(error, Stops):
-            return error.stretch
+            return SegmentEnd(status="completed", output=body.result().output)
+        if isinstance(error, StopSegment):
+            return error.end
         if isinstance(error, GuildError):
-            return _failed(error, RESUME_HINTS.get(type(error), "").format(root=self._ledger.root))
-        return _failed(
+            return _failed_end(error, RESUME_HINTS.get(type(error), "").format(root=self._ledger.root))
+        return _failed_end(
             RuntimeFailed(
-                f"the runtime broke: {type(error).__name__}: {error}",
-                hint=f"`guild resume {self._ledger.root}` tries again from the last step on record.",
+                f"the runtime failed: {type(error).__name__}: {error}",
+                hint=f"Try again from the last recorded step: guild resume {self._ledger.root}",
             )
         )
 
-    async def _time_over(self) -> None:
-        """Returns when the run has been running, waiting not counted, for as long as it may."""
+    async def _wait_for_timeout(self) -> None:
+        """Return when the run has used its time, not counting the time in which it waited for the user."""
         while (allowed := self._ledger.bounds.timeout) is not None:
             left = allowed - self._seconds_before - self._running_seconds()
             if left > 0:
                 await self._clock.sleep(left)
                 continue
             self._in_time.clear()
-            if not await self._ledger.more_time():
+            if not await self._ledger.ask_for_time():
                 return
             self._in_time.set()
         await asyncio.get_running_loop().create_future()
 
     def _running_seconds(self) -> float:
-        return self._clock.monotonic() - self._began - self._patience.idle_seconds()
+        return self._clock.monotonic() - self._started_at - self._idle_tracker.idle_seconds()
 
-    async def _let_calls_finish(self) -> None:
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=_GRACE)
-        for called in tuple(self._called):
-            await called.stopped.wait()
+    async def _wait_for_calls(self) -> None:
+        if self._open_calls:
+            await asyncio.wait(self._open_calls, timeout=_GRACE_S)
+        for child in tuple(self._children):
+            await child.stopped.wait()
 
-    async def _stop(self, *tasks: asyncio.Task[Any]) -> None:
-        running = [*tasks, *self._under_way]
-        for task in running:
+    async def _cancel(self, *tasks: asyncio.Task[Any]) -> None:
+        for task in tasks:
             task.cancel()
-        for task in running:
+        for task in tasks:
             with suppress(asyncio.CancelledError, Exception):
                 await task
-        self._ledger.purse.let_go()
-        await self._clean_up()
 
-    async def _record(self, stretch: Stretch, unjudged: Stretch | None = None) -> None:
-        """Puts the end on record; `unjudged` is what it would have been in no seat, where that is something else."""
-        ended = stretch.status in {"completed", "failed"}
+    async def _record(self, end: SegmentEnd, unjudged: SegmentEnd | None = None) -> None:
+        """Record the end, and notify the owner. `unjudged`: the end before the owner replaced it."""
+        ended = end.status in {"completed", "failed"}
         seconds = self._seconds_before + self._running_seconds()
         now = stamp(self._clock.now())
         columns: dict[str, Any] = {
-            "status": stretch.status,
-            "pause": stretch.pause,
-            "reason": stretch.reason,
-            "error": stretch.error,
-            "output": stretch.output,
+            "status": end.status,
+            "pause": end.pause,
+            "reason": end.reason,
+            "error": end.error,
+            "output": end.output,
             "running_seconds": seconds,
             "ended_at": now if ended else None,
             "owner": None,
@@ -367,64 +371,63 @@ class Execution:
 
         def also(connection: Connection) -> None:
             records.change_run(connection, self._ledger.run, **columns)
-            records.park_below(connection, self._ledger.run)
+            records.pause_descendants(connection, self._ledger.run)
             if ended:
                 records.withdraw_asks(connection, self._ledger.run, now, questions=False)
-            if self._seat is not None:
-                self._seat.ended(connection, self._ledger.run, stretch)
+            if self._hooks is not None:
+                self._hooks.record_stop(connection, self._ledger.run, end)
 
-        await self._ledger.journal.append(_stop(stretch, unjudged), also=also)
-        if self._seat is not None and self._seat.settled is not None:
-            await self._seat.settled(self._ledger.run, stretch)
-        if stretch.error is not None:
-            self._ledger.publish(ErrorData, {**stretch.error})
-        self._ledger.publish(RunEndedData, {"status": stretch.status, "reason": stretch.reason})
-
-
-def _stop(stretch: Stretch, unjudged: Stretch | None) -> Payload:
-    """Return the journal entry of the end of a run segment."""
-    status, reason = stretch.status, stretch.reason
-    by_itself = None if unjudged is None else Unjudged.of(unjudged)
-    if status in {"completed", "failed"}:
-        return Ended(status=status, reason=reason, error=stretch.error, output=stretch.output, unjudged=by_itself)
-    return Paused(status=status, reason=reason, pause=stretch.pause, unjudged=by_itself)
+        await self._ledger.journal.append(_stop_entry(end, unjudged), also=also)
+        if self._hooks is not None and self._hooks.on_stopped is not None:
+            await self._hooks.on_stopped(self._ledger.run, end)
+        if end.error is not None:
+            self._ledger.publish(ErrorData, {**end.error})
+        self._ledger.publish(RunEndedData, {"status": end.status, "reason": end.reason})
 
 
-def _failed(error: GuildError, hint: str = "") -> Stretch:
+def _stop_entry(end: SegmentEnd, unjudged: SegmentEnd | None) -> Payload:
+    before = None if unjudged is None else Unjudged.of(unjudged)
+    if end.status in {"completed", "failed"}:
+        return Ended(status=end.status, reason=end.reason, error=end.error, output=end.output, unjudged=before)
+    return Paused(status=end.status, reason=end.reason, pause=end.pause, unjudged=before)
+
+
+def _failed_end(error: GuildError, hint: str = "") -> SegmentEnd:
     """Return the end of a run that failed. `hint` follows the hint of the error itself."""
     reason = "limit" if isinstance(error, LimitReached) else error.code
     data = error.as_dict()
     if hint:
         data["hint"] = f"{error.hint} {hint}" if error.hint else hint
-    return Stretch(status="failed", reason=reason, error=data)
+    return SegmentEnd(status="failed", reason=reason, error=data)
 
 
-CUT_OFF = "[The person interrupted here.]"
+CUT_OFF = "[The user interrupted this answer.]"
 
 
-async def cut_short(journal: Journal, text: str) -> bool:
-    """Record this text as the answer to the open question of a stopped run. Return False if no question is open."""
+async def record_cut_off_answer(journal: Journal, text: str) -> bool:
+    """Record this text as the answer to the open model call of a stopped run. Return False if no call is open."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
-    open_ones = [asked for asked in journal.all(ModelAsked) if not journal.last(asked.key or "", ModelAnswered)]
-    if not open_ones:
+    open_calls = [asked for asked in journal.all(ModelAsked) if not journal.last(asked.key or "", ModelAnswered)]
+    if not open_calls:
         return False
-    said = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
-    response = dump_response(ModelResponse(parts=[TextPart(said)]))
-    usage, cost = _taken(journal, open_ones[-1])
-    total = limits.used_with(journal, **usage, cost=cost)
+    answer = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
+    usage, cost = _max_usage(journal, open_calls[-1])
+    total = limits.usage_with(journal, **usage, cost=cost)
     await journal.append(
-        ModelAnswered(response=response, usage=usage, cost_usd=cost, cut_off=True),
-        key=open_ones[-1].key,
+        ModelAnswered(
+            response=dump_response(ModelResponse(parts=[TextPart(answer)])), usage=usage, cost_usd=cost, cut_off=True
+        ),
+        key=open_calls[-1].key,
         also=lambda connection: records.change_run(connection, journal.run, **asdict(total)),
     )
     return True
 
 
-def _taken(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[Tokens, float | None]:
-    """Return the most that an interrupted call can have used. The journal already has the cost of a failed call."""
+def _max_usage(journal: Journal, asked: entries.Entry[ModelAsked]) -> tuple[TokenUsage, float | None]:
+    """Return the most that a cut off call can have used. The journal already has the cost of a failed call."""
     if journal.last(asked.key or "", ModelAsked, ModelCallFailed) is not asked:
         return {"input_tokens": 0, "output_tokens": 0}, None
-    held, most = asked.data.reserved_tokens, asked.data.max_tokens
-    answer = min(held, OUTPUT_CEILING if most is None else most)
-    return {"input_tokens": held - answer, "output_tokens": answer}, asked.data.reserved_usd
+    reserved, max_answer = asked.data.reserved_tokens, asked.data.max_tokens
+    answer = min(reserved, OUTPUT_CEILING if max_answer is None else max_answer)
+    return {"input_tokens": reserved - answer, "output_tokens": answer}, asked.data.reserved_usd

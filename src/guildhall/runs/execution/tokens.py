@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from guildhall.models.passthrough.session import Ask as AskModel
     from guildhall.models.passthrough.session import Passing
     from guildhall.runs.assembly.assembled import Assembled
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
 
 
 TOOLS = "tools"
-DISPATCH = "-dispatch"  # ends the name of the server with which a member is dispatched to
-RESULT = "result"  # the server at which a guest gives the result of a run that must fit a schema
-_BYTES = 32
-_LONGEST_ID = 200
+DISPATCH = "-dispatch"  # suffix of the server that dispatches jobs to a member
+RESULT = "result"  # the server at which a program delivers an output with a schema
+_TOKEN_BYTES = 32
+_MAX_ID_CHARS = 200
 
 
-class Behind(Protocol):
-    """The run behind a door that is used from outside: a live run or a replay."""
+class RunHandle(Protocol):
+    """The run behind a door: a live run or a replay."""
 
     @property
     def is_open(self) -> bool: ...
@@ -48,119 +48,120 @@ class Behind(Protocol):
 
     async def tool(self, call: ToolCall) -> ToolResult: ...
 
-    def is_another(self, call: ToolCall) -> bool:
-        """Return True if the record has a different call under the key of this call."""
+    def is_other_call(self, call: ToolCall) -> bool:
+        """Return True if the journal has a different call under the key of this call."""
         ...
 
-    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
-        """Return True if the record has a different question under this key."""
+    def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Return True if the journal has a different model call under this key."""
         ...
 
     def upstream(self, api: str) -> Upstream | None:
         """Return where a request in the format of this API is passed on unchanged, or None."""
         ...
 
-    def breaks(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """End the run, because a call has failed fatally."""
         ...
 
-    def expects(self, calls: int) -> None:
+    def expect_calls(self, count: int) -> None:
         """Note that the program has not made this many calls of the last answer yet."""
         ...
 
 
 @dataclass(kw_only=True)
 class RunDoor:
-    """The doors of a run from outside: its tools by server, and the model door for a program that executes the run."""
+    """The doors of a run for programs: its tools by server, and the model door for a program that executes the run."""
 
     run: str
     servers: Mapping[str, tuple[Tool, ...]]
-    behind: Behind = field(repr=False)
+    handle: RunHandle = field(repr=False)
     passing: Passing | None = None
-    own: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # for the server RESULT
-    done: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)  # is told
+    submit: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # at the server RESULT
+    on_result: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
         default_factory=dict[str, "tuple[ToolCall, asyncio.Future[ToolResult]]"], repr=False
-    )  # under way, by their keys
-    _ids: Iterator[str] = field(default_factory=lambda: _new_ids(), repr=False)  # for calls that nobody has given one
-    _asked: list[ToolCall] = field(default_factory=list["ToolCall"], repr=False)  # by the model
-    _due: set[str] = field(default_factory=set[str], repr=False)  # the keys of those that the guest has not made yet
+    )  # open calls by key
+    _ids: Iterator[str] = field(default_factory=lambda: _new_ids(), repr=False)  # for calls without an id
+    _requested: list[ToolCall] = field(default_factory=list["ToolCall"], repr=False)  # by the model
+    _pending: set[str] = field(default_factory=set[str], repr=False)  # keys of calls that the program has yet to make
 
     def call(self, server: str, call: ToolCall) -> Awaitable[ToolResult]:
-        """Makes a call at the gate; what the guest itself takes goes to it."""
-        if call.key in self._due:
-            self._due.discard(call.key)
-            self.behind.expects(len(self._due))
-        return self.own(call) if self.own is not None and server == RESULT else self.behind.tool(call)
+        """Make a call at the gate. A call at the server RESULT goes to the program instead."""
+        if call.key in self._pending:
+            self._pending.discard(call.key)
+            self.handle.expect_calls(len(self._pending))
+        return self.submit(call) if self.submit is not None and server == RESULT else self.handle.tool(call)
 
-    def heard(self, calls: Iterable[ToolCall]) -> None:
-        """The calls in an answer of the model, which the guest will make."""
+    def add_requested(self, calls: Iterable[ToolCall]) -> None:
+        """Add the calls of a model answer, which the program is going to make."""
         new = list(calls)
-        self._asked += new
+        self._requested += new
         own = {tool.name for tools in self.servers.values() for tool in tools}
-        self._due = {call.key for call in new if call.tool in own}
-        self.behind.expects(len(self._due))
+        self._pending = {call.key for call in new if call.tool in own}
+        self.handle.expect_calls(len(self._pending))
 
-    def identified(self, id: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
+    def identify(self, id: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """Return the call with the key that the model's answer gave it. Without an id, the first equal call counts."""
-        alike = [call for call in self._asked if (call.tool, call.arguments) == (tool, arguments)]
-        if id is None and alike:
-            self._asked.remove(alike[0])
-            return alike[0]
-        for call in reversed(alike):
+        equal = [call for call in self._requested if (call.tool, call.arguments) == (tool, arguments)]
+        if id is None and equal:
+            self._requested.remove(equal[0])
+            return equal[0]
+        for call in reversed(equal):
             if call.key.partition("/")[2] == id:
                 return call
         id = id or next(self._ids)
-        key = id if len(id) <= _LONGEST_ID and id.isprintable() else digest(id.encode("utf-8", "surrogatepass"))
+        key = id if len(id) <= _MAX_ID_CHARS and id.isprintable() else digest(id.encode("utf-8", "surrogatepass"))
         return ToolCall(key=f"mcp/{key}", tool=tool, arguments=arguments)
 
 
-class Tokens:
-    """Knows the doors by their tokens."""
+class TokenRegistry:
+    """The doors of all live runs by token."""
 
     def __init__(self) -> None:
-        self._doors: dict[bytes, RunDoor] = {}  # by the hash: how long a look-up takes tells nothing of a token
+        self._doors: dict[bytes, RunDoor] = {}  # by hash: the duration of a look-up reveals nothing about a token
 
     def issue(self, door: RunDoor) -> str:
-        """A new token, which opens this door."""
-        token = secrets.token_urlsafe(_BYTES)
-        self._doors[_hashed(token)] = door
+        """Return a new token that opens this door."""
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._doors[_hash(token)] = door
         return token
 
     def revoke(self, token: str) -> None:
-        """Shuts a door for good: whoever still waits behind it is told."""
-        door = self._doors.pop(_hashed(token), None)
-        for _, task in tuple(door.calls.values()) if door else ():
+        """Invalidate a token, and cancel the open calls of its door."""
+        if (door := self._doors.pop(_hash(token), None)) is None:
+            return
+        for _, task in tuple(door.calls.values()):
             task.cancel()
-        if door is not None and door.passing is not None:
+        if door.passing is not None:
             door.passing.close()
 
-    def door(self, token: str) -> RunDoor | None:
-        """The door that the token opens now."""
-        door = self._doors.get(_hashed(token))
-        return door if door is not None and door.behind.is_open else None
+    def find(self, token: str) -> RunDoor | None:
+        """Return the door of a token, or None if the token is unknown or the run is not open."""
+        door = self._doors.get(_hash(token))
+        return door if door is not None and door.handle.is_open else None
 
 
-def servers_of(assembled: Assembled, seat: Seat | None) -> dict[str, tuple[Tool, ...]]:
-    """A run's tools by server: those of its seat, those that dispatch to members, each on its own, and all others."""
-    dispatch = assembled.outsiders.dispatch
-    theirs = {tool.name: name for name, tools in dispatch.items() for tool in tools}
-    if seat is not None:
-        theirs |= {tool.name: seat.server for tool in seat.tools if tool.name not in theirs}
-    names = (TOOLS, *((seat.server,) if seat and seat.tools else ()), *dispatch)
+def servers_of(assembled: Assembled, hooks: RunHooks | None) -> dict[str, tuple[Tool, ...]]:
+    """Return the tools of a run by server: the owner's, one for each member to dispatch to, and TOOLS for the rest."""
+    dispatch = assembled.member_tools.dispatch
+    servers = {tool.name: name for name, tools in dispatch.items() for tool in tools}
+    if hooks is not None:
+        servers |= {tool.name: hooks.server for tool in hooks.tools if tool.name not in servers}
+    names = (TOOLS, *((hooks.server,) if hooks and hooks.tools else ()), *dispatch)
     tools = [tool for tool in assembled.tools if not tool.native]
-    return {name: tuple(tool for tool in tools if theirs.get(tool.name, TOOLS) == name) for name in names}
+    return {name: tuple(tool for tool in tools if servers.get(tool.name, TOOLS) == name) for name in names}
 
 
-def shown_at(server: str, tool: str) -> str:
-    """The name of a tool at its server: one that dispatches is named after the server already."""
+def server_tool_name(server: str, tool: str) -> str:
+    """Return the name of a tool at its server. A dispatch server leaves its own name out of the names of its tools."""
     return tool.removeprefix(tool_name(server, "")) if server.endswith(DISPATCH) else tool
 
 
 def _new_ids() -> Iterator[str]:
-    beginning = secrets.token_hex(8)
-    return (f"{beginning}.{number}" for number in itertools.count(1))
+    prefix = secrets.token_hex(8)
+    return (f"{prefix}.{number}" for number in itertools.count(1))
 
 
-def _hashed(token: str) -> bytes:
+def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

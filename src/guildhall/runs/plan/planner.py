@@ -17,7 +17,7 @@ from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.policy.rules import Action, Mode, Risk, Rule, judge, judge_risk, rules_against_risk
 from guildhall.runs.assembly.callees import CREATE, Callee, declared_capabilities, find_callees, has_budget
 from guildhall.runs.assembly.preflight import (
-    Supply,
+    Preflight,
     adapt_model,
     check_exfiltration,
     load_model_schema,
@@ -277,8 +277,8 @@ class Planner:
     priced: Callable[[str, Frame], bool | None]
 
     @property
-    def supply(self) -> Supply:
-        return self.assembler.supply
+    def preflight(self) -> Preflight:
+        return self.assembler.preflight
 
     async def plan(
         self, worker: Worker, frame: Frame, request: RunRequest | None = None, *, team: TeamContext | None = None
@@ -303,10 +303,10 @@ class Planner:
 
     def _context(self, frame: Frame, facts: Callable[[Worker], WorkerFacts]) -> PlanContext:
         return PlanContext(
-            home=self.supply.home,
-            locked=tuple(self.supply.locked()),
-            environ=self.supply.environ,
-            settings=self.supply.settings(frame),
+            home=self.preflight.home,
+            locked=tuple(self.preflight.locked()),
+            environ=self.preflight.environ,
+            settings=self.preflight.settings(frame),
             find=lambda name: self.assembler.find(name, frame),
             active=lambda: self.assembler.active_workers(frame),
             facts=facts,
@@ -315,16 +315,16 @@ class Planner:
 
     def _read(self, worker: Worker, frame: Frame, context: str) -> WorkerFacts:
         """Return the facts that can be read without executing code."""
-        trust = self.supply.trust()
-        found, _ = self.supply.code_of(worker, frame)
+        trust = self.preflight.trust()
+        found, _ = self.preflight.code_of(worker, frame)
         code = tuple(
             ExecutedCode(
                 kind=one.kind, name=one.name, own=one.is_own, trusted=trust.is_trusted(one), files=trust.files(one)
             )
             for one in found
         )
-        problems = self.supply.find_problems(worker, frame)
-        outside = self.supply.outsiders(worker, frame)
+        problems = self.preflight.find_problems(worker, frame)
+        outside = self.preflight.member_tools(worker, frame)
         return WorkerFacts(
             system=(
                 *self.assembler.base_tools(worker, frame, context, run="", model=""),
@@ -334,7 +334,7 @@ class Planner:
             toolboxes={name: (member_placeholder(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
-            schema=self.supply.schema_in_file(worker, frame),
+            schema=self.preflight.schema_in_file(worker, frame),
             problems=tuple(PlanProblem("missing", one.message) for one in problems if not isinstance(one, NotTrusted)),
         )
 
@@ -345,10 +345,10 @@ class Planner:
 
         `known`: the tools of toolboxes that were described before, by place.
         """
-        facts, trust = self._read(worker, frame, context), self.supply.trust()
+        facts, trust = self._read(worker, frame, context), self.preflight.trust()
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
-        for code in self.supply.code_of(worker, frame)[0]:
+        for code in self.preflight.code_of(worker, frame)[0]:
             if code.kind in ("server", "member", "activation") or not trust.is_trusted(code):
                 continue
             try:
@@ -357,7 +357,7 @@ class Planner:
                     continue
                 place = code.folder or code.files[0].path
                 if place not in known:
-                    nothing = Surroundings(view=make_view(worker, (), frame, self.supply.home))
+                    nothing = Surroundings(view=make_view(worker, (), frame, self.preflight.home))
                     known[place] = (await self.assembler.describe(code, nothing)).tools
                 toolboxes[code.name] = known[place]
             except GuildError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.runs.assembly.attachments import format_size
-from guildhall.runs.limits import LimitName, in_words
+from guildhall.runs.limits import LimitName, format_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -170,7 +170,7 @@ def _limits(plan: Plan) -> list[str]:
     else:
         budget = "shares the parent's budget" if plan.called else "no budget"
     names: tuple[LimitName, ...] = ("max_turns", "max_tokens", "timeout")
-    return [budget, *(in_words(name, value) for name in names if (value := getattr(plan.bounds, name)) is not None)]
+    return [budget, *(format_limit(name, value) for name in names if (value := getattr(plan.bounds, name)) is not None)]
 
 
 def format_usd(amount: float) -> str:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.policy.rules import Mode
-    from guildhall.runs.model import PauseCause, RunStatus, Stretch
+    from guildhall.runs.model import RunStatus, SegmentEnd, StopCause
 
 
-class Tokens(TypedDict):
+class TokenUsage(TypedDict):
     """The tokens of a model call."""
 
     input_tokens: int
@@ -81,7 +81,7 @@ class Assembly(Payload, kind="assembled"):
     converses: bool = False  # the run is a conversation
     given: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of the caller's own process, by toolbox
     servers: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of MCP servers, by server
-    outsiders: Mapping[str, Any] | None = None  # members that the run may dispatch to, or has tools of
+    member_tools: Mapping[str, Any] | None = None  # members that the run may dispatch to, or has tools of
     activation: Mapping[str, Any] | None = None  # the result of the package's function
     files: Sequence[Mapping[str, Any]] = ()  # the attachments with their bytes; never shown
 
@@ -119,7 +119,7 @@ class ModelAnswered(Payload, kind="model_answered"):
     """The answer of the model, before the run sees it."""
 
     response: Mapping[str, Any]
-    usage: Tokens
+    usage: TokenUsage
     cost_usd: float | None
     cut_off: bool = False  # the user interrupted it: usage and cost are what was reserved
     copied: bool = False
@@ -260,8 +260,8 @@ class Unjudged:
     output: Any = None
 
     @staticmethod
-    def of(stretch: Stretch) -> Unjudged:
-        return Unjudged(status=stretch.status, reason=stretch.reason, error=stretch.error, output=stretch.output)
+    def of(end: SegmentEnd) -> Unjudged:
+        return Unjudged(status=end.status, reason=end.reason, error=end.error, output=end.output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +288,7 @@ class _Stop(Payload):
 class Paused(_Stop, kind="paused"):
     """The run stopped for now."""
 
-    pause: PauseCause | None
+    pause: StopCause | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
 
-_NEAR = 200  # runs among which the nearest name is looked for
+_MAX_SUGGESTED_RUNS = 200  # searched for an id similar to an unknown one
 
 
 class History:
-    """The runs of a home, as they stand."""
+    """The recorded runs of a database."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -39,8 +39,8 @@ class History:
     def get(self, run: str) -> Run:
         found = self._store.read(lambda connection: records.find_run(connection, run))
         if found is None:
-            known = [near.id for near in self.recent(_NEAR, called=True)]
-            raise NotFound(f"there is no run {run!r}", hint=nearest_or(run, known, "`guild ls --all` shows them."))
+            known = [recent.id for recent in self.recent(_MAX_SUGGESTED_RUNS, children=True)]
+            raise NotFound(f"unknown run {run!r}", hint=nearest_or(run, known, "`guild ls --all` lists all runs."))
         return found
 
     def purpose(self, run: str, purpose: type[PurposeT]) -> PurposeT:
@@ -50,30 +50,31 @@ class History:
         return found
 
     def workflow_of(self, run: str) -> str | None:
-        top = self.get(run).root
-        root = self._store.read(lambda connection: records.find_run(connection, top))
-        return top if root is not None and root.kind == "workflow" else None
+        """Return the root run if it is the run of a workflow, or None."""
+        id = self.get(run).root
+        root = self._store.read(lambda connection: records.find_run(connection, id))
+        return id if root is not None and root.kind == "workflow" else None
 
-    def recent(self, limit: int | None = None, *, called: bool = False) -> list[Run]:
-        """The newest runs; with those that another one has `called` only if they are wanted."""
-        return self._store.read(lambda connection: records.list_runs(connection, limit, called=called))
+    def recent(self, limit: int | None = None, *, children: bool = False) -> list[Run]:
+        """Return the runs, newest first. Child runs are included only if `children` is set."""
+        return self._store.read(lambda connection: records.list_runs(connection, limit, children=children))
 
-    def below(self, run: str) -> list[Run]:
-        """The runs that a run has called, and those that these have called."""
-        return self._store.read(lambda connection: records.below(connection, run))
+    def descendants(self, run: str) -> list[Run]:
+        """Return the child runs of a run, their child runs and so on, in the order of creation."""
+        return self._store.read(lambda connection: records.list_descendants(connection, run))
 
     def tree(self, run: str) -> list[Run]:
-        """A run, and all below it in the order in which they were made."""
-        return [self.get(run), *self.below(run)]
+        """Return a run and its descendants."""
+        return [self.get(run), *self.descendants(run)]
 
     def journal(self, run: str) -> Journal:
         return Journal(run, self._store, self._clock, self.entries(run))
 
     def entries(self, run: str, after: int = -1) -> list[Entry[Payload]]:
         self.get(run)
-        return self._store.read(lambda connection: records.entries(connection, run, after))
+        return self._store.read(lambda connection: records.list_entries(connection, run, after))
 
-    def shown(self, run: str, after: int = -1) -> list[Entry[Payload]]:
+    def entries_without_files(self, run: str, after: int = -1) -> list[Entry[Payload]]:
         """Return the entries without the bytes of the attachments."""
         return [
             replace(entry, data=replace(entry.data, files=())) if isinstance(entry.data, Assembly) else entry
@@ -85,20 +86,20 @@ def conversation(journal: Journal) -> list[ConversationMessage]:
     """Return the recorded messages to the model and of the model."""
     frozen = journal.assembly
     messages: list[ConversationMessage] = [{"role": "system", "content": frozen.system_prompt}]
-    asked_first = "\n".join([frozen.first_message, *map(labelled, frozen.attachments)])
+    first_message = "\n".join([frozen.first_message, *map(labelled, frozen.attachments)])
     for answer in journal.all(ModelAnswered):
         asked = journal.last(answer.key or "", ModelAsked)
         if asked is not None:
-            messages += [_said_to_model(part, asked_first) for part in asked.data.message]
-        messages.append(_said_by_model(answer.data.response))
+            messages += [_message_to_model(part, first_message) for part in asked.data.message]
+        messages.append(_message_of_model(answer.data.response))
     unanswered = [] if journal.turns() else journal.all(Said)[-1:]
-    messages.extend({"role": "user", "content": said.data.words} for said in unanswered)
+    messages.extend({"role": "user", "content": entry.data.words} for entry in unanswered)
     return messages
 
 
-def _said_to_model(part: Mapping[str, Any], asked_first: str) -> ConversationMessage:
-    if part["part"] != "tool-return":  # in more than one piece it is the first message with what is attached
-        return {"role": "user", "content": part["content"] if isinstance(part["content"], str) else asked_first}
+def _message_to_model(part: Mapping[str, Any], first_message: str) -> ConversationMessage:
+    if part["part"] != "tool-return":  # only the first message, with its attachments, is not a text
+        return {"role": "user", "content": part["content"] if isinstance(part["content"], str) else first_message}
     return {
         "role": "tool",
         "id": part["tool_call_id"],
@@ -108,7 +109,7 @@ def _said_to_model(part: Mapping[str, Any], asked_first: str) -> ConversationMes
     }
 
 
-def _said_by_model(response: Mapping[str, Any]) -> ConversationMessage:
+def _message_of_model(response: Mapping[str, Any]) -> ConversationMessage:
     parts: list[dict[str, Any]] = response["parts"]
     return {
         "role": "assistant",

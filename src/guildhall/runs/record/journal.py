@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Reads and writes the entries of one run."""
+    """The entries of one run."""
 
     def __init__(self, run: str, store: Store, clock: Clock, entries: Iterable[Entry[Payload]] = ()) -> None:
         self.run = run
@@ -49,7 +49,7 @@ class Journal:
             self._index(entry)
 
     def of(self, key: str) -> list[Entry[Payload]]:
-        """The entries of a call, oldest first."""
+        """Return the entries of a call, oldest first."""
         return self._by_key.get(key, [])
 
     @property
@@ -67,14 +67,14 @@ class Journal:
         return entries_with(self.entries, payload)
 
     def answers(self, before: int | None = None) -> str:
-        """A fingerprint of all that the model has answered so far, or had before an entry."""
+        """Return a fingerprint of the model answers, optionally only up to the entry number `before`."""
         if before is None:
             return self._chain
         earlier = (entry.data for entry in self.all(ModelAnswered) if entry.seq < before)
-        return reduce(_linked, earlier, "")
+        return reduce(_extend_chain, earlier, "")
 
     def turns(self) -> int:
-        """Return the number of answers that count for `max_turns`: those after the user's last message."""
+        """Return the number of model answers after the user's last message. They count for `max_turns`."""
         last = next((entry.seq for entry in reversed(self.entries) if isinstance(entry.data, Said)), -1)
         return sum(1 for answer in self.all(ModelAnswered) if answer.seq > last and not answer.data.copied)
 
@@ -83,8 +83,7 @@ class Journal:
         heard = len(self.all(Said))
         number = int(key[1:]) if key[:1] == "u" and key[1:].isascii() and key[1:].isdigit() else 0
         if not 1 <= number <= heard + 1 or key != message_key(number):
-            expected = message_key(heard + 1)
-            raise RuntimeFailed(f"the run asked for words {key!r} of the person; the next ones are {expected}")
+            raise RuntimeFailed(f"invalid key {key!r} of a user message: the next one is {message_key(heard + 1)}")
         return number
 
     def check_no_conversation(self, reason: str, hint: str) -> None:
@@ -116,7 +115,7 @@ class Journal:
 
     def _index(self, entry: Entry[Payload]) -> None:
         if isinstance(entry.data, ModelAnswered):
-            self._chain = _linked(self._chain, entry.data)
+            self._chain = _extend_chain(self._chain, entry.data)
         if entry.key is not None:
             self._by_key.setdefault(entry.key, []).append(entry)
 
@@ -127,18 +126,18 @@ def message_key(number: int) -> str:
 
 
 def entries_with(entries: Iterable[Entry[Payload]], payload: type[PayloadT]) -> list[Entry[PayloadT]]:
-    """Return those entries that have this payload, in their order."""
+    """Return the entries that have this payload."""
     return cast("list[Entry[PayloadT]]", [entry for entry in entries if isinstance(entry.data, payload)])
 
 
-def calls_made(entries: Sequence[Entry[Payload]], tool: str) -> list[Mapping[str, Any]]:
-    """Return the arguments of the calls of a tool that did not fail, in their order."""
+def successful_calls(entries: Sequence[Entry[Payload]], tool: str) -> list[Mapping[str, Any]]:
+    """Return the arguments of the calls of a tool that did not fail."""
     done = {entry.key for entry in entries_with(entries, ToolEnded) if not entry.data.result["is_error"]}
-    begun = (entry for entry in entries_with(entries, ToolStarted) if entry.data.tool == tool)
-    calls: dict[str | None, Mapping[str, Any]] = {one.key: one.data.arguments or {} for one in begun}
+    started = (entry for entry in entries_with(entries, ToolStarted) if entry.data.tool == tool)
+    calls: dict[str | None, Mapping[str, Any]] = {entry.key: entry.data.arguments or {} for entry in started}
     return [arguments for key, arguments in calls.items() if key in done]
 
 
-def _linked(chain: str, answer: ModelAnswered) -> str:
+def _extend_chain(chain: str, answer: ModelAnswered) -> str:
     """Return the fingerprint of the answers so far and one more."""
     return fingerprint([chain, answer.response])

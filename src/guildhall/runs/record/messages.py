@@ -55,12 +55,12 @@ def dump_response(response: ModelResponse) -> dict[str, Any]:
 def load_response(data: Mapping[str, Any]) -> ModelResponse:
     message = ModelMessagesTypeAdapter.validate_python([data])[0]
     if message.kind != "response":
-        raise ValueError("the record of an answer holds something else")
+        raise ValueError("invalid record of a model answer")
     return message
 
 
 def unusable_answer(messages: Sequence[ModelMessage]) -> str | None:
-    """Return what the model is told about its last answer if that was unusable (neither an end nor a call), or None."""
+    """Return the correction that the model receives after an unusable answer, or None."""
     if len(messages) == 1:
         return None
     for part in messages[-1].parts:
@@ -69,10 +69,10 @@ def unusable_answer(messages: Sequence[ModelMessage]) -> str | None:
     return None
 
 
-def format_arguments(given: Mapping[str, Any]) -> str:
+def format_arguments(arguments: Mapping[str, Any]) -> str:
     """Format arguments for the user: one line each, long texts below their name."""
     lines: list[str] = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
         lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
     return "\n".join(lines) or "(no arguments)"

@@ -26,16 +26,16 @@ from sqlalchemy import (
 
 from guildhall.core.frame import RecordedFrame
 from guildhall.runs.model import (
-    ASIDE,
     ENDED,
     HALL,
+    OUTLIVING_KINDS,
     Answer,
     Ask,
     AskKind,
     ForkOrigin,
     Question,
     Run,
-    Stretch,
+    SegmentEnd,
     Usage,
     request_from_record,
 )
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 # runs
 
-_PLACE = literal_column("runs.rowid", Integer)  # the order in which rows were made
-_PROGRESS = ("model_answered", "tool_ended", "worker_created", "said")  # what a run need not do again
+_ROWID = literal_column("runs.rowid", Integer)  # the order of creation
+_PROGRESS = ("model_answered", "tool_ended", "worker_created", "said")  # entries of work that is not repeated
 _other = runs.alias()
 _TREE_COST = select(func.sum(_other.c.cost_usd)).where(_other.c.root == runs.c.id).scalar_subquery()
 _RUNS = select(runs, _TREE_COST.label("tree_cost_usd"))
-# What is needed all the time is put together once: making a statement costs more than executing it.
+# Frequent statements are built once: building one costs more than executing it.
 _ADD_RUN = insert(runs)
 _CHANGE_RUN = update(runs).where(runs.c.id == bindparam("which"))
 _FIND_RUN = _RUNS.where(runs.c.id == bindparam("which"))
@@ -84,70 +84,69 @@ def find_run(connection: Connection, run: str) -> Run | None:
     return _run(row) if row else None
 
 
-def list_runs(connection: Connection, limit: int | None = None, *, called: bool = False) -> list[Run]:
-    """The runs, newest first; with those that another one has `called` only if they are wanted."""
+def list_runs(connection: Connection, limit: int | None = None, *, children: bool = False) -> list[Run]:
+    """Return the runs, newest first. Child runs are included only if `children` is set."""
     query = _RUNS.order_by(runs.c.created_at.desc(), runs.c.id).limit(limit)
-    if not called:
+    if not children:
         query = query.where(runs.c.parent.is_(None))
     return [_run(row) for row in connection.execute(query).mappings()]
 
 
-def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
-    """Mark the runs of a hall that is gone as lost, and return their ids.
+def mark_interrupted(connection: Connection, boot: str) -> Sequence[str]:
+    """Mark the running runs of other halls, which are gone, as interrupted, and return their ids.
 
     A run that the hall itself created is cancelled. A conversation that waited for the user still waits.
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     still_waiting = update(runs).where(orphans, _LAST_KIND == "listening")
-    connection.execute(still_waiting.values(**_pause_columns(Stretch.waiting("message"))))
+    connection.execute(still_waiting.values(**_pause_columns(SegmentEnd.waiting("message"))))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
     _count_crashes(connection, ids)
-    gone = {"reason": "the process that ran it is gone", "status": "lost", "pause": None}
-    connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**gone))
+    columns = {"reason": "its process died", "status": "interrupted", "pause": None}
+    connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**columns))
     by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
     connection.execute(update(runs).where(runs.c.id.in_(ids), by_hall).values(status="cancelled"))
     return ids
 
 
 def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
-    """One more for each run whose process is gone. A tree that got further since it was last resumed begins anew."""
+    """Count one more crash of each run. The count starts at 1 again if the run has made progress since it resumed."""
     for run in ids:
         resumed = select(func.max(journal.c.at)).where(journal.c.run == run, journal.c.kind == "resumed")
         since = connection.execute(resumed).scalar_one()
         tree = journal.c.run.in_(select(runs.c.id).where(runs.c.root == run))
-        further = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > (since or ""))
-        anew = since is not None and connection.execute(further.limit(1)).first() is not None
-        connection.execute(update(runs).where(runs.c.id == run).values(crashes=1 if anew else runs.c.crashes + 1))
+        progress = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > (since or ""))
+        has_progress = since is not None and connection.execute(progress.limit(1)).first() is not None
+        crashes = 1 if has_progress else runs.c.crashes + 1
+        connection.execute(update(runs).where(runs.c.id == run).values(crashes=crashes))
 
 
-def left_behind(connection: Connection) -> list[tuple[Run, int]]:
-    """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
-    by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.pause == "shutdown"))
-    query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
+def list_resumable(connection: Connection) -> list[tuple[Run, int]]:
+    """Return the root runs that a hall resumes when it starts, oldest first, with the number of their crashes."""
+    resumable = (runs.c.status == "interrupted") | ((runs.c.status == "paused") & (runs.c.pause == "shutdown"))
+    query = _RUNS.where(resumable, runs.c.parent.is_(None)).order_by(_ROWID)
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
 
-def unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
-    """Every run that is not over: its id, its worker's name, and what it began with, if it has."""
+def list_unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
+    """Return the id, the worker and the recorded assembly, if there is one, of each run that has not ended."""
     first = (journal.c.run == runs.c.id) & (journal.c.kind == "assembled")
     rows = select(runs.c.id, runs.c.worker, journal.c.data).select_from(runs.outerjoin(journal, first))
     return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
 
 
-def give_up(connection: Connection, run: str, error: ErrorInfo, now: str) -> None:
-    """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
+def fail_run(connection: Connection, run: str, error: ErrorInfo, now: str) -> None:
+    """Fail a run that no process executes. Its child runs stay as they are, because the user may resume it."""
     withdraw_asks(connection, run, now, questions=False)
-    end = Ended(status="failed", reason=error["code"], error=error, output=None)
-    _end(connection, run, end, now)
+    _end(connection, run, Ended(status="failed", reason=error["code"], error=error, output=None), now)
 
 
-def conclude(connection: Connection, run: str, output: Any, now: str) -> None:
-    """Completes a run that was stopped for good, because what it was to give is there. What it called is over."""
-    _cancel_each(connection, _unfinished_below(connection, run), now)
+def complete_run(connection: Connection, run: str, output: Any, now: str) -> None:
+    """Complete a stopped run whose result exists, and cancel its child runs."""
+    _cancel_each(connection, _unfinished_descendants(connection, run), now)
     withdraw_asks(connection, run, now, questions=False)
-    by_itself = Unjudged(status="cancelled")
-    end = Ended(status="completed", reason=None, error=None, output=output, unjudged=by_itself)
-    _end(connection, run, end, now)
+    unjudged = Unjudged(status="cancelled")
+    _end(connection, run, Ended(status="completed", reason=None, error=None, output=output, unjudged=unjudged), now)
 
 
 def cancel(connection: Connection, run: str, now: str) -> None:
@@ -155,25 +154,25 @@ def cancel(connection: Connection, run: str, now: str) -> None:
 
 
 def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
-    """Ends a run and all below it that have not ended, closes what they ask, and gives their ids, the run's first."""
-    ids = [run, *_unfinished_below(connection, run)]
+    """Cancel a run and its unfinished child runs, withdraw their asks, and return their ids, the run's first."""
+    ids = [run, *_unfinished_descendants(connection, run)]
     withdraw_asks(connection, run, now)
     _cancel_each(connection, ids, now)
     return ids
 
 
 def _cancel_each(connection: Connection, ids: Sequence[str], now: str) -> None:
-    for one in ids:
-        _end(connection, one, Ended(status="cancelled", reason="by the user", error=None, output=None), now)
+    for run in ids:
+        _end(connection, run, Ended(status="cancelled", reason="by the user", error=None, output=None), now)
 
 
-def _unfinished_below(connection: Connection, run: str) -> Sequence[str]:
-    below = runs.c.id.in_(select(_ids_below(run))) & runs.c.status.not_in(ENDED)
-    return connection.execute(select(runs.c.id).where(below).order_by(_PLACE)).scalars().all()
+def _unfinished_descendants(connection: Connection, run: str) -> Sequence[str]:
+    unfinished = runs.c.id.in_(select(_descendant_ids(run))) & runs.c.status.not_in(ENDED)
+    return connection.execute(select(runs.c.id).where(unfinished).order_by(_ROWID)).scalars().all()
 
 
 def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
-    """End a run that nobody executes, and append the end to its journal."""
+    """End a run that no process executes, and append the end to its journal."""
     columns: dict[str, Any] = {"status": end.status, "reason": end.reason}
     if end.status != "cancelled":  # a run that failed before keeps its error
         columns |= {"error": end.error, "output": end.output}
@@ -182,38 +181,39 @@ def _end(connection: Connection, run: str, end: Ended, now: str) -> None:
     add_entry(connection, Entry(run=run, seq=last + 1, key=None, data=end, at=now))
 
 
-def park_below(connection: Connection, run: str) -> None:
-    """Puts away what a run has called and that had not begun to work yet when the run stopped."""
-    unbegun = runs.c.id.in_(select(_ids_below(run))) & (runs.c.status == "running")
-    connection.execute(update(runs).where(unbegun).values(**_pause_columns(Stretch.parked("interrupted"))))
+def pause_descendants(connection: Connection, run: str) -> None:
+    """Pause the child runs that were created but not started when the run stopped."""
+    created = runs.c.id.in_(select(_descendant_ids(run))) & (runs.c.status == "running")
+    connection.execute(update(runs).where(created).values(**_pause_columns(SegmentEnd.paused("cut_off"))))
 
 
-def _pause_columns(stretch: Stretch) -> dict[str, Any]:
-    return {"status": stretch.status, "pause": stretch.pause, "reason": stretch.reason, "owner": None}
+def _pause_columns(end: SegmentEnd) -> dict[str, Any]:
+    return {"status": end.status, "pause": end.pause, "reason": end.reason, "owner": None}
 
 
 def running_seconds(connection: Connection, run: str) -> float:
     return connection.execute(select(runs.c.running_seconds).where(runs.c.id == run)).scalar_one()
 
 
-def runs_of_worker(connection: Connection, root: str, worker: str) -> int:
-    """How many runs of a worker a tree has. A workflow's own run is none, though an agent may be named alike."""
+def count_worker_runs(connection: Connection, root: str, worker: str) -> int:
+    """Return the number of runs of a worker below a root run. The run of a workflow does not count."""
     return connection.execute(_RUNS_OF_WORKER, {"top": root, "whose": worker}).scalar_one()
 
 
-def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
+def find_call_run(connection: Connection, parent: str, call: str) -> Run | None:
     row = connection.execute(_RUN_OF_CALL, {"by": parent, "call": call}).mappings().first()
     return _run(row) if row else None
 
 
-def below(connection: Connection, run: str) -> list[Run]:
-    query = _RUNS.where(runs.c.id.in_(select(_ids_below(run)))).order_by(_PLACE)
+def list_descendants(connection: Connection, run: str) -> list[Run]:
+    """Return the child runs of a run, their child runs and so on, in the order of creation."""
+    query = _RUNS.where(runs.c.id.in_(select(_descendant_ids(run)))).order_by(_ROWID)
     return [_run(row) for row in connection.execute(query).mappings()]
 
 
-def _ids_below(run: str) -> CTE:
-    top = select(runs.c.id).where(runs.c.parent == run).cte(recursive=True)
-    return top.union(select(runs.c.id).join(top, runs.c.parent == top.c.id))
+def _descendant_ids(run: str) -> CTE:
+    found = select(runs.c.id).where(runs.c.parent == run).cte(recursive=True)
+    return found.union(select(runs.c.id).join(found, runs.c.parent == found.c.id))
 
 
 def _run(row: RowMapping) -> Run:
@@ -222,13 +222,13 @@ def _run(row: RowMapping) -> Run:
         request=request_from_record(row["request"]),
         frame=RecordedFrame.from_record(row["request"]["frame"]),
         forked_from=ForkOrigin(**origin) if (origin := row["request"].get("forked_from")) else None,
-        usage=Usage(**{name: row[name] for name in _COUNTS}, cost_usd=_rounded(row["cost_usd"])),
-        cost_usd=_rounded(row["cost_usd"] if row["parent"] else row["tree_cost_usd"]),
+        usage=Usage(**{name: row[name] for name in _COUNTS}, cost_usd=_round(row["cost_usd"])),
+        cost_usd=_round(row["cost_usd"] if row["parent"] else row["tree_cost_usd"]),
     )
 
 
-def _rounded(dollars: float | None) -> float | None:
-    return None if dollars is None else round(dollars, 9)  # without the dust of adding
+def _round(dollars: float | None) -> float | None:
+    return None if dollars is None else round(dollars, 9)  # sums of floats leave a rest
 
 
 # journal
@@ -238,7 +238,7 @@ def add_entry(connection: Connection, entry: Entry[Payload]) -> None:
     connection.execute(_ADD_ENTRY, entry.as_dict())
 
 
-def entries(connection: Connection, run: str, after: int = -1) -> list[Entry[Payload]]:
+def list_entries(connection: Connection, run: str, after: int = -1) -> list[Entry[Payload]]:
     query = select(journal).where(journal.c.run == run, journal.c.seq > after).order_by(journal.c.seq)
     return [Entry.from_dict(cast("Mapping[str, Any]", row)) for row in connection.execute(query).mappings()]
 
@@ -254,22 +254,22 @@ def add_ask(connection: Connection, ask: Ask) -> None:
 
 
 def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) -> bool:
-    """Changes an ask if it is in the expected state; says whether it was."""
+    """Change an ask that has the expected status. Return False if it has another status."""
     result = connection.execute(update(asks).where(asks.c.id == ask, asks.c.status == expected).values(**columns))
     return result.rowcount == 1
 
 
 def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool = True) -> None:
-    """Withdraw the open asks of a run that has ended, and of the runs below it.
+    """Withdraw the open asks of a run that has ended, and of its child runs.
 
     Conflicts and meetings outlive the run, and so do its questions unless `questions` is set.
     """
-    staying = ASIDE - {"question"} if questions else ASIDE
-    _withdraw(connection, _of_tree(run) & asks.c.kind.not_in(sorted(staying)), now)
+    remaining = OUTLIVING_KINDS - {"question"} if questions else OUTLIVING_KINDS
+    _withdraw(connection, _of_tree(run) & asks.c.kind.not_in(sorted(remaining)), now)
 
 
 def withdraw_kind(connection: Connection, run: str, kind: AskKind, now: str) -> None:
-    """Closes what a run asks of one kind, because what it is about is settled otherwise."""
+    """Withdraw the open asks of one kind of a run, because they are no longer needed."""
     _withdraw(connection, (asks.c.run == run) & (asks.c.kind == kind), now)
 
 
@@ -279,8 +279,8 @@ def _withdraw(connection: Connection, which: ColumnElement[bool], now: str) -> N
 
 
 def _of_tree(run: str) -> ColumnElement[bool]:
-    """Select the asks of a run and of the runs below it."""
-    return (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
+    """Select the asks of a run and of its child runs."""
+    return (asks.c.run == run) | asks.c.run.in_(select(_descendant_ids(run)))
 
 
 def find_ask(connection: Connection, ask: str) -> Ask | None:
@@ -288,23 +288,23 @@ def find_ask(connection: Connection, ask: str) -> Ask | None:
     return _ask(row) if row else None
 
 
-def ask_of_call(connection: Connection, run: str, key: str, subject: str) -> Ask | None:
-    """The newest ask about exactly this of this call."""
+def find_latest_ask(connection: Connection, run: str, key: str, subject: str) -> Ask | None:
+    """Return the newest ask of a call about this subject, or None."""
     query = _ASKS.where(asks.c.run == run, asks.c.key == key, asks.c.subject == subject)
     row = connection.execute(query.order_by(asks.c.created_at.desc()).limit(1)).mappings().first()
     return _ask(row) if row else None
 
 
-def session_approval(connection: Connection, root: str, subject: str) -> Ask | None:
-    """An approval of exactly this that was given for the whole tree of runs."""
+def find_standing_approval(connection: Connection, root: str, subject: str) -> Ask | None:
+    """Return an approval of this subject that is valid for all runs of a root run, or None."""
     approvals = _ASKS.where(asks.c.root == root, asks.c.subject == subject, asks.c.kind == "approval")
     answered = connection.execute(approvals.where(asks.c.status.in_(["answered", "applied"]))).mappings()
-    return next((ask for ask in map(_ask, answered) if ask.outcome == "session"), None)
+    return next((ask for ask in map(_ask, answered) if ask.outcome == "always"), None)
 
 
 def list_asks(connection: Connection, *, run: str | None = None, status: str | None = None) -> list[Ask]:
-    """The asks, oldest first; of one run, those that it has called included."""
-    query = _ASKS.order_by(literal_column("asks.rowid"))  # two of one moment stay in their order
+    """Return the asks, oldest first. `run` selects the asks of a run and of its child runs."""
+    query = _ASKS.order_by(literal_column("asks.rowid"))  # creation times may be equal
     if run is not None:
         query = query.where(_of_tree(run))
     if status is not None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ForkResult:
-    """A run that was made out of another one, parked: `resume` lets it go on."""
+    """A run that was made out of another one, paused: `resume` lets it go on."""
 
     run: str
     of: str
@@ -124,7 +124,7 @@ class Forks:
             "root": new,
             "worker": run.worker,
             "model": source_name,
-            "status": "parked",
+            "status": "paused",
             "pause": "fork",
             "reason": f"forked from {run.id} after entry {end}",
             "request": {

@@ -26,9 +26,9 @@ from guildhall.core.errors import (
 from guildhall.models.catalog import RecordingSource
 from guildhall.runs.assembly.preflight import check_replayable
 from guildhall.runs.execution import delegation
-from guildhall.runs.execution.access import Lobby
-from guildhall.runs.execution.prepare import frame_then
-from guildhall.runs.execution.tokens import Tokens, servers_of
+from guildhall.runs.execution.access import ProgramAccess
+from guildhall.runs.execution.prepare import recorded_frame
+from guildhall.runs.execution.tokens import TokenRegistry, servers_of
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.record import records
 from guildhall.runs.record.entries import (
@@ -61,12 +61,12 @@ if TYPE_CHECKING:
     from guildhall.runs.assembly.assembled import Assembled
     from guildhall.runs.assembly.assembler import Assembler
     from guildhall.runs.execution.runs import RuntimeOf
-    from guildhall.runs.hooks import Seat
+    from guildhall.runs.hooks import RunHooks
     from guildhall.runs.model import Run
     from guildhall.runs.record.history import History
     from guildhall.runs.record.journal import Journal
     from guildhall.runtimes.model import Entry as Entrance
-    from guildhall.runtimes.model import Guest, Outcome, Runtime
+    from guildhall.runtimes.model import Outcome, ProgramHooks, Runtime
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
@@ -110,7 +110,7 @@ class Over(Exception):
 
 
 async def replay(
-    journal: Journal, assembled: Assembled, runtime: Runtime, gave: Gave, lobby: Lobby
+    journal: Journal, assembled: Assembled, runtime: Runtime, gave: Gave, program_access: ProgramAccess
 ) -> Difference | None:
     """Return the first difference between the record and a run today on the recorded answers, or None.
 
@@ -120,7 +120,7 @@ async def replay(
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)
-        outcome = await _ReplayDoors(record, assembled, gave, lobby).played(runtime)
+        outcome = await _ReplayDoors(record, assembled, gave, program_access).played(runtime)
         record.compare_end(outcome.output)
     except (Over, ReplayDiffers):
         pass
@@ -220,10 +220,10 @@ class _ReplayDoors:
 
     is_open = True
 
-    def __init__(self, record: _Record, assembled: Assembled, gave: Gave, lobby: Lobby) -> None:
+    def __init__(self, record: _Record, assembled: Assembled, gave: Gave, program_access: ProgramAccess) -> None:
         self._record = record
         self._gave = gave
-        self._lobby = lobby
+        self._program_access = program_access
         self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         ledger = _ReplayLedger(record)
         self._gate = Gate(
@@ -232,7 +232,7 @@ class _ReplayDoors:
 
     async def played(self, runtime: Runtime) -> Outcome:
         """What comes of it; what went wrong at a door that was come to from outside is raised too."""
-        playing = asyncio.ensure_future(runtime.execute(self._lobby.assignment, self))
+        playing = asyncio.ensure_future(runtime.execute(self._program_access.assignment, self))
         try:
             await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
             return self._broken.result() if self._broken.done() else playing.result()
@@ -240,26 +240,26 @@ class _ReplayDoors:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
 
-    def admit(self, guest: Guest) -> Entrance:
-        return self._lobby.admit(self, guest)
+    def register(self, hooks: ProgramHooks) -> Entrance:
+        return self._program_access.register(self, hooks)
 
-    def is_another(self, call: ToolCall) -> bool:
+    def is_other_call(self, call: ToolCall) -> bool:
         return False  # what is not as it was is told of the call itself
 
-    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+    def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Only where a further question is on record at the same place; else it is a difference."""
         first, _, number = key.partition(".")
         asked = self._record.journal.last(key, ModelAsked)
         further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
         return bool(further) and asked is not None and asked.data.message != request_parts(messages[-1])
 
-    def expects(self, calls: int) -> None:
+    def expect_calls(self, count: int) -> None:
         return None  # nothing waits for a person here
 
     def upstream(self, api: str) -> None:
         return None
 
-    def breaks(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         if not self._broken.done():
             self._broken.set_exception(error)
 
@@ -416,9 +416,9 @@ class Recordings:
     store: Store
     history: History
     assembler: Assembler
-    seat_of: Callable[[Run], Seat | None]  # the hooks for a replay of a run at the top of its tree
+    recorded_hooks: Callable[[Run], RunHooks | None]  # the hooks for a replay of a run at the top of its tree
     runtime_of: RuntimeOf
-    tokens: Tokens
+    tokens: TokenRegistry
 
     def source(self, run: str) -> RecordingSource:
         """The model answers of a recorded run, and of those that it has called, in order."""
@@ -444,31 +444,31 @@ class Recordings:
         frame: Frame,
         *,
         worker: Worker | None = None,
-        seat: Seat | None = None,
+        hooks: RunHooks | None = None,
         runtime: Runtime | None = None,
     ) -> ReplayResult:
         """Replay one run without the runs that it called. Worker, hooks and runtime are looked up if not given."""
         journal = self.history.journal(run.id)
-        then = frame_then(run.frame, frame)
-        seat = seat or self.seat_of(run)
+        then = recorded_frame(run.frame, frame)
+        hooks = hooks or self.recorded_hooks(run)
         assembled, gone = await self.assembler.assemble_replay(
-            run.request, journal.assembly, then, run=run.id, worker=worker, seat=seat
+            run.request, journal.assembly, then, run=run.id, worker=worker, hooks=hooks
         )
         call = run.purpose_as(CallPurpose)
         if runtime is None:
             check_replayable(assembled.worker, run.id)
             own = assembled.worker.definition.runtime
-            runtime = delegation.OneCall(call.arguments()) if call else self.runtime_of(own, then)
-        servers = servers_of(assembled, seat)
-        lobby = Lobby(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
-        difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), lobby)
+            runtime = delegation.SingleCallRuntime(call.arguments()) if call else self.runtime_of(own, then)
+        servers = servers_of(assembled, hooks)
+        program_access = ProgramAccess(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
+        difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), program_access)
         return ReplayResult(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
 
     def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
         """The run that a call has made, and what it gave by its own record, if it came to that."""
-        made = self.store.read(lambda connection: records.run_of_call(connection, caller, call))
+        made = self.store.read(lambda connection: records.find_call_run(connection, caller, call))
         end = self.history.entries(made.id)[-1].data if made else None
         if made is None or not isinstance(end, Ended):
             return None
         ended = replace(made, status=end.status, reason=end.reason, error=end.error, output=end.output)
-        return None if delegation.limit_above(ended) else (made.id, delegation.result_of(ended))
+        return None if delegation.is_at_parent_limit(ended) else (made.id, delegation.call_result(ended))

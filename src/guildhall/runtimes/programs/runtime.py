@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed, RuntimeUnusable
-from guildhall.runtimes.model import Assignment, Doors, Entry, Guest, OpenDoors, Outcome
+from guildhall.runtimes.model import Assignment, Doors, Entry, OpenDoors, Outcome, ProgramHooks
 from guildhall.runtimes.programs import process
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, OutputJudge, asked, text_of
 from guildhall.tools.model import Text, ToolResult
@@ -103,7 +103,7 @@ class CliRuntime:
         driver = self._driver()
         installed = await self._programs.find(driver.row)
         talk = _Talk(assignment, driver, self._quiet, doors)
-        entry = doors.admit(talk.guest())
+        entry = doors.register(talk.hooks())
         try:
             return await self._execute(assignment, driver, installed, talk, entry)
         finally:
@@ -161,9 +161,9 @@ class _Talk:
         self._active = time.monotonic()
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def guest(self) -> Guest:
+    def hooks(self) -> ProgramHooks:
         result = None if self._schema is None else self._result
-        return Guest(name_of=self._driver.names, heard=self._heard, result=result, over=self._over)
+        return ProgramHooks(name_of=self._driver.names, heard=self._heard, result=result, over=self._over)
 
     async def outcome(self, started: Program, entry: Entry) -> Outcome | None:
         """The outcome; None when the program is to be started anew. Raises what went wrong."""

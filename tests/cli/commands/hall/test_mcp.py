@@ -99,7 +99,7 @@ def test_what_only_the_person_may_decide_is_refused(guild_hall: GuildWithHall, s
         await told(client, "dispatch", worker="smith", task="Write.")
         (ask,) = (await told(client, "wait", seconds=20))["asks"]
         assert ask["kind"] == "approval"
-        for text in ("yes", "session", "no"):
+        for text in ("yes", "always", "no"):
             assert f"guild answer {ask['ask']}" in await refused(client, "answer", ask=ask["ask"], text=text)
         assert (await told(client, "cancel", job=(await told(client, "jobs"))["jobs"][0]["jobId"]))["status"] == (
             "cancelled"

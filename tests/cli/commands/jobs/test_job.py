@@ -114,7 +114,7 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     shop.script([call("update_summary", summary="one"), say("done")])
     failed = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"artifacts": ["key.md"]}')
     assert failed.code == 1
-    assert "the artifact key.md is not there" in failed.err
+    assert "the artifact key.md is missing" in failed.err
     (job,) = guild("job", "ls", "--json").json["jobs"]
     assert job["status"] == "failed"
     folder = shop.home.jobs / job["jobId"]

@@ -1,4 +1,4 @@
-"""Asks: answered at the terminal, or parked and answered later."""
+"""Asks: answered at the terminal, or paused and answered later."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_wrong_answer_changes_nothing(guild: Guild, asking: Path) -> None:
         ran = guild("answer", ask, *words, "--output", "json")
         assert ran.code == 2
         assert ran.json["error"]["code"] == "usage"
-        assert "yes, no, session" in ran.err
+        assert "yes, no, always" in ran.err
     assert guild("show", ask, "--json").json["status"] == "open"
 
 
@@ -109,11 +109,11 @@ def test_an_ask_takes_one_answer(guild: Guild, asking: Path) -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        ("a-2222222222", "there is no ask"),
+        ("a-2222222222", "unknown ask"),
         ("r-2222222222", "guild resume r-2222222222"),
-        ("nonsense", "there is no ask"),
-        ("", "there is no ask"),
-        ("x" * 10_000, "there is no ask"),
+        ("nonsense", "unknown ask"),
+        ("", "unknown ask"),
+        ("x" * 10_000, "unknown ask"),
     ],
 )
 def test_an_ask_that_does_not_exist(guild: Guild, scribe: Path, ask: str, said: str) -> None:
@@ -164,7 +164,7 @@ def test_yes_asks_each_time(terminal: At, project: Path) -> None:
     at = terminal("run", "scribe", "go", whole=True)
     for _ in range(2):
         at.until("scribe wants to call sandbox_write_text")
-        at.until("Allow it? yes, session")
+        at.until("Allow it? yes, always")
         at.types("y\n")
     assert at.ends() == (0, None)
     assert (project / "notes" / "line.md").read_text() == "one"
@@ -177,7 +177,7 @@ def test_nonsense_is_asked_again(terminal: At, asking: Path) -> None:
     for nonsense in ("maybe", "", "\x1b[A"):
         at.until("Allow it?")
         at.types(f"{nonsense}\n")
-        at.until("Answer with: yes, no, session.")
+        at.until("Answer with: yes, no, always.")
     at.until("Allow it?")
     at.types("yes\n")
     assert at.ends() == (0, "written\n")
@@ -228,7 +228,7 @@ def test_end_of_input_leaves_the_question_open(terminal: At, guild: Guild, askin
     at.types("\x04")
     code, out = at.ends()
     assert (code, out) == (4, "")
-    assert re.search(r"no: ?\nr-\w{10} parked", at.seen)
+    assert re.search(r"no: ?\nr-\w{10} paused", at.seen)
     ask = re.search(r"guild answer (a-\w{10})", at.seen)
     assert ask
     answered = guild("answer", ask[1], "yes")
@@ -263,14 +263,14 @@ def test_a_limit_at_the_terminal(terminal: At, scribe: Path) -> None:
 # stopping
 
 
-def parked(seen: str) -> str:
+def paused(seen: str) -> str:
     found = re.search(r"Go on with: guild resume (r-\w{10})", seen)
     assert found, seen
     return found[1]
 
 
 @pytest.mark.parametrize("place", ["starts:", "Allow it?"])
-def test_ctrl_c_parks_and_breaks_nothing(terminal: At, guild: Guild, project: Path, place: str) -> None:
+def test_ctrl_c_pauses_and_breaks_nothing(terminal: At, guild: Guild, project: Path, place: str) -> None:
     slow = SCRIPT.replace("- - call", "- - sleep: 1\n        call") if place == "starts:" else SCRIPT
     make_project(project, worker=WORKER + ASKING, script=slow)
     at = terminal("run", "scribe", "go")
@@ -279,8 +279,8 @@ def test_ctrl_c_parks_and_breaks_nothing(terminal: At, guild: Guild, project: Pa
     code, out = at.ends()
     assert (code, out) == (130, "")
     assert "Traceback" not in at.seen
-    run = parked(at.seen)
-    assert guild("show", run, "--json").json["status"] == "parked"
+    run = paused(at.seen)
+    assert guild("show", run, "--json").json["status"] == "paused"
     assert guild("ls").out.count("guild ") == 1  # the run, or what it asks: not both
     again = terminal("resume", run)
     again.until("Allow it?")
@@ -290,7 +290,7 @@ def test_ctrl_c_parks_and_breaks_nothing(terminal: At, guild: Guild, project: Pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_signals_park_too(guild: Guild, project: Path, number: signal.Signals) -> None:
+def test_signals_pause_too(guild: Guild, project: Path, number: signal.Signals) -> None:
     make_project(project, script=SCRIPT.replace("{say: written,", "{sleep: 60, say: written,"))
     process = guild.start("run", "scribe", "go", "--output", "json")
     assert process.stderr
@@ -302,10 +302,10 @@ def test_signals_park_too(guild: Guild, project: Path, number: signal.Signals) -
     os.kill(process.pid, number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert '"status": "parked"' in out
+    assert '"status": "paused"' in out
     assert "Traceback" not in err
     (project / "answers.yaml").write_text(SCRIPT)
-    assert guild("resume", parked(err)).out == "written\n"
+    assert guild("resume", paused(err)).out == "written\n"
 
 
 def a_reader_can_be_interrupted(guild: Guild) -> None:
@@ -353,7 +353,7 @@ workers:
 # what is an answer
 
 
-APPROVAL = {"ask": "a-2222222222", "kind": "approval", "choices": ["yes", "no", "session"]}
+APPROVAL = {"ask": "a-2222222222", "kind": "approval", "choices": ["yes", "no", "always"]}
 LIMIT = {"ask": "a-2222222222", "kind": "limit", "choices": ["yes", "no", "amount"]}
 
 
@@ -361,7 +361,7 @@ LIMIT = {"ask": "a-2222222222", "kind": "limit", "choices": ["yes", "no", "amoun
     ("ask", "typed", "choice"),
     [
         (APPROVAL, "YES ", "yes"),
-        (APPROVAL, "s", "session"),
+        (APPROVAL, "a", "always"),
         (LIMIT, "2.50", "2.50"),
         (LIMIT, "$3", "$3"),
         (LIMIT, "n", "no"),

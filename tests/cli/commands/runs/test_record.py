@@ -89,9 +89,9 @@ def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
 
 
 def test_ls_groups_by_what_it_means_for_you() -> None:
-    every: list[RunStatus] = ["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
+    every: list[RunStatus] = ["running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
     groups = ls.Groups([recorded(status, status=status) for status in every], [])
-    assert [run.id for run in groups.stopped] == ["waiting", "parked", "lost"]
+    assert [run.id for run in groups.stopped] == ["waiting", "paused", "interrupted"]
     assert [run.id for run in groups.working] == ["running"]
     assert [run.id for run in groups.done] == ["completed", "failed", "cancelled"]
 
@@ -118,7 +118,7 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
         expires_at=stamp(SystemClock().now() + timedelta(hours=2, minutes=5)),
         closed_at=None,
     )
-    groups = ls.Groups([ended, recorded("r-2", status="parked")], [ask])
+    groups = ls.Groups([ended, recorded("r-2", status="paused")], [ask])
     screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={"MY_API_KEY": SECRET})
     ls.print_groups(groups, screen, Path("/here"), everything=False)
     assert isinstance(screen.out, io.StringIO)
@@ -397,8 +397,12 @@ ESCAPE = {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}
             "a-1 yes, max_turns now 4",
         ),
         ("limit_asked", {"limit": "max_turns", "value": 2, "ask": "a-1"}, "max_turns 2 is used up, a-1 asks for more"),
-        ("resumed", {"was": "lost", "reason": None, "bounds": {"budget": 3.0}}, "was lost, budget now 3.0"),
-        ("paused", {"status": "parked", "pause": "user", "reason": "by the user"}, "parked: by the user"),
+        (
+            "resumed",
+            {"was": "interrupted", "reason": None, "bounds": {"budget": 3.0}},
+            "was interrupted, budget now 3.0",
+        ),
+        ("paused", {"status": "paused", "pause": "user", "reason": "by the user"}, "paused: by the user"),
         ("worker_created", {"name": "w", "digest": "d", "files": []}, '"name": "w"'),
         ("model_answered", {**ANSWERED, "response": ESCAPE}, "says \\x1b[2J"),
     ],

@@ -289,7 +289,7 @@ def test_progress_that_nobody_reads_does_not_stop_the_work(guild: Guild, scribe:
     assert guild("ls", "--json").json["done"][0]["status"] == "completed"
 
 
-def test_a_stream_that_nobody_reads_any_more_parks_the_run(guild: Guild, project: Path) -> None:
+def test_a_stream_that_nobody_reads_any_more_pauses_the_run(guild: Guild, project: Path) -> None:
     slow = SCRIPT.replace("{say: written,", "{sleep: 0.2, say: written,")
     make_project(project, script=slow)
     command = f"set -o pipefail; {GUILD} run scribe go --output stream-json | head -1"

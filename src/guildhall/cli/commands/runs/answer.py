@@ -14,7 +14,7 @@ from guildhall.cli.format.projects import print_change
 from guildhall.cli.format.runs import print_next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
-from guildhall.runs.model import ASIDE, Answer, Ask, choices_in_words
+from guildhall.runs.model import OUTLIVING_KINDS, Answer, Ask, format_choices
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
 _SEVERAL = 2
@@ -84,12 +84,12 @@ async def _answer(ctx: Context, choice: str | None) -> int:
 async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
     """Return the answer from the command line, or ask for it."""
     if ask.status != "open":
-        raise Conflict(f"{ask.id} is no longer open: {ask.closed_words}", hint=f"See guild show {ask.id}.")
+        raise Conflict(f"{ask.id} is no longer open: it {ask.closed_reason}", hint=f"See guild show {ask.id}.")
     if choice is not None:
         return Answer(choice=read_choice(ask.as_dict(), choice), note=ctx.args.note)
     if not ctx.screen.interactive:
         raise UsageError(
-            f"no answer was given to {ask.id}", hint=f"Say one of: {choices_in_words(ask.question.choices)}."
+            f"no answer was given to {ask.id}", hint=f"Say one of: {format_choices(ask.question.choices)}."
         )
     try:
         typed = await ask_person(ask.as_dict(), ctx.screen)
@@ -118,7 +118,7 @@ async def _continue(ctx: Context, run: str) -> int:
     """
     client, screen = ctx.client, ctx.screen
     shown = await client.runs.get(run)
-    is_unblocked = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
+    is_unblocked = not any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks)
     if is_unblocked and (meeting := shown.run.purpose_as(MeetingPurpose)):
         from guildhall.cli.commands.projects.meet import Conversation
 
@@ -128,7 +128,7 @@ async def _continue(ctx: Context, run: str) -> int:
     print_next_steps(shown, screen)
     if screen.wanted.form != "text":
         screen.last(await result_data(shown, client))
-    return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE
+    return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "paused", "interrupted") else exit_codes.DONE
 
 
 async def _answer_member(ctx: Context, id: str) -> int:

@@ -55,7 +55,11 @@ class Groups:
     def stopped(self) -> list[Run]:
         """The runs that wait for the user to resume them."""
         asked = {ask.root for ask in self.asks}
-        return [run for run in self._runs("lost", "waiting", "parked") if run.status == "lost" or run.id not in asked]
+        return [
+            run
+            for run in self._runs("interrupted", "waiting", "paused")
+            if run.status == "interrupted" or run.id not in asked
+        ]
 
     @property
     def working(self) -> list[Run]:
@@ -207,7 +211,7 @@ class _Rows:
 
     def open_meeting(self, one: Meeting) -> list[str]:
         """Return a row for an open meeting, with the state of its run."""
-        states = {"running": "answers", "failed": "could not answer", "lost": "was cut off"}
+        states = {"running": "answers", "failed": "could not answer", "interrupted": "was cut off"}
         state = next((states.get(run.status, "") for run in self._groups.runs if run.id == one.run), "")
         since = age(one.changed_at, self._now)
         return [one.id, one.worker, self._line(one.topic, 50), state, since, f"guild meet {one.id}"]

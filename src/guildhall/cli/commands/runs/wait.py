@@ -20,7 +20,7 @@ from guildhall.cli.format.workflows import failed_agents, retry_command
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, is_id
-from guildhall.runs.model import ASIDE
+from guildhall.runs.model import OUTLIVING_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -97,11 +97,11 @@ async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tup
 
 async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int | None:
     """Return the exit code, or None while there is something to wait for."""
-    if any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks):  # it goes on without those answers
+    if any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks):
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
-        lost = shown.run.status in ("lost", "parked")
-        return exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, shown.run.error_code)
+        stopped = shown.run.status in ("interrupted", "paused")
+        return exit_codes.NEEDS_YOU if stopped else exit_codes.of_run(shown.run.status, shown.run.error_code)
     if shown.run.kind != "workflow":
         return None
     workflow = await client.workflows.find_by_run(shown.run.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from guildhall.core.clock import SystemClock
-from guildhall.runs.idle import Patience
+from guildhall.runs.idle import IdleTracker
 
 
 class Stepped(SystemClock):
@@ -19,9 +19,9 @@ class Stepped(SystemClock):
 
 def test_waiting_for_a_person_further_down_is_not_running() -> None:
     clock = Stepped()
-    boss = Patience(clock, hold=True)
-    middle = Patience(clock, hold=True, parent=boss)
-    hand = Patience(clock, hold=True, parent=middle)
+    boss = IdleTracker(clock, clients=1)
+    middle = IdleTracker(clock, clients=1, parent=boss)
+    hand = IdleTracker(clock, clients=1, parent=middle)
     with boss.call(), middle.call(), hand.call():
         clock.time = 10.0
         assert [one.idle_seconds() for one in (boss, middle, hand)] == [0, 0, 0]
@@ -34,8 +34,8 @@ def test_waiting_for_a_person_further_down_is_not_running() -> None:
 
 def test_while_a_sibling_works_the_caller_runs() -> None:
     clock = Stepped()
-    boss = Patience(clock, hold=True)
-    hand, other = (Patience(clock, hold=True, parent=boss) for _ in range(2))
+    boss = IdleTracker(clock, clients=1)
+    hand, other = (IdleTracker(clock, clients=1, parent=boss) for _ in range(2))
     with boss.call(), boss.call(), hand.call(), hand.waiting():
         with other.call():
             clock.time = 100.0
@@ -49,25 +49,25 @@ def test_while_a_sibling_works_the_caller_runs() -> None:
 
 def test_it_holds_as_long_as_one_person_is_there() -> None:
     async def scene() -> None:
-        patience = Patience(SystemClock(), hold=True)
-        with patience.call(), patience.waiting():
-            patience.hold(1)
-            patience.hold(-1)
+        tracker = IdleTracker(SystemClock(), clients=1)
+        with tracker.call(), tracker.waiting():
+            tracker.add_clients(1)
+            tracker.add_clients(-1)
             await asyncio.sleep(0.07)
-            assert not patience.stuck.is_set()
-            patience.hold(-1)
-            await asyncio.wait_for(patience.stuck.wait(), 5)
+            assert not tracker.idle.is_set()
+            tracker.add_clients(-1)
+            await asyncio.wait_for(tracker.idle.wait(), 5)
 
     asyncio.run(scene())
 
 
 def test_who_comes_back_in_time_is_waited_for() -> None:
     async def scene() -> None:
-        patience = Patience(SystemClock(), hold=False)
-        with patience.call(), patience.waiting():
-            patience.hold(1)
+        tracker = IdleTracker(SystemClock(), clients=0)
+        with tracker.call(), tracker.waiting():
+            tracker.add_clients(1)
             await asyncio.sleep(0.07)
-            assert not patience.stuck.is_set()
+            assert not tracker.idle.is_set()
 
     asyncio.run(scene())
 
@@ -76,27 +76,27 @@ def test_calls_that_are_still_to_come_are_waited_for() -> None:
     """A program makes the calls of one answer one after another, which takes long where there is much to do."""
 
     async def scene() -> None:
-        patience = Patience(SystemClock(), hold=False)
-        patience.expect(2)
-        patience.expect(1)
-        with patience.call(), patience.waiting():
+        tracker = IdleTracker(SystemClock(), clients=0)
+        tracker.expect_calls(2)
+        tracker.expect_calls(1)
+        with tracker.call(), tracker.waiting():
             await asyncio.sleep(0.1)
-            assert not patience.stuck.is_set()
-            patience.expect(0)
-            with patience.call():
+            assert not tracker.idle.is_set()
+            tracker.expect_calls(0)
+            with tracker.call():
                 await asyncio.sleep(0.1)
-                assert not patience.stuck.is_set()
-                with patience.waiting():
-                    await asyncio.wait_for(patience.stuck.wait(), 5)
+                assert not tracker.idle.is_set()
+                with tracker.waiting():
+                    await asyncio.wait_for(tracker.idle.wait(), 5)
 
     asyncio.run(scene())
 
 
 def test_a_call_that_never_comes_is_not_waited_for_for_ever() -> None:
     async def scene() -> None:
-        patience = Patience(SystemClock(), hold=False, awaited=0.1)
-        patience.expect(1)
-        with patience.call(), patience.waiting():
-            await asyncio.wait_for(patience.stuck.wait(), 5)
+        tracker = IdleTracker(SystemClock(), clients=0, expect_timeout_s=0.1)
+        tracker.expect_calls(1)
+        with tracker.call(), tracker.waiting():
+            await asyncio.wait_for(tracker.idle.wait(), 5)
 
     asyncio.run(scene())
