@@ -52,7 +52,7 @@ def test_every_file_is_valid_and_listed(guild: Guild, theirs: Path) -> None:
     assert set(listed) == {path.stem for path in FILES.joinpath("workers").rglob("*.*")}
     assert all(line["error"] is None and line["status"] == "active" for line in listed.values())
     assert listed["note_keeper"]["locked"]
-    ran = guild("worker", "validate", *listed)
+    ran = guild("check", *listed)
     assert ran.code == 0, ran.err
 
 

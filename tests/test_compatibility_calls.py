@@ -97,5 +97,7 @@ def test_what_may_not_be_handed_on_is_told_and_starts_nothing(
 
 def test_another_worker_than_the_list_names_is_not_called(guild: Guild, theirs: Path) -> None:
     call = {"call": "worker_call", "with": {"worker_name": "summarizer", "input_data": "go"}}
-    ran = run(guild, call, {"say": "told", "expect": "may not call 'summarizer'"}, reviewer=[{"say": "never asked"}])
+    ran = run(
+        guild, call, {"say": "told", "expect": "calling 'summarizer' is not allowed"}, reviewer=[{"say": "never asked"}]
+    )
     assert ran.json["output"] == "told", ran.err

@@ -61,21 +61,21 @@ def _is_told(told: Ran, temporary: dict[str, str]) -> None:
         "Everything is real but the model",
         "+shop/ @reviewer @coder",
         "- Result: **refuse it** (resolved, 2 of 3 voted)",
-        "waits for you: coder wants to call Edit",
+        "): coder wants to call Edit",
         "$ kill -9",
         "is gone",
         "interrupted",
-        "[coder] r-",
+        "[coder] Run r-",
         "Reviewed, corrected, looked at again: the change can be merged.",
         "in 10 runs of one tree, and one Edit.",
         "+    if (percent < 0 || percent > 100) throw new RangeError",
-        "steps, all as on record",
+        "Replay matches the recording",
         "+ You change code: as you like",
         "1 passed, 0 failed",
         "That was it",
     ):
         assert line in told.out, (line, told.out)
-    assert "needs you" not in told.out.partition("That was it")[2]
+    assert "Needs you" not in told.out.partition("That was it")[2]
     halls = _halls(told.out)
     assert len(halls) == 2
     assert not any(_lives(pid) for pid in halls)
@@ -112,7 +112,7 @@ def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> N
     for line in (
         "Everything is real but the model",
         "[reader 3] → sandbox_read_text sandbox=inbox path=grace.txt",
-        "waits for you: chief wants to call worker_create",
+        "): chief wants to call worker_create",
         "$ kill -9",
         "is gone",
         "interrupted",
@@ -120,7 +120,7 @@ def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> N
         "in 5 runs of one tree",
         "worker  late-payers",
         "As I noted last time: Alan Turing pays only after a reminder.",
-        "all as on record",
+        "Replay matches the recording",
         "+ You are a quick reader.",
         "2 passed, 0 failed",
         "That was it",
@@ -162,7 +162,7 @@ def test_there_is_one_story_at_a_time(guild: Guild, temporary: dict[str, str]) -
 
 
 def _halls(told: str) -> set[int]:
-    return {int(pid) for pid in re.findall(r"kill -9 (\d+)|process (\d+)", told) for pid in pid if pid}
+    return {int(pid) for pid in re.findall(r"kill -9 (\d+)|(?:process|pid) (\d+)", told) for pid in pid if pid}
 
 
 def _lives(pid: int) -> bool:

@@ -108,17 +108,17 @@ def test_the_life_of_a_worker(guild: Guild, project: Path) -> None:
     file = put_worker(project, status="draft", tool_rules=None)
     put_script(project, DONE)
     assert guild("run", "scribe", "go").code == 0  # a draft is reached by its name
-    assert guild("worker", "promote", "scribe").code == 0
+    assert guild("worker", "set", "scribe", "active").code == 0
     assert guild("worker", "lock", "scribe").code == 0
     assert guild("run", "scribe", "go").code == 0  # a locked one runs
-    assert guild("worker", "retire", "scribe").code == 4  # and is not changed
+    assert guild("worker", "set", "scribe", "retired").code == 4  # and is not changed
     text = file.read_text()
     file.write_text(text.replace("Write what", "Do what"))
     changed = guild("run", "scribe", "go")
     assert (changed.code, "locked" in changed.err) == (4, True)
     file.write_text(text)
     assert guild("worker", "unlock", "scribe").code == 0
-    assert guild("worker", "retire", "scribe").code == 0
+    assert guild("worker", "set", "scribe", "retired").code == 0
     retired = guild("run", "scribe", "go")
     assert (retired.code, "retired" in retired.err) == (4, True)
 

@@ -269,3 +269,8 @@ else:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_layer_exports_its_public_names():
+    missing = [name for name in floors() if name != "testing" and f"guildhall.{name}" not in exporting_packages()]
+    assert not missing

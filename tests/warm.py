@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NEEDED = (
-    "guildhall.cli.commands.projects.commission",
+    "guildhall.cli.commands.projects.edit",
     "guildhall.cli.commands.runs.answer",
     "guildhall.cli.commands.runs.replay",
     "guildhall.cli.commands.runs.resume",

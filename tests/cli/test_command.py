@@ -11,7 +11,7 @@ import pytest
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command, exclusive
-from guildhall.cli.screen import Screen
+from guildhall.cli.screen import Screen, read_form
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run(one: Command, *words: str) -> tuple[int, str, str]:
     """Run a command in this process. Return its exit code and what it printed."""
     parser = argparse.ArgumentParser()
     one.add_arguments(parser)
-    screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
+    screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={}, form=read_form(words))
     code = one.run(parser.parse_args(words), screen)
     assert isinstance(screen.out, io.StringIO)
     assert isinstance(screen.err, io.StringIO)

@@ -43,7 +43,7 @@ run_interruptible(stubborn(), screen)
 def command(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A command of the test's own: `break`, which raises what it is told to."""
     module = ModuleType("tests.cli.breaking")
-    row = command_table.Row("break", "", "breaks", "guild break", ":broken")
+    row = command_table.Row("break", "", "breaks", "guild break", ":broken", "Advanced")
     row.module = module.__name__
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(command_table, "COMMANDS", (*command_table.COMMANDS, row))
@@ -60,8 +60,8 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (ValueError("seven"), 1, "guild: something broke that should not have: ValueError: seven\n"),
-        (ValueError(), 1, "guild: something broke that should not have: ValueError\n"),
+        (ValueError("seven"), 1, "guild: internal error: ValueError: seven\n"),
+        (ValueError(), 1, "guild: internal error: ValueError\n"),
         (PermissionError(13, "Permission denied", "/x"), 1, "guild: /x: Permission denied\n"),
         (KeyboardInterrupt(), 130, "guild: interrupted\n"),
     ],

@@ -31,7 +31,7 @@ def test_an_exit_code_is_inherited() -> None:
 
 def test_an_unknown_code_is_a_failure() -> None:
     assert errors.error_class("unheard_of").exit_code == exit_codes.FAILED
-    assert exit_codes.of_run("failed", "unheard_of") == exit_codes.FAILED
+    assert exit_codes.run_exit_code("failed", "unheard_of") == exit_codes.FAILED
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_an_unknown_code_is_a_failure() -> None:
     ],
 )
 def test_a_run_ends_its_command(status: str, error: str | None, code: int) -> None:
-    assert exit_codes.of_run(status, error) == code
+    assert exit_codes.run_exit_code(status, error) == code
 
 
 def test_the_errors_whose_hint_has_the_command_are_listed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.cli.screen import ReaderGone, Screen, Wanted, barred, exact, money, one_line, plain
+from guildhall.cli.screen import ReaderGone, Screen, exact, money, one_line, plain, quote_block, read_form
 from guildhall.core.errors import InvalidFile, NotFound
 
 SECRET = "sk-0123456789abcdef"
@@ -48,21 +48,22 @@ def err(screen: Screen) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "form", "of_run"),
+    ("words", "form"),
     [
-        ([], "text", False),
-        (["ls", "--json"], "json", False),
-        (["run", "--output", "json"], "json", True),
-        (["run", "--output=stream-json"], "stream-json", True),
-        (["run", "--output", "text"], "text", False),
-        (["run", "--output"], "text", False),
-        (["run", "w", "json"], "text", False),
-        (["run", "--", "--json"], "text", False),
+        ([], "text"),
+        (["ls", "--json"], "json"),
+        (["run", "--json"], "json"),
+        (["run", "--json", "--output", "stream-json"], "stream-json"),
+        (["run", "--output", "json"], "json"),
+        (["run", "--output=stream-json"], "stream-json"),
+        (["run", "--output", "text"], "text"),
+        (["run", "--output"], "text"),
+        (["run", "w", "json"], "text"),
+        (["run", "--", "--json"], "text"),
     ],
 )
-def test_what_the_caller_wants_to_read(words: list[str], form: str, of_run: bool) -> None:
-    wanted = Wanted.by(words)
-    assert (wanted.form, wanted.of_run) == (form, of_run)
+def test_options_choose_the_form_of_the_output(words: list[str], form: str) -> None:
+    assert read_form(words) == form
 
 
 def test_secrets_are_never_shown() -> None:
@@ -76,8 +77,8 @@ def test_secrets_are_never_shown() -> None:
     screen.error(NotFound(SECRET, hint=SECRET, where=SECRET))
     for width in range(1, 40):  # wherever it is cut or wrapped
         screen.note(screen.one_line(f"the key {SECRET}", width))
-    screen.note(screen.barred("x" * 70 + SECRET, wrapped=True))
-    screen.note(screen.exactly(SECRET))
+    screen.note(screen.quote_block("x" * 70 + SECRET, wrapped=True))
+    screen.note(screen.exact(SECRET))
     screen.json({SECRET: 1})
     assert SECRET not in out(screen) + err(screen)
     assert SECRET[:4] not in err(screen)
@@ -121,7 +122,7 @@ def test_a_note_begins_on_a_line_of_its_own() -> None:
     screen.prompt("sure?")
     screen.note("no answer")
     screen.prompt("sure?")
-    screen.entered()
+    screen.end_input()
     screen.note("answer")
     assert err(screen) == "half a line\nnote\nwhole\nnote\nsure? \nno answer\nsure? answer\n"
 
@@ -144,7 +145,7 @@ def test_a_result_that_nobody_reads_is_told() -> None:
     screen = Screen(out=Gone(), err=io.StringIO(), environ={})
     with pytest.raises(ReaderGone) as gone:
         screen.json({})
-    assert gone.value.satisfied
+    assert gone.value.is_satisfied
 
 
 def test_an_error_says_where_and_what_next() -> None:
@@ -186,17 +187,17 @@ def test_everything_in_an_approval_can_be_seen(text: str) -> None:
 
 @given(ANYTHING, st.integers(min_value=0, max_value=200))
 def test_every_row_of_an_approval_stands_behind_a_bar(text: str, width: int) -> None:
-    rows = barred(text, width).split("\n")
+    rows = quote_block(text, width).split("\n")
     assert all(row.startswith("  │ ") for row in rows)
     assert "".join(row[4:] for row in rows) == exact(text).replace("\n", "")
 
 
 def test_a_pipe_gets_whole_lines() -> None:
-    assert barred("long " * 50 + "\nshort", None).split("\n") == ["  │ " + "long " * 50, "  │ short"]
+    assert quote_block("long " * 50 + "\nshort", None).split("\n") == ["  │ " + "long " * 50, "  │ short"]
 
 
 def test_wide_characters_count_twice() -> None:
-    assert barred("漢" * 10, 20).split("\n") == ["  │ " + "漢" * 8, "  │ " + "漢" * 2]
+    assert quote_block("漢" * 10, 20).split("\n") == ["  │ " + "漢" * 8, "  │ " + "漢" * 2]
 
 
 @given(ANYTHING, st.integers(min_value=1, max_value=100))

@@ -69,7 +69,7 @@ async def things_happen_in_order(bench: Bench) -> None:
 
 async def calls_of_one_answer_are_all_made(bench: Bench) -> None:
     calls = [write(f"{name}.md", name) for name in "abc"]
-    bench.put({"calls": calls}, {"expect": "(?s)Created a.md.*Made b.md.*Made c.md", "say": "done"})
+    bench.put({"calls": calls}, {"expect": "(?s)Created a.md.*Created b.md.*Created c.md", "say": "done"})
     async with bench.hall() as desk:
         run = (await desk.run())[0].run
         same(_end(await desk.state(run)), ("completed", "done", None), "how it ended")
@@ -107,7 +107,7 @@ async def arguments_that_are_wrong_are_told_to_the_model(bench: Bench) -> None:
 async def an_approval_is_answered_in_another_hall(bench: Bench) -> None:
     """Whoever has asked is long gone: nothing of the runtime is left, and all of it is found again."""
     both = {"say": "I begin.", "calls": [write("a.md"), write("b.md")]}
-    bench.put(both, {"expect": "(?s)Created a.md.*Made b.md", "say": "done"}, tool_rules=_ASKING)
+    bench.put(both, {"expect": "(?s)Created a.md.*Created b.md", "say": "done"}, tool_rules=_ASKING)
     async with bench.hall() as desk:
         events = await desk.run()
         same(events[-1].data["status"], "waiting", "how it stands")

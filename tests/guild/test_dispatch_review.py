@@ -45,11 +45,11 @@ def test_it_is_seen_and_cancelled_and_tried_anew(guild: Guild, workshop: Worksho
         return id
 
     id = workshop.inside(begin)
-    (row,) = guild("commission", "ls", "--json").json["commissions"]
+    (row,) = guild("ls", "commissions", "--json").json["commissions"]
     assert (row["commission"], row["status"], row["by"], row["made_by"]) == (id, "in_progress", "manager", MANAGER)
-    assert "by manager" in guild("commission", "ls").out
+    assert "by manager" in guild("ls", "commissions").out
     assert id in guild("ls").out
-    done = guild("commission", "cancel", id, "--reason", "not this one", "--json").json
+    done = guild("stop", id, "--reason", "not this one", "--json").json
     assert (done["status"], done["reason"]) == ("cancelled", "not this one")
     assert workshop.repo.at(done["branch"], "src/key.py") == "half"
     assert workshop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
@@ -57,7 +57,7 @@ def test_it_is_seen_and_cancelled_and_tried_anew(guild: Guild, workshop: Worksho
     assert lines[0]["reason"] == f"created by manager, in {MANAGER}"
     assert lines[-1]["after"] == "cancelled"
     workshop.script([write("src/lock.py", "whole\n"), submit("Forged."), say()])
-    again = guild("commission", "redispatch", id, "--wait", "--json").json
+    again = guild("retry", id, "--wait", "--json").json
     assert (again["status"], again["attempt"]) == ("completed", 2)
     assert again["branch"] != done["branch"]
     assert workshop.repo.at(done["branch"], "src/key.py") == "half"

@@ -45,7 +45,7 @@ def manage(guild: Guild, *more: str) -> Any:
 
 
 def commissions(guild: Guild) -> list[dict[str, Any]]:
-    return guild("commission", "ls", "--json").json["commissions"]
+    return guild("ls", "commissions", "--json").json["commissions"]
 
 
 @pytest.mark.req("WKR-24", "WKR-25", "WKR-27")
@@ -58,7 +58,7 @@ def test_the_manager_dispatches_and_the_user_reviews(guild: Guild, shop: Reposit
     (one,) = commissions(guild)
     assert (one["status"], one["by"]) == ("completed", "manager")
     assert one["made_by"].startswith(ran.json["run"])
-    assert "by manager" in guild("commission", "ls").out
+    assert "by manager" in guild("ls", "commissions").out
     assert f"manager, in {ran.json['run']}\n" in guild("show", one["commission"]).out
     assert (shop.git("rev-parse", "main"), shop.git("status", "--porcelain")) == before
     (branch,) = shop.git("branch", "--list", "--format=%(refname:short)", "claude/review/*").split()
@@ -77,11 +77,11 @@ def test_what_it_dispatched_can_be_changed_and_called_off(guild_hall: GuildWithH
     assert manage(guild).code == 0
     (one,) = commissions(guild)
     assert one["status"] == "in_progress"
-    edited = guild("commission", "edit", one["commission"], "--prompt", "Forge two.", "--json")
+    edited = guild("edit", one["commission"], "--prompt", "Forge two.", "--json")
     assert edited.code == 0, edited
     (changed,) = commissions(guild)
     assert (changed["prompt"], changed["by"], changed["attempt"]) == ("Forge two.", "manager", 2)
-    assert guild("commission", "cancel", one["commission"], "--reason", "not now").code == 0
+    assert guild("stop", one["commission"], "--reason", "not now").code == 0
     (gone,) = commissions(guild)
     assert (gone["status"], gone["reason"]) == ("cancelled", "not now")
     shop.fsck()
@@ -110,7 +110,7 @@ def test_a_plan_says_what_it_could_do(guild: Guild, shop: Repository) -> None:
     assert guild("project", "add", ".").code == 0
     answers(shop, NEW)
     plan = guild("plan", "manager", "--model", "script:answers.yaml")
-    assert "git and gh, which the hall runs for open_pull_request" in plan.out
+    assert "git and gh, run by the hall for open_pull_request" in plan.out
     assert plan.code == 0, plan
     for tool in ("create_commission", "open_pull_request", "request_meeting"):
         assert tool in plan.out
@@ -122,11 +122,11 @@ def test_it_asks_for_a_meeting_and_works_in_it(guild: Guild, shop: Repository) -
     topic = "Which lock?\nThe old one is cheaper, the new one is safer."
     answers(shop, {"call": "request_meeting", "with": {"topic": topic, "linked": [".lore/locks.md"]}})
     assert manage(guild).code == 0
-    (meeting,) = guild("meeting", "ls", "--json").json["meetings"]
+    (meeting,) = guild("ls", "meetings", "--json").json["meetings"]
     assert (meeting["status"], meeting["by"], meeting["topic"]) == ("requested", "manager", "Which lock?")
     (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
     assert "the new one is safer" in ask["body"]
-    assert guild("meeting", "accept", meeting["meeting"]).code == 0
+    assert guild("answer", meeting["meeting"], "yes").code == 0
     answers(shop, NEW, {"say": "I have commissioned it."})
     met = guild("meet", meeting["meeting"], "The new one. Go on.", env={"GUILDHALL_MODEL": "script:answers.yaml"})
     assert met.code == 0, met
@@ -148,7 +148,7 @@ def test_it_can_neither_merge_nor_close_a_meeting(guild: Guild, shop: Repository
     before = shop.git("rev-parse", "main"), shop.git("status", "--porcelain")
     words = {"branch": "claude/main", "into": "main", "meeting": id, "id": id, "number": 1}
     names = ("merge", "merge_branch", "merge_pull_request", "git_merge", "squash", "close_meeting", "meeting_close")
-    commands = ("git merge claude/main", f"guild meeting close {id}", "gh pr merge --squash")
+    commands = ("git merge claude/main", f"guild meet {id} --close", "gh pr merge --squash")
     tries = [
         *({"call": name, "with": words} for name in names),
         *({"call": "Bash", "with": {"command": command}} for command in commands),
@@ -171,7 +171,7 @@ def test_it_can_neither_merge_nor_close_a_meeting(guild: Guild, shop: Repository
     assert (shop.git("rev-parse", "main"), shop.git("status", "--porcelain")) == before
     assert not (shop.path / "src").exists()
     assert bool(shop.git("branch", "--list", "claude/review/*")) == (how == "run"), "which the user merges"
-    assert guild("meeting", "show", id, "--json").json["status"] == "open"
+    assert guild("show", id, "--json").json["status"] == "open"
 
 
 @pytest.mark.req("WKR-28", "WKR-24")

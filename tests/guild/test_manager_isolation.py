@@ -109,7 +109,7 @@ def test_no_system_toolbox_can_be_named(guild: Guild, project: Path, home: Home,
     assert ran.code == 2, ran
     assert f"{name} is a system toolbox" in ran.err
     assert "boss.yaml:1" in ran.err
-    checked = guild("worker", "validate", "boss")
+    checked = guild("check", "boss")
     assert checked.code != 0
 
 

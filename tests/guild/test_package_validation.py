@@ -134,7 +134,7 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         (WORKER + 'activate = "begin:go now"', "'begin:go now' is neither module nor module:name"),
         (WORKER + 'activate = "../begin:go"', "tool.guildhall.activate: '../begin:go' is neither"),
         (WORKER + 'activate = "os:system"', "os is a module outside of the package"),
-        (WORKER + 'activate = "guildhall.hall:go"', "guildhall is the name of a module"),
+        (WORKER + 'activate = "guildhall.hall:go"', "guildhall is a module outside of the package"),
         (WORKER + 'activate = "begin:go"', "tool.guildhall.activate: unknown module begin"),
         (WORKER + 'tools = ["Reed"]', "tool.guildhall.tools[0]: unknown built-in tool 'Reed'"),
         (WORKER + 'tools = ["Reed"]', "Did you mean 'Read'?"),
@@ -207,14 +207,14 @@ def test_nothing_outside_the_package_belongs_to_it(home: Home, tmp_path: Path) -
     with pytest.raises(InvalidFile, match="a symbolic link"):
         read_package(folder)
     (home.packages / "other").symlink_to(tmp_path)
-    with pytest.raises(InvalidFile, match="the package is a link"):
+    with pytest.raises(InvalidFile, match="the package is a symbolic link"):
         Packages(home).find("other")
 
 
 def test_what_is_too_large_or_no_file(home: Home) -> None:
     text = '[tool.guildhall]\ntype = "worker"\nposture_file = "posture.md"\n'
     assert "larger than 1,000,000 bytes" in problem(home, "quill", text, **{"posture.md": "x" * 1_000_001})
-    assert "at most 400,000 characters" in problem(home, "quill", text, **{"posture.md": "x" * 400_001})
+    assert "more than 400,000 characters" in problem(home, "quill", text, **{"posture.md": "x" * 400_001})
     (home.packages / "quill" / "posture.md").unlink()
     os.mkfifo(home.packages / "quill" / "posture.md")
     assert "is not a regular file" in problem(home, "quill", text)
@@ -257,10 +257,10 @@ def test_a_wrong_package_is_reported_and_stands_in_nobodys_way(
     log = home.log.read_text()
     assert "the package bad is skipped: " in log
     assert "tool.guildhall.exprt" in log
-    wrong = guild("package", "validate")
+    wrong = guild("check")
     assert wrong.code == 1
     assert [line for line in wrong.out.splitlines() if not line.startswith(" ")] == [
-        "bad: cannot be used",
-        "empty: cannot be used",
-        "writer: ok",
+        "invalid  package bad",
+        "invalid  package empty",
+        "ok       package writer",
     ]

@@ -98,7 +98,7 @@ def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
     ]
     assert len(asked) == 4, "what was answered is not asked again"
 
-    closed = guild_hall("meeting", "close", id, "--json", env=environment(server, "meeting-summariser"))
+    closed = guild_hall("meet", "--close", id, "--json", env=environment(server, "meeting-summariser"))
     assert closed.json["status"] == "closed"
     assert closed.json["linked"] == [".lore/plan.md"]
     assert "Then Parquet with snappy." in json.dumps((server.requests[-1].body or {})["messages"])
@@ -133,12 +133,10 @@ def test_a_commission_that_is_dispatched_again_knows_nothing_of_before(
     env = environment(server, "drafter")
     parlour.worker("drafter", model="anthropic:claude-sonnet-4-5")
     before = len(server.requests)
-    made = guild(
-        "commission", "new", "--worker", "drafter", "Draft the export", "--dispatch", "--wait", "--json", env=env
-    )
+    made = guild("dispatch", "drafter", "--project", "shop", "Draft the export", "--wait", "--json", env=env)
     assert made.json["status"] == "failed", made
     id = made.json["commission"]
-    guild("commission", "redispatch", id, "--wait", "--json", env=env)
+    guild("retry", id, "--wait", "--json", env=env)
     asked = [spoken(exchange.body or {}) for exchange in server.requests[before:]]
     first = [one for one in asked if not any(role == "assistant" for role, _ in one)]
     assert len(first) == 2, "each attempt begins anew"
@@ -154,13 +152,13 @@ def test_killed_in_the_middle_of_an_answer_it_is_answered_by_itself_at_the_next_
     parlour.script([{"say": "one"}, {"sleep": 1.5, "say": "two"}])
     id = guild_hall("meet", "architect", "first", "--output", "json").json["meeting"]
     process = guild_hall.start("meet", id, "second")
-    _until(lambda: guild_hall("meeting", "show", id, "--json").json["answering"])
+    _until(lambda: guild_hall("show", id, "--json").json["answering"])
     guild_hall.kill_hall()
     process.wait(10)
     assert guild_hall("wait", id, "--timeout", "10s").code in (0, 4)
     back = guild_hall("meet", id, "--output", "json", input="")
     assert back.code == 0, back
-    shown = guild_hall("meeting", "show", id, "--json").json
+    shown = guild_hall("show", id, "--json").json
     assert [(one["words"], one["answer"]) for one in shown["exchanges"]] == [("first", "one"), ("second", "two")]
 
 

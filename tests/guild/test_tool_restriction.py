@@ -67,7 +67,7 @@ def test_at_the_model_s_end_it_is_the_same(guild: Guild, tmp_path: Path, monkeyp
     script.write_text(json.dumps({"workers": {"scribe": [[{"say": "seen"}]]}, "repeat": True}))
     commands = {
         "run": ["run", "scribe", "Go."],
-        "commission": ["commission", "new", "--worker", "scribe", "Go.", "--dispatch", "--wait"],
+        "commission": ["dispatch", "scribe", "--project", "shop", "Go.", "--wait"],
         "meeting": ["meet", "scribe", "Go."],
     }
     with ScriptedServer(script) as server:

@@ -130,7 +130,7 @@ def test_claude_answers_and_calls_tools_through_the_command(guild: Guild, shop: 
     assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
     assert written(shop) == ["a.md"]
     assert "→ sandbox_write_text sandbox=notes path=a.md" in ran.err
-    run, _, told = ran.err.partition(" starts: ")
+    run, _, told = ran.err.removeprefix("Run ").partition(": ")
     assert told.startswith("Claude Code, model script:answers.yaml; ")
     assert re.search(r"^runtime +Claude Code$", guild("show", run).out, re.MULTILINE)
     assert guild("show", run, "--json").json["runtime"] == "claude"

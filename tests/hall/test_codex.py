@@ -47,7 +47,7 @@ def test_codex_works_with_the_runs_prompt_and_tools_and_is_asked_again_for_what_
     several = [write("a.txt", "one"), write("b.txt", "two")]
     answers = [
         {"expect": rf"\A{re.escape(TASK)}\Z", "say": "Writing.", "calls": several},
-        {"expect": r"(?s)\AMade a.txt[^\n]*\nMade b.txt", "say": "Seven."},
+        {"expect": r"(?s)\ACreated a.txt[^\n]*\nCreated b.txt", "say": "Seven."},
         {"expect": r"\AGive the result by calling final_result once", "call": "final_result", "with": {"n": 7}},
     ]
     script = tmp_path / "provider.yaml"

@@ -105,7 +105,7 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
 ) -> None:
     workshop.script(HALF)
     yard = add_yard(workshop, tmp_path / "yard")
-    first = guild_hall("commission", "new", "--worker", "smith", "Forge.").out.strip()  # which starts the hall
+    first = guild_hall("dispatch", "smith", "--hold", "Forge.").out.strip()  # which starts the hall
     desk = Desk(guild_hall, workshop.repo.path)
     called_off, second, third, last = (desk.new(begin=True) for _ in range(4))
     desk.ask("dispatch", id=first)
@@ -129,7 +129,7 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
     guild_hall.kill_hall()
     (yard.path / "workers" / "smith.yaml").unlink()
     workshop.script(WHOLE)
-    assert guild_hall("commission", "abandon", pending, "--reason", "no more").code == 0
+    assert guild_hall("stop", "--abandon", pending, "--reason", "no more").code == 0
     assert {desk.ended(id) for id in (first, second, third, last)} == {"completed"}
     assert desk.ended(behind) == "failed", "it cannot begin"
     assert desk.standing()[there] == "in_progress"

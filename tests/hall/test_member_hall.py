@@ -348,8 +348,8 @@ def test_the_ordinary_commands_look_into_a_member_and_answer_for_it_while_it_run
 
     job = asyncio.run(work())
     assert (folder / "jobs" / job / "artifacts" / "report.md").read_text() == "All of it."
-    assert [row["jobId"] for row in told("job", "ls")["jobs"]] == [job]  # also when it does not run
+    assert [row["jobId"] for row in told("ls", "jobs")["jobs"]] == [job]  # also when it does not run
     for embedded in ("1", ""):
-        refused = guild("job", "rm", job, env={**inside, "GUILDHALL_EMBEDDED": embedded})
+        refused = guild("rm", job, env={**inside, "GUILDHALL_EMBEDDED": embedded})
         assert (refused.code, "belongs to the member clerk" in refused.err) == (7, True), refused
     assert (folder / "jobs" / job).is_dir()

@@ -69,4 +69,4 @@ def test_agents_of_three_runtimes_work_in_one_room(guild: Guild, project: Path) 
     root = json.loads(guild("show", ask["run"], "--json", env=env).out)["root"]
     replayed = guild("replay", root, env=env, timeout=60)
     assert replayed.code == 0, replayed
-    assert "all as on record" in replayed.out
+    assert "Replay matches the recording" in replayed.out

@@ -48,7 +48,7 @@ def test_opencode_works_with_the_runs_prompt_and_tools_and_is_asked_again_for_wh
     shown = {"expect": r"\A/help @a.txt {file:n.json} {env:HOME}\Z", "expect_system": r"\AYou are {env:HOME} Bob\."}
     answers = [
         {**shown, "say": "Writing.", "calls": [theirs(write("a.txt", "one")), theirs(write("b.txt", "two"))]},
-        {"expect": r"(?s)\AMade a.txt.*Made b.txt", "say": "Seven."},
+        {"expect": r"(?s)\ACreated a.txt.*Created b.txt", "say": "Seven."},
         {"expect": r"\AGive the result by calling final_result once", "call": "result_final_result", "with": {"n": 7}},
     ]
     script = tmp_path / "provider.yaml"

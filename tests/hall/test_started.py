@@ -79,17 +79,17 @@ def test_an_agent_that_has_given_up_is_told_of_with_what_to_do(guild_hall: Guild
     for target in ("@review", "ann@review"):
         waited = guild_hall("wait", target, "--timeout", "20s")
         assert (waited.code, waited.out) == (1, "")
-        assert f"ann@review has given up; why: guild log {run}" in waited.err
-        assert "Let it try again: guild start ann@review\n" in waited.err
-    needs = guild_hall("ls").out.partition("working")[0]
-    assert needs.startswith("needs you")
+        assert f"ann@review has failed; see guild log {run}" in waited.err
+        assert "Start it again: guild start ann@review\n" in waited.err
+    needs = guild_hall("ls").out.partition("Working")[0]
+    assert needs.startswith("Needs you")
     assert needs.rstrip().endswith("guild start ann@review")
     assert "has stopped trying: workers.ann[0][0].sai" in guild_hall("log", run).out
     script.write_text(good)
     assert guild_hall("start", "ann@review").code == 0
     waited = guild_hall("wait", "@review", "--timeout", "20s")
     assert (waited.code, waited.err) == (0, "")
-    assert "needs you" not in guild_hall("ls").out
+    assert "Needs you" not in guild_hall("ls").out
 
 
 def _until(process: subprocess.Popen[str], words: str) -> str:
@@ -136,7 +136,7 @@ def test_a_worker_stands_alone_and_ctrl_c_takes_only_it_along(
         (project / "workers" / f"{name}.yaml").write_text(json.dumps(worker))
     assert guild_hall("start", "bob", "--background").code == 0
     process = guild_hall.start("start", "ann")
-    _until(process, "ann is there")
+    _until(process, "Started ann")
     assert guild_hall("send", "ann", "hello").code == 0
     seen = _until(process, "ann to bob: @bob your turn")
     assert guild_hall("wait", "bob", "--timeout", "20s").code == 0
@@ -160,7 +160,7 @@ def test_a_second_run_of_a_living_tag_looks_on_at_a_terminal(guild_hall: GuildWi
     refused = guild_hall("run", "review.yaml")  # nobody is there who could look
     assert (refused.code, "guild log -f @review" in refused.err) == (1, True)
     person = Terminal(guild_hall, "run", "review.yaml")
-    person.until("Following it; Ctrl-C leaves it as it is.")
+    person.until("Following it. Ctrl-C does not stop it.")
     person.until(run)
     assert guild_hall("send", "bob@review", "do you hear me?").code == 0
     person.until("person to bob: do you hear me?")

@@ -244,7 +244,7 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
         ended = await shop.ended(job)
         assert ended.status == "completed"
         ends = [e for e in shop.hall.history.entries(ended.run) if e.kind == "tool_refused"]
-        assert "in time" in ends[0].data.result["content"][0]["text"]
+        assert "timed out" in ends[0].data.result["content"][0]["text"]
         assert not shop.jobs.has_pending_resume
 
     job = shop.inside(work)

@@ -103,7 +103,7 @@ class Commits:
             _halt()
         if here == "inside":
             last = group[-1]
-            group = [*group[:-1], type(last)(_and_halt(last.fn), last.durable, last.done)]
+            group = [*group[:-1], type(last)(_and_halt(last.fn), last.is_durable, last.done)]
         self._commit(connection, group)
         if here == "after":
             _halt()

@@ -47,7 +47,7 @@ class Bench:
         """Starts a command and kills it there; False: it ended before."""
         out = self._folder / "command.out"
         self._driver.start(
-            words=list(words) or ["commission", "dispatch", self.id, "--wait"],
+            words=list(words) or ["dispatch", self.id, "--wait"],
             number=number,
             when=when,
             function=function,
@@ -135,7 +135,7 @@ def test_killed_at_a_call_of_git(bench: Bench, number: int) -> None:
 )
 def test_killed_while_it_is_cancelled(bench: Bench, number: int, function: str) -> None:
     assert bench.killed(WRITTEN, "after")
-    bench.killed(number, "after", "commission", "cancel", bench.id, function=function)
+    bench.killed(number, "after", "stop", bench.id, function=function)
     found = bench.recovered()
     assert found.status in ("cancelled", "completed")  # what was not yet cancelled went on
     ref = "claude/main" if found.status == "completed" else str(found.branch)
@@ -148,7 +148,7 @@ def test_killed_while_it_is_cancelled(bench: Bench, number: int, function: str) 
 @pytest.mark.parametrize(("number", "function"), [(1, ""), (2, ""), (1, GIT), (6, GIT), (12, GIT)])
 def test_killed_while_it_is_edited(bench: Bench, number: int, function: str) -> None:
     assert bench.killed(WRITTEN, "after")
-    assert bench.killed(number, "after", "commission", "edit", bench.id, "--title", "Keys", "--wait", function=function)
+    assert bench.killed(number, "after", "edit", bench.id, "--title", "Keys", "--wait", function=function)
     found = bench.recovered()
     assert (found.status, found.title) in (("completed", "A key"), ("completed", "Keys")), "all of it, or nothing"
     assert found.attempt == (2 if found.title == "Keys" else 1)

@@ -47,13 +47,13 @@ def meet(scene: Scene, *words: str) -> Any:
 
 
 def only(scene: Scene) -> dict[str, Any] | None:
-    found = scene.guild("meeting", "ls", "--all", "--json").json["meetings"]
+    found = scene.guild("ls", "meetings", "--all", "--json").json["meetings"]
     assert len(found) <= 1
     return found[0] if found else None
 
 
 def said(scene: Scene, id: str) -> list[tuple[str, str]]:
-    shown = scene.guild("meeting", "show", id, "--json").json
+    shown = scene.guild("show", id, "--json").json
     return [(one["words"], one["answer"]) for one in shown["exchanges"]]
 
 
@@ -72,9 +72,9 @@ def judge(scene: Scene, parlour: Parlour) -> None:
         expected = [("first", "one"), ("second", "two")]
         found = said(scene, id)
         assert found == expected[: len(found)]
-        assert scene.guild("meeting", "close", id).code == 0
+        assert scene.guild("meet", "--close", id).code == 0
     parlour.repo.fsck()
-    assert scene.guild("meeting", "show", id, "--json").json["status"] == "closed"
+    assert scene.guild("show", id, "--json").json["status"] == "closed"
     assert "They talked." in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
     assert parlour.repo.at("claude/main", ".lore/first.md") == "one"
     log = parlour.repo.git("log", "--format=%s", "claude/main").splitlines()
@@ -83,7 +83,7 @@ def judge(scene: Scene, parlour: Parlour) -> None:
     assert not list((scene.home / "worktrees" / "shop").glob("t-*"))
     assert not list((scene.home / "projects" / "shop" / "meetings").glob("*"))
     assert parlour.repo.git("status", "--porcelain", "--untracked-files=no") == ""
-    assert scene.guild("replay", scene.guild("meeting", "show", id, "--json").json["run"]).code == 0
+    assert scene.guild("replay", scene.guild("show", id, "--json").json["run"]).code == 0
 
 
 async def recovered(parlour: Parlour) -> None:
@@ -95,7 +95,7 @@ def test_the_sweep_goes_over_every_commit(scene: Scene, parlour: Parlour) -> Non
     opened = meet(scene, "architect", "first")
     id = opened.json["meeting"]
     second = meet(scene, id, "second")
-    closed = scene.guild("meeting", "close", id)
+    closed = scene.guild("meet", "--close", id)
     assert (opened.commits, second.commits, closed.commits) == (OPEN, SAY, CLOSE)
     judge(scene, parlour)
 
@@ -119,7 +119,7 @@ def test_killed_while_something_is_said(scene: Scene, parlour: Parlour, number: 
 @pytest.mark.parametrize(("number", "when"), ends(CLOSE))
 def test_killed_while_it_is_closed(scene: Scene, parlour: Parlour, number: int, when: When) -> None:
     id = meet(scene, "architect", "first").json["meeting"]
-    assert scene.guild_until(number, when, "meeting", "close", id) is None
+    assert scene.guild_until(number, when, "meet", "--close", id) is None
     judge(scene, parlour)
 
 
@@ -129,5 +129,5 @@ def test_killed_while_it_is_closed(scene: Scene, parlour: Parlour, number: int, 
 def test_killed_where_a_ref_is_moved(scene: Scene, parlour: Parlour, number: int, when: When) -> None:
     """When it is closed: the work on its branch, all of it on the integration branch, the branch put away."""
     id = meet(scene, "architect", "first").json["meeting"]
-    assert scene.guild_until(number, when, "meeting", "close", id, function=MOVES) is None
+    assert scene.guild_until(number, when, "meet", "--close", id, function=MOVES) is None
     judge(scene, parlour)

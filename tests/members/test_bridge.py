@@ -99,7 +99,7 @@ def test_nothing_is_dispatched_to_a_member_that_does_not_take_work(guild: Guild,
     for name, said in (
         ("bee", "members: the member bee does not accept jobs"),
         ("bed", "members: unknown member 'bed'"),
-        ("bad", "members: the member 'bad' cannot be used"),
+        ("bad", "members: invalid member 'bad'"),
     ):
         put_host(project, name)
         ran = guild("run", "host", "go")

@@ -102,15 +102,15 @@ def test_a_job_goes_on_when_the_hall_was_killed(guild_hall: GuildWithHall, proje
     make_member(home.path / "guild-members" / "smith", answers=ANSWERS)
     guild = guild_hall
     job = guild("dispatch", "smith", "Write it.").out.strip()
-    until(lambda: guild("job", "show", job, "--json").json["summary"] is not None)
+    until(lambda: guild("show", job, "--json").json["summary"] is not None)
     supervisor = guild("member", "show", "smith", "--json").json["pid"]
     program = program_of(supervisor)
     guild.kill_hall()
     until(lambda: not alive(supervisor) and not alive(program))
     assert guild("wait", job, "--timeout", "30s").out == "It is so.\n"
-    shown = guild("job", "show", job, "--json").json
+    shown = guild("show", job, "--json").json
     assert shown["decisions"] == [DECIDED]
-    assert json.loads(guild("job", "ls", "--member", "smith", "--json").out)["jobs"][0]["status"] == "completed"
+    assert json.loads(guild("ls", "jobs", "--member", "smith", "--json").out)["jobs"][0]["status"] == "completed"
 
 
 @pytest.mark.req("WD-12", "X-15")
@@ -125,8 +125,8 @@ def test_a_question_of_a_member_s_job_reaches_the_person_and_the_answer_the_job(
     make_member(home.path / "guild-members" / "smith", answers=answers)
     guild = guild_hall
     job = guild("dispatch", "smith", "Paint it.", "--description", "paint").out.strip()
-    until(lambda: guild("job", "show", job, "--json").json["questions"] is not None)
-    assert guild("job", "show", job, "--json").json["questions"] == ["Red\nor blue?"]
+    until(lambda: guild("show", job, "--json").json["questions"] is not None)
+    assert guild("show", job, "--json").json["questions"] == ["Red\nor blue?"]
     until(lambda: any(one["questions"] for one in guild("ls", "--json").json["members"]))
     listed = guild("ls").out
     assert f"guild answer {job}" in listed

@@ -109,7 +109,7 @@ def test_nothing_of_the_users_is_reached(guild: Guild, repo: Repository, home: H
     repo.write("answers.yaml", json.dumps({"workers": answers}))
     assert guild("project", "add", repo.path).code == 0
     mine, theirs = users(repo.path), {**fingerprints(bare), **fingerprints(tmp_path / "own")}
-    words = ("commission", "new", "--worker", "coder", "--title", "Work", "go", "--dispatch", "--wait", "--json")
+    words = ("dispatch", "coder", "--project", "shop", "--title", "Work", "go", "--wait", "--json")
     done = guild(*words, cwd=repo.path)
     assert (done.code, done.json["status"]) == (0, "completed"), done
     assert users(repo.path) == mine

@@ -56,14 +56,14 @@ def test_the_next_hall_that_knows_fewer_secrets_writes_none_of_them(
     monkeypatch.chdir(shop.repo.path)
     decided = call("record_decision", question=f"Is it {KEY}?", decision=LINES, reasoning="x" * 1_990 + KEY)
     shop.script([decided, call("log_question", question=f"Is\n{LINES}\nright?"), write("src/key.py"), say()])
-    words = ("--worker", "smith", "--title", f"Use {KEY}", f"Take {LINES}\nand {KEY}", "--json")
-    id = guild("commission", "new", *words, env=BROUGHT).json["commission"]
+    words = ("--hold", "--title", f"Use {KEY}", f"Take {LINES}\nand {KEY}", "--json")
+    id = guild("dispatch", "smith", *words, env=BROUGHT).json["commission"]
     # It ends without a result, and with a question. What it was told is what was said.
-    assert guild("commission", "dispatch", id, "--wait", env=BROUGHT).code == 4
-    assert KEY in guild("commission", "show", id, "--json").json["prompt"]
+    assert guild("dispatch", id, "--wait", env=BROUGHT).code == 4
+    assert KEY in guild("show", id, "--json").json["prompt"]
     assert "- Is [SSH_PRIVATE_KEY] right?" in shop.repo.at("claude/main", f".lore/commissions/{id}.md")
 
-    assert guild("commission", "abandon", id, "--reason", "Not now").code == 0
+    assert guild("stop", "--abandon", id, "--reason", "Not now").code == 0
     text = shop.repo.at("claude/main", f".lore/commissions/{id}.md")
     artifact = Artifact.parse(text)
     assert (artifact.status, artifact.title) == ("abandoned", "Use [ANTHROPIC_API_KEY]")
@@ -86,7 +86,7 @@ def test_notes_that_a_hall_writes_which_knows_fewer(
     parlour.script([decided, followup, call("summarize_progress", summary=LINES), written, {"say": "Well."}])
     met = guild("meet", "architect", f"About {KEY}", "--output", "json", env=BROUGHT)
     assert met.code == 0, met.out
-    assert guild("meeting", "close", met.json["meeting"], "--no-summary").code == 0
+    assert guild("meet", "--close", met.json["meeting"], "--no-summary").code == 0
     text = parlour.repo.at("claude/main", f".lore/meetings/{met.json['meeting']}.md")
     assert "### [SSH_PRIVATE_KEY]\n\n[ANTHROPIC_API_KEY]\n\nFor [SSH_PRIVATE_KEY]" in text
     assert "VERYSECRET" not in parlour.repo.git("log", "--all", "-p", "--reflog", "--format=%B")

@@ -79,7 +79,7 @@ def test_the_tools_are_exactly_these_and_none_takes_who_calls_it(room: Room):
 def test_a_call_is_made_by_whoever_sits_at_the_desk(room: Room):
     At(room, "coder")("channel_send", message="@reviewer I am coordinator, honestly")
     assert room.messages()[0].sender == "coder"
-    assert "no such argument" in At(room, "coder").refused("channel_send", message="x", sender="reviewer")
+    assert "unknown argument" in At(room, "coder").refused("channel_send", message="x", sender="reviewer")
 
 
 def test_there_is_no_tool_but_the_room_s(room: Room):

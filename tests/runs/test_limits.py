@@ -27,7 +27,7 @@ def with_usage(answer: dict[str, Any], input: int = 1000, output: int = 100) -> 
 
 def suggested(ran: Ran) -> list[str]:
     """The command that the error names."""
-    found = re.search(r"^guild (resume r-\w{10}.*?)( gives.*)?$", ran.err, re.MULTILINE)
+    found = re.search(r"^guild (resume r-\w{10}.*?)( (?:gives|grants).*)?$", ran.err, re.MULTILINE)
     assert found, ran.err
     return found[1].split()
 

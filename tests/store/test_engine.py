@@ -245,7 +245,7 @@ def test_a_loop_that_is_gone_does_not_hold_up_the_others(store: Store):
 
 def test_who_watches_is_told_of_every_commit_and_of_nothing_else(store: Store):
     async def watch() -> None:
-        with store.watched() as changed:
+        with store.watch_commits() as changed:
             store.read(lambda connection: connection.exec_driver_sql("select 1").all())
             await asyncio.sleep(0)
             assert not changed.is_set()
@@ -255,7 +255,7 @@ def test_who_watches_is_told_of_every_commit_and_of_nothing_else(store: Store):
                 changed.clear()
         await store.write(lock("c"))
         assert not changed.is_set()
-        store.watched().__enter__()  # whoever leaves without a word
+        store.watch_commits().__enter__()  # whoever leaves without a word
 
     asyncio.run(watch())
     assert store.submit(lock("d")).result(WAIT) == "d"

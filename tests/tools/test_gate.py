@@ -148,7 +148,7 @@ def test_a_time_out_is_not_told_as_a_denial() -> None:
     late = called(Ledger("timed_out"), "keep", {"text": "a"}, rules=(ASK,))
     assert denied.text == "The user denied this call. Do not repeat it unchanged. not that file"
     assert "Approval timed out" in late.text
-    assert "not a refusal" in late.text
+    assert "not a denial" in late.text
     assert denied.is_error
     assert late.is_error
 

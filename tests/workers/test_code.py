@@ -188,7 +188,7 @@ def test_a_package_that_is_too_large_is_refused(project: Path, home: Home) -> No
         module(project, home, "pkg.m1:Report")
     for number in range(4):
         put(project / "big" / f"m{number}.py", "#" * 1_900_000)
-    with pytest.raises(ToolUnavailable, match="too large"):
+    with pytest.raises(ToolUnavailable, match="is larger than 5,000,000 bytes"):
         module(project, home, "big.m1:Report")
 
 

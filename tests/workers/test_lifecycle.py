@@ -74,7 +74,7 @@ def test_how_each_status_may_be_used(write: Write, how: lifecycle.Use):
     if how == "name":
         lifecycle.check_usable(draft, how)
     else:
-        with pytest.raises(Refused, match=r"is a draft and cannot be used .*\n.*guild worker promote w"):
+        with pytest.raises(Refused, match=r"is a draft and cannot be used .*\n.*guild worker set w active"):
             lifecycle.check_usable(draft, how)
 
 

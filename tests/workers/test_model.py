@@ -107,9 +107,9 @@ def test_sandboxes_of_a_worker_without_a_project_are_the_caller_s(frame: Frame, 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("gone", r"sandboxes.in.path: the folder .*/gone does not exist\nMake it"),
+        ("gone", r"sandboxes.in.path: the folder .*/gone does not exist\nCreate it"),
         ("file.txt", r"sandboxes.in.path: .*/file.txt is not a folder"),
-        ("~nobody-here/x", r"sandboxes.in.path: ~nobody-here/x cannot be used"),
+        ("~nobody-here/x", r"sandboxes.in.path: cannot use ~nobody-here/x"),
         ("loop", r"sandboxes.in.path: "),
         ("n" * 300, r"sandboxes.in.path: "),
     ],

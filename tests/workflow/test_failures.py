@@ -71,7 +71,7 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
     team.script(ann=[[send("@bob do it"), say()], [say()]], bob=[[WRONG]], repeat=True)
     ran = guild("run", "team.yaml")
     assert ran.code == 1, ran.err
-    run = ran.err.split()[0]
+    run = ran.err.split()[1].rstrip(":")
     assert "bob: the scripted provider failed with HTTP 400" in ran.err
     assert f"guild resume {run}" in ran.err
 

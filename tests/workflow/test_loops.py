@@ -39,7 +39,7 @@ def test_two_who_thank_each_other_end_within_max_hops_and_a_person_decides(team:
     assert "ann to bob: 3" in ask["body"]
     assert "bob to ann: 2" in ask["body"]
     assert "max_hops" in ask["body"]
-    assert f"{ask['ask']} waits for you" in ran.err
+    assert f"Answer needed ({ask['ask']})" in ran.err
     again = guild("answer", ask["ask"], "yes", "--output", "json")
     assert (again.code, len(again.json["runs"])) == (4, 10)
     (second,) = again.json["asks"]

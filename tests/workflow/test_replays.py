@@ -140,7 +140,7 @@ def test_what_is_changed_is_shown_with_the_run_and_the_step(team: Team, guild: G
     team.inside(look)
     shown = guild("replay", run)
     assert shown.code == 1, shown.err
-    assert "differs at step 0\nthe system prompt is not the same" in shown.out
+    assert "differs at step 0.\nthe system prompt is not the same" in shown.out
 
 
 def test_what_the_room_says_otherwise_is_a_difference(team: Team) -> None:

@@ -108,7 +108,7 @@ def test_to_stop_a_workflow_that_waits_withdraws_what_it_asks(team: Team) -> Non
 def test_an_approval_whose_time_is_over_lets_the_agent_go_on(team: Team) -> None:
     rule = {"tool_rules": {"document_append": {"approval_required": True, "timeout": 0.3}}}
     team.file(each={"ann": rule}, kickoff="@all begin")
-    told = {"expect": "Nobody answered", "say": "a pity"}
+    told = {"expect": "Approval timed out", "say": "a pity"}
     team.script(ann=[[WRITES[0], told]], bob=[[{"sleep": 0.6, "say": "done"}]])
 
     async def work(team: Team) -> None:
@@ -199,7 +199,7 @@ def test_a_workflow_is_gone_on_with_by_its_target_and_says_what_could_happen(tea
     again = guild("resume", "@team")
     assert again.code == 4, again.err
     line = again.err.splitlines()[0]
-    assert "goes on: agents ann, bob; models script:" in line
+    assert ": agents ann, bob; models script:" in line
     assert "2.00 USD" in line
     replayed = guild("replay", "@team")
     assert replayed.code == 0, replayed.err

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from guildhall.cli.command_table import Row, family_lines
+from guildhall.cli.short_ids import LAST, is_kind, read_id
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.core.text import did_you_mean, nearest
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from guildhall.cli.command import Command
-    from guildhall.cli.command_table import Row
     from guildhall.hall.client.interface import HallClient
     from guildhall.runs.model import Run
 
@@ -35,9 +36,9 @@ _MAX_WORKER_CHARS = 4096
 _KINDS = {
     RUN: ("a run", "r-7k2m9x4qpw", "guild ls --all"),
     ASK: ("an ask", "a-3h8n5w2kcd", "guild ls"),
-    JOB: ("a job", "j-7k2m9x4qpw", "guild job ls"),
-    COMMISSION: ("a commission", "c-7k2m9x4qpw", "guild commission ls"),
-    MEETING: ("a meeting", "t-7k2m9x4qpw", "guild meeting ls"),
+    JOB: ("a job", "j-7k2m9x4qpw", "guild ls jobs"),
+    COMMISSION: ("a commission", "c-7k2m9x4qpw", "guild ls commissions"),
+    MEETING: ("a meeting", "t-7k2m9x4qpw", "guild ls meetings"),
 }
 
 
@@ -46,7 +47,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         name = self.prog.removeprefix("guild ")
-        raise UsageError(f"{name}: {message}", hint=f"`{self.prog} --help` shows how it is used.")
+        raise UsageError(f"{name}: {message}", hint=f"See {self.prog} --help.")
 
     @property
     def options(self) -> list[str]:
@@ -63,26 +64,23 @@ class CommandParser(argparse.ArgumentParser):
         if stray.startswith("-") and stray != "-":
             name = stray.partition("=")[0]
             hint = did_you_mean(name, self.options) if nearest(name, self.options) else f"See {self.prog} --help."
-            if name == "--json" and "--output" in self.options:
-                hint = "Write --output json."
-            raise UsageError(f"{command}: there is no option {name!r}", hint=hint)
+            raise UsageError(f"{command}: unknown option {name!r}", hint=hint)
         hint = f"Put quotes around text with spaces. See {self.prog} --help."
-        raise UsageError(f"{command}: too many arguments: {stray!r} has no place", hint=hint)
+        raise UsageError(f"{command}: unexpected argument {stray!r}", hint=hint)
 
 
 def parser_of(row: Row, command: Command) -> CommandParser:
     """Return the parser of a command."""
+    subcommands = f"subcommands:\n{lines}\n" if (lines := family_lines(row.name)) else ""
     parser = CommandParser(
         prog=f"guild {row.name}",
-        description=f"{row.summary[0].upper()}{row.summary[1:]}.",
-        epilog=f"example:\n  {row.example}",
+        description=f"{row.summary}.",
+        epilog=f"{subcommands}example:\n  {row.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     command.add_arguments(parser)
-    parser.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback when something breaks"
-    )
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
     return parser
 
 
@@ -167,43 +165,42 @@ def _quote(text: str) -> str:
 
 
 def _check_id(text: str, letter: str) -> str:
-    """Return the text if it is an id of this kind. Raise NotFound otherwise."""
-    if is_id(text, letter):
-        return text
+    """Return the text if it is an id of this kind, or short for one. Raise NotFound otherwise."""
+    id = read_id(text)
+    if is_kind(id, letter) or (letter == RUN and id == LAST):
+        return id
     kind, example, listing = _KINDS[letter]
     if (other := _kind_of(text)) is not None:
-        more = f". To go on with it: guild resume {text}" if is_id(text, RUN) else ""
-        hint = f"All about it, and what it asks: guild show {text}{more}"
+        more = f". Continue: guild resume {text}" if is_id(text, RUN) else ""
+        hint = f"Details: guild show {text}{more}"
         hint = f"Answer it: guild answer {text}" if is_id(text, ASK) else hint
         raise NotFound(f"{text} is {other}, not {kind}", hint=hint)
     noun = kind.split()[1]
     hint = f"{noun.capitalize()}s look like {example}; `{listing}` lists them."
-    raise NotFound(f"there is no {noun} {_quote(text)}", hint=hint)
+    raise NotFound(f"unknown {noun} {_quote(text)}", hint=hint)
 
 
 # Types of arguments.
 run_id = partial(_check_id, letter=RUN)
 ask_id = partial(_check_id, letter=ASK)
-job_id = partial(_check_id, letter=JOB)
 commission_id = partial(_check_id, letter=COMMISSION)
-meeting_id = partial(_check_id, letter=MEETING)
 
 
 def worker_name(text: str) -> str:
     """Return the name or path of a worker. Raise an error if it cannot be one."""
     name = text.strip()
     if not name or len(name) > _MAX_WORKER_CHARS or not name.isprintable():
-        wrong = "that cannot be a worker's name" if name else "the worker's name is empty"
+        wrong = "invalid name of a worker" if name else "the name of the worker is empty"
         raise UsageError(wrong, hint="`guild worker ls` lists the workers.")
     if (kind := _kind_of(name)) is not None:
-        raise NotFound(f"{name} is {kind}, not a worker", hint=f"All about it: guild show {name}")
+        raise NotFound(f"{name} is {kind}, not a worker", hint=f"Details: guild show {name}")
     return name
 
 
 def parse_target(text: str) -> Target:
     """Return the target of an agent or a workflow. Raise UsageError if the text cannot be one."""
     if len(text) > _MAX_TARGET_CHARS or not text.isprintable():
-        raise UsageError("that cannot be a target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
+        raise UsageError("invalid target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
     return parse(text)
 
 
@@ -223,7 +220,7 @@ class Resolved:
         return next(agent for agent in self.workflow.agents if agent.name == self.target.agent)
 
     def select(self, runs: Iterable[Run]) -> list[Run]:
-        """Return all runs or, if the target names an agent, its runs and those that they called."""
+        """Return all runs or, if the target names an agent, its runs and their sub-runs."""
         if (agent := self.agent) is None:
             return list(runs)
         selected: dict[str, Run] = {}
@@ -246,8 +243,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
         return Resolved(run=text)
     if (run := await _owned_run(text, client)) is not None:
         return Resolved(run=run)
-    if "@" not in text and is_member_job(text):
-        raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
+    _check_not_member_job(text)
     try:
         target = parse_target(text)
         workflow = await client.workflows.get(target)
@@ -255,7 +251,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
         if "@" in text:
             raise
         hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
-        raise NotFound(f"there is no run and no ask {_quote(text)}, and no agent of that name", hint=hint) from None
+        raise NotFound(f"unknown id or target {_quote(text)}", hint=hint) from None
     return Resolved(run=workflow.run, target=target, workflow=workflow)
 
 
@@ -263,6 +259,7 @@ async def resolve_run(text: str, client: HallClient) -> str:
     """Find the run of an id, or of a whole workflow."""
     if (run := await _owned_run(text, client)) is not None:
         return run
+    _check_not_member_job(text)
     if "@" not in text:
         return run_id(text)
     target = parse_target(text)
@@ -271,14 +268,20 @@ async def resolve_run(text: str, client: HallClient) -> str:
     return (await client.workflows.get(target)).run
 
 
+def _check_not_member_job(text: str) -> None:
+    """Raise NotFound if the text is MEMBER/JOB: the hall has no run of it."""
+    if "@" not in text and is_member_job(text):
+        raise NotFound(f"{text} is a job of a member: the hall has no run of it", hint=f"See guild show {text}.")
+
+
 async def _owned_run(text: str, client: HallClient) -> str | None:
     """Return the last run of a job, a commission or a meeting, or None for other ids. Raise NotFound without a run."""
     if is_id(text, JOB):
         run = (await client.jobs.get(text)).job.run
-        missing, hint = f"there is no run behind the job {text}", f"See guild job show {text}."
+        missing, hint = f"job {text} has no run", f"See guild show {text}."
     elif is_id(text, MEETING):
         run = (await client.meetings.get(text)).meeting.run
-        missing, hint = f"nobody has come to the meeting {text} yet: there is no run", f"guild meeting show {text}"
+        missing, hint = f"meeting {text} has no run yet", f"See guild show {text}."
     elif is_id(text, COMMISSION):
         one = (await client.commissions.get(text)).commission
         run, missing, hint = one.run, f"commission {text} is {one.status}: it has no run yet", one.next_command

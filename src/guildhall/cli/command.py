@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from guildhall.cli import exit_codes
+from guildhall.cli.short_ids import expand_arguments
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
@@ -59,12 +60,17 @@ def exclusive(*arguments: Argument) -> Argument:
 
 
 JSON = argument("--json", action="store_true", help="print JSON")
-OUTPUT = argument(
-    "--output",
-    choices=("text", "json", "stream-json"),
-    default="text",
-    help="text: the result alone; json: one object at the end; stream-json: one event a line, the result last",
-)
+
+
+def OUTPUT(parser: Any) -> None:  # noqa: N802 - an argument, like JSON
+    """Add the options of commands that print the result of a run."""
+    parser.add_argument(
+        "--output",
+        choices=("text", "json", "stream-json"),
+        default="text",
+        help="text: the result alone; json: one object at the end; stream-json: one event per line, the result last",
+    )
+    parser.add_argument("--json", action="store_true", help="same as --output json")
 
 
 class Context:
@@ -78,14 +84,20 @@ class Context:
         self.screen = screen
         self._is_connected = False
 
+    @property
+    def as_json(self) -> bool:
+        """True if the result is printed as JSON."""
+        return self.screen.form != "text"
+
     async def connect(self, mode: Mode = "start", *, model: str | None = None) -> HallClient:
-        """Connect to the hall and set `client` and `frame`. See `connect`."""
+        """Connect to the hall, set `client` and `frame`, and expand short ids in the arguments. See `connect`."""
         self.client, self.frame = await connect(self.screen, mode, model=model)
         self._is_connected = True
+        await expand_arguments(self.args, self.client)
         return self.client
 
     async def disconnect(self, code: int | None = None) -> None:
-        """Close the connection. Unless the command was interrupted, print first what the hall did after the run."""
+        """Close the connection. Unless the command was interrupted, first print late events, such as compactions."""
         if not self._is_connected:
             return
         self._is_connected = False
@@ -97,8 +109,8 @@ class Context:
             await self.client.close()
 
     def print(self, value: T, text: str | Callable[[T, Screen], object], *, data: Any = None) -> None:
-        """Print the result: with --json `data`, or else the value, as JSON; without it `text`, or what it prints."""
-        if self.args.json:
+        """Print the result. As JSON: `data`, by default the value. As text: `text`, or call it with the value."""
+        if self.as_json:
             self.screen.json(_as_data(value) if data is None else data)
         elif isinstance(text, str):
             self.screen.result(text)
@@ -107,7 +119,7 @@ class Context:
 
     def print_table(self, rows: Sequence[Sequence[str]], data: Any, *, empty: str, head: Sequence[str] = ()) -> None:
         """Print a list: with --json `data` as JSON, otherwise a table, or the note `empty` if there are no rows."""
-        if self.args.json:
+        if self.as_json:
             self.screen.json(_as_data(data))
         elif rows:
             self.screen.table([head, *rows] if head else rows)
@@ -131,7 +143,7 @@ class Context:
             await (await self.connect()).trust.grant(files)
         except HallUnavailable:
             names = " ".join(shlex.quote(str(seen.path)) for seen in files)
-            self.screen.note(f"Before it can be tested: guild trust {names}", "yellow")
+            self.screen.note(f"Trust it before you test it: guild trust {names}", "yellow")
 
 
 class _NeedsEventLoop(Exception):
@@ -150,6 +162,7 @@ class _BlockingContext(Context):
         self.client = RemoteHall(same_version(address), BlockingTransport(address))
         self.frame = _frame(dict(os.environ), frozenset(), self.screen, None)
         self._is_connected = True
+        await expand_arguments(self.args, self.client)
         return self.client
 
     async def disconnect(self, code: int | None = None) -> None:
@@ -238,7 +251,7 @@ async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = N
         client, variables = await _connect(home, environ, root, mode)
     except OSError as error:
         raise HallUnavailable(
-            f"the home {home.path} cannot be used: {error.strerror or error}",
+            f"cannot use the home {home.path}: {error.strerror or error}",
             hint=f"Set {HOME_VARIABLE} to a folder that you may write to.",
         ) from None
     return client, _frame(environ, variables, screen, model)
@@ -287,19 +300,19 @@ async def _connect_to_process(
             await client.close()
             raise welcome.problem
         return client, frozenset(welcome.env)
-    raise HallUnavailable("the hall leaves again and again", hint=f"See {home.log}.")
+    raise HallUnavailable("the hall exits right after starting", hint=f"See {home.log}.")
 
 
 def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
     keys = travelling()
-    return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.interactive, model=model, keys=keys)
+    return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.is_interactive, model=model, keys=keys)
 
 
 def _cwd() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise UsageError("the folder you are in no longer exists", hint="cd into one that does.") from None
+        raise UsageError("the current folder no longer exists", hint="Change to another folder.") from None
 
 
 def run_interruptible(work: Coroutine[Any, Any, int], screen: Screen) -> int:

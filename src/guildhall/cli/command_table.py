@@ -13,16 +13,18 @@ _PACKAGE = "guildhall.cli.commands"
 class Row:
     """One command. Not a dataclass: the import of `dataclasses` takes as long as the whole page of help."""
 
-    __slots__ = ("example", "function", "is_first", "module", "name", "summary", "usage")
+    __slots__ = ("example", "function", "group", "module", "name", "summary", "usage")
 
-    def __init__(self, name: str, usage: str, summary: str, example: str, function: str = "", page: str = "") -> None:
+    def __init__(self, name: str, usage: str, summary: str, example: str, function: str, group: str) -> None:
         self.name = name
         self.usage = usage
         self.summary = summary
         self.example = example
-        module, _, self.function = function.partition(":")
+        self.group = group
+        module, _, self.function = function.partition(
+            ":"
+        )  # no function: the command only has subcommands, or is `help`
         self.module = f"{_PACKAGE}.{module}"
-        self.is_first = page == "first"
 
 
 def _load() -> tuple[Row, ...]:
@@ -34,17 +36,36 @@ def _load() -> tuple[Row, ...]:
 
 COMMANDS = _load()
 
-_HEAD = """guild runs AI workers that are files. Every model call and every tool call passes a door, on record.
+_HEAD = """Run AI agents defined in files, with permissions, budgets, approvals and a durable log.
 
-usage: guild COMMAND [...]
+Usage: guild COMMAND [OPTIONS]
+"""
+_FIRST_PAGE = """
+Begin
+  demo                      Play a guided demo (no API key, no network)
+  init [DIR]                Create a project with an example worker
+  doctor                    Check keys, sandbox, git and installed runtimes
+Work
+  run WORKER|FILE [INPUT]   Run a worker, or a workflow (a team of agents) until it is idle
+  dispatch WORKER TASK      Start a background job; with --project, on a git repository
+  send AGENT MESSAGE        Send a message to an agent of a running workflow
+  meet WORKER               Talk with a worker; leave and continue later
+Watch and decide
+  ls                        List what needs you, what is running and recent results
+  show ID, log ID [-f]      Show details, or every recorded step
+  wait ID                   Wait for the result and print it
+  answer [ID] yes|no|TEXT   Answer an approval or a question
+  resume ID, stop ID        Continue or cancel
+Be sure
+  plan WORKER|FILE          Show what it could do and spend, without running it
+  trust [DIR|FILE]          Review and trust code that a project would execute
+  test                      Run recorded tests; `test add ID` records one
+  replay ID                 Repeat a run offline and show the first difference
+  cost                      Show tokens and cost
 """
 _FOOT = """
-options:
-  -h, --help     help for guild or for a command
-  --version      the version
-  --debug        show the traceback when something breaks
-
-Every command: guild help all    One command: guild help COMMAND    New here: guild demo
+Options: --help, --version, --json (also before the command), --debug (show tracebacks)
+More: guild help all   One command: guild help COMMAND   New here: guild demo
 """
 
 
@@ -65,20 +86,30 @@ def family(name: str) -> list[Row]:
 
 def first_page() -> str:
     """Return the page that `guild` prints."""
-    return _HEAD + "\n" + _lines([row for row in COMMANDS if row.is_first]) + _FOOT
+    return _HEAD + _FIRST_PAGE + _FOOT
 
 
 def all_pages() -> str:
-    """Return the page that `guild help all` prints."""
-    return _HEAD + "\n" + _lines([row for row in COMMANDS if not family(row.name)]) + _FOOT
+    """Return the page that `guild help all` prints, grouped like the table."""
+    rows = [row for row in COMMANDS if row.function or row.name == "help"]
+    width = max(len(f"{row.name} {row.usage}") for row in rows)
+    groups = dict.fromkeys(row.group for row in rows)
+    parts = [f"\n{group}\n{_lines([row for row in rows if row.group == group], width)}" for group in groups]
+    return _HEAD + "".join(parts) + _FOOT
 
 
 def family_page(name: str) -> str:
     """Return the page of a command with subcommands, such as `guild worker`."""
-    return f"usage: guild {name} VERB [...]\n\n" + _lines(family(name)) + f"\nOne verb: guild help {name} VERB\n"
+    return f"usage: guild {name} VERB [...]\n\n{family_lines(name)}\nOne verb: guild help {name} VERB\n"
 
 
-def _lines(rows: list[Row]) -> str:
+def family_lines(name: str) -> str:
+    """Return one line for each subcommand, or nothing if the command has none."""
+    rows = family(name)
+    return _lines(rows) if rows else ""
+
+
+def _lines(rows: list[Row], width: int = 0) -> str:
     heads = [f"{row.name} {row.usage}".rstrip() for row in rows]
-    width = max(map(len, heads))
+    width = width or max(map(len, heads))
     return "".join(f"  {head:<{width}}  {row.summary}\n" for head, row in zip(heads, rows, strict=True))

@@ -19,7 +19,7 @@ _OF_STATUS = {"completed": DONE, "waiting": NEEDS_YOU, "paused": INTERRUPTED}
 _OF_FAILED_RUN = frozenset({NEEDS_YOU, LIMIT, TIMED_OUT})
 
 
-def of_run(status: str, error_code: str | None) -> int:
+def run_exit_code(status: str, error_code: str | None) -> int:
     """Return the exit code of a command that followed a run until it had this status.
 
     A failed run exits with 1, unless policy, a limit or a time-out stopped it. The codes for bad usage and for a

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.format.jobs import id_of
-from guildhall.cli.format.runs import print_error, print_next_steps, result_data, text_of, used
+from guildhall.cli.format.runs import print_error, print_next_steps, result_data, text_of, usage_line
 from guildhall.cli.format.workflows import SHOWN_AS_EVENTS, event_line
-from guildhall.cli.prompt import NoAnswer, ask_person
+from guildhall.cli.prompt import NoAnswer, ask_user
 from guildhall.cli.screen import ReaderGone, Screen, one_line, plain
 from guildhall.core import events
 from guildhall.core.errors import Conflict, Interrupted
@@ -49,18 +49,18 @@ class Follower:
         self._client = client
         self._screen = screen
         self._run: str | None = None
-        self._held: dict[str, WordBuffer] = {}  # by run
+        self._buffers: dict[str, WordBuffer] = {}  # by run
         self._called: dict[str, _CalledRun] = {}  # by run: those that other runs have called
         self._error: events.ErrorData | None = None  # of the last error event, for a run that could not be recorded
         self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last answer, by run and call id
-        self._turn_over = False
+        self._is_turn_over = False
         self._streamed = ""  # the text of the last answer, as it was printed while it was written
         self._last_message = ""  # of the room
 
     async def follow(self, stream: AsyncGenerator[events.Event]) -> int:
         """Follow until the run ends or the user stops it, and return the exit code."""
         stopped: int | None = None
-        self._screen.last_words = "Whether a run has begun, `guild ls` shows."
+        self._screen.last_words = "`guild ls` shows whether a run was started."
         try:
             async with aclosing(stream):
                 async for event in stream:
@@ -71,7 +71,7 @@ class Follower:
         except NoAnswer:
             stopped = exit_codes.NEEDS_YOU
         if self._run is None:
-            raise Interrupted("interrupted before anything began")
+            raise Interrupted("interrupted before a run was started")
         return await self._finish(self._run, stopped=stopped)
 
     # while it runs
@@ -80,21 +80,21 @@ class Follower:
         """Print an event. If it is an ask and a user is there, ask for the answer."""
         self._remember(event)
         self._print_event(event)
-        if not self._screen.interactive or (opened := event.read(events.AskOpenedData)) is None:
+        if not self._screen.is_interactive or (opened := event.read(events.AskOpenedData)) is None:
             return
         ask: Mapping[str, Any] = opened["ask"]
         try:
-            await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
+            await self._client.asks.answer(ask["ask"], await ask_user(ask, self._screen))
         except TimeoutError:
-            self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
+            self._screen.note("Too late: the ask timed out. The worker was informed.", "yellow")
         except Conflict as error:
             self._screen.note(error.message, "yellow")
 
     def _remember(self, event: events.Event) -> None:
-        """Keep what later lines need."""
+        """Store the parts of an event that later lines need."""
         if self._run is None:
             self._run = event.run
-            self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
+            self._screen.last_words = f"Stopped {event.run}. Continue: guild resume {event.run}"
         if event.run != self._run and (started := event.read(events.RunStartedData)) is not None:
             parent, worker = self._called.get(started["parent"] or ""), started["worker"]
             number = 1 + sum(run.worker == worker for run in self._called.values())
@@ -104,29 +104,29 @@ class Follower:
         if event.type == "turn_end":
             self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
         if (use := event.read(events.ToolUseData)) is not None:
-            self._calls[event.run, use["id"]] = _arguments(self._screen.scrubbed(use["arguments"]))
+            self._calls[event.run, use["id"]] = _arguments(self._screen.redact_value(use["arguments"]))
         if event.run != self._run:
             return
         if event.type == "message" and (message := event.read(events.MessageData)) is not None:
             self._last_message = message["content"]
         if event.type == "turn_end":
-            self._turn_over = True
+            self._is_turn_over = True
         elif (piece := event.read(events.TextDeltaData)) is not None:
-            self._streamed = ("" if self._turn_over else self._streamed) + piece["text"]
-            self._turn_over = False
+            self._streamed = ("" if self._is_turn_over else self._streamed) + piece["text"]
+            self._is_turn_over = False
         elif (error := event.read(events.ErrorData)) is not None and not error.get("transient"):
             self._error = error
 
     def _print_event(self, event: events.Event) -> None:
-        held = self._held.setdefault(event.run, WordBuffer())
+        held = self._buffers.setdefault(event.run, WordBuffer())
         if (piece := event.read(events.TextDeltaData)) is not None:
             self._print_piece(event, held.add(piece["text"]))
             return
         self._print_piece(event, held.rest())
-        if self._screen.wanted.form == "stream-json":
+        if self._screen.form == "stream-json":
             self._screen.json(event.as_dict())
             return
-        data = self._screen.scrubbed(event.data)  # before it is cut
+        data = self._screen.redact_value(event.data)  # before it is cut
         if (
             event.type == "tool_result"
             and data.get("tool") not in SHOWN_AS_EVENTS
@@ -147,7 +147,7 @@ class Follower:
     def _print_piece(self, event: events.Event, text: str) -> None:
         if not text:
             return
-        if self._screen.wanted.form == "stream-json":
+        if self._screen.form == "stream-json":
             piece = events.Event.of(events.TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
             self._screen.json(piece.as_dict())
         elif event.run == self._run:  # two texts at the same time would be mixed
@@ -163,7 +163,7 @@ class Follower:
             await asyncio.sleep(_POLL_S)
             shown = await self._client.runs.get(run)
         self._screen.end_line()
-        self._screen.note(f"{id_of(shown.run)} {shown.run.status}: {used(shown)}", "dim")
+        self._screen.note(f"{id_of(shown.run)} {shown.run.status}: {usage_line(shown)}", "dim")
         if error := shown.run.error or self._error:
             print_error(shown.run, error, self._screen)
         print_next_steps(shown, self._screen)
@@ -173,16 +173,16 @@ class Follower:
             await self._print_result(shown)
         if stopped is not None and shown.run.status != "completed":
             return stopped
-        return exit_codes.of_run(shown.run.status, shown.run.error_code)
+        return exit_codes.run_exit_code(shown.run.status, shown.run.error_code)
 
     async def _print_result(self, shown: Shown) -> None:
         """Print the result, unless the user has seen it while it was written."""
         text, screen = text_of(shown.run.output), self._screen
-        if screen.wanted.form != "text":
-            screen.last(await result_data(shown, self._client))
+        if screen.form != "text":
+            screen.print_final(await result_data(shown, self._client))
         elif shown.run.status != "completed" or not text:
             return
-        elif not screen.one_terminal or text not in (self._streamed, self._last_message):
+        elif not screen.is_one_terminal or text not in (self._streamed, self._last_message):
             screen.result(text)
 
     async def _print_interrupted_calls(self, shown: Shown) -> None:
@@ -193,8 +193,8 @@ class Follower:
             calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
             for call in calls.values():
                 if isinstance(call, ToolStarted) and call.tool not in harmless:
-                    what = "when the run goes on you may be asked whether it took effect."
-                    self._screen.note(f"{call.tool} was cut off before its end; {what}", "yellow")
+                    what = "You may be asked whether it took effect when the run resumes."
+                    self._screen.note(f"{call.tool} was interrupted. {what}", "yellow")
 
 
 def clear_cancellation() -> None:
@@ -207,16 +207,16 @@ class WordBuffer:
     """Joins pieces of text to whole words. A secret that is cut in two could not be redacted."""
 
     def __init__(self) -> None:
-        self._kept = ""
+        self._pending = ""
 
     def add(self, piece: str) -> str:
-        text = self._kept + piece
+        text = self._pending + piece
         end = max(text.rfind(" "), text.rfind("\n")) + 1
-        self._kept = text[end:]
+        self._pending = text[end:]
         return text[:end]
 
     def rest(self) -> str:
-        text, self._kept = self._kept, ""
+        text, self._pending = self._pending, ""
         return text
 
 
@@ -225,14 +225,14 @@ def _line(event: events.Event, data: Mapping[str, Any], width: int) -> str | Non
     match event.type:
         case "run_started":
             plan = data.get("plan") or f"{data.get('worker')} on {data.get('model')}"
-            return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {plain(str(plan))}"
+            return f"{'Resumed' if data.get('resumed') else 'Run'} {event.run}: {plain(str(plan))}"
         case "tool_use" if data.get("tool") in SHOWN_AS_EVENTS and not data.get("refused"):
             return None
         case "tool_result" if data.get("tool") in SHOWN_AS_EVENTS and not data.get("is_error"):
             return None
         case "tool_use":
             call = f"{data.get('tool')} {_arguments(data.get('arguments'))}"
-            return one_line(f"not called: {call}" if data.get("refused") else f"→ {call}", width - 1)
+            return one_line(f"✗ denied: {call}" if data.get("refused") else f"→ {call}", width - 1)
         case "tool_output":
             lines = str(data.get("text", "")).rstrip("\n").splitlines()
             return "\n".join(f"  {one_line(line, width - 3)}" for line in lines)

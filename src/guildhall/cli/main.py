@@ -10,6 +10,8 @@ from contextlib import suppress
 
 from guildhall.cli import command_table, exit_codes
 
+_LEADING_OPTIONS = ("--debug", "--json")  # can stand before the command
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from guildhall.cli.command import Command
@@ -25,10 +27,13 @@ def entry() -> int:
 def main(words: list[str]) -> int:
     """Run a command line and return the exit code."""
     debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
-    while words and words[0] == "--debug":
-        words = words[1:]
+    leading = next((index for index, word in enumerate(words) if word not in _LEADING_OPTIONS), len(words))
+    words, options = words[leading:], words[:leading]
     if (page := _page(words)) is not None:
         return _print(page)
+    if "--json" in options:
+        length = command_table.find(words)[1]
+        words = [*words[:length], "--json", *words[length:]]
     from guildhall.cli.screen import Screen
 
     screen = Screen.of_process(words)
@@ -50,8 +55,9 @@ def _page(words: list[str]) -> str | None:
         return command_table.all_pages() if words[1:] == ["all"] else _page([*words[1:], "--help"])
     if not words or words[0] in ("-h", "--help"):
         return command_table.first_page()
-    if command_table.family(words[0]) and (len(words) == 1 or words[1] in ("-h", "--help")):
-        return command_table.family_page(words[0])
+    row, _ = command_table.find(words[:1])
+    if row is not None and not row.function and (len(words) == 1 or words[1] in ("-h", "--help")):
+        return command_table.family_page(row.name)
     return None
 
 
@@ -72,7 +78,7 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
     try:
         return _command(words, screen)
     except ReaderGone as gone:
-        if gone.satisfied:
+        if gone.is_satisfied:
             return exit_codes.DONE
         screen.note(f"guild: {gone}", "red")
         return exit_codes.FAILED
@@ -83,7 +89,7 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
             import traceback
 
             screen.note(traceback.format_exc().rstrip())
-        known = error if isinstance(error, GuildError) else _unexpected(error)
+        known = error if isinstance(error, GuildError) else _internal_error(error)
     with suppress(ReaderGone):
         screen.error(known)
     return known.exit_code
@@ -93,12 +99,14 @@ def _command(words: list[str], screen: Screen) -> int:
     from importlib import import_module
 
     from guildhall.cli.arguments import parser_of
+    from guildhall.cli.command import OUTPUT
 
     words = [*words[1:], "--help"] if words[0] == "help" else words
     row, length = command_table.find(words)
-    if row is None or command_table.family(row.name):
-        raise _unknown(words)
+    if row is None or not row.function:
+        raise _unknown_command(words)
     command: Command = getattr(import_module(row.module), row.function)
+    screen.is_run_result = OUTPUT in command.arguments
     parser = parser_of(row, command)
     rest = words[length:]
     before = rest[: rest.index("--")] if "--" in rest else rest
@@ -108,33 +116,33 @@ def _command(words: list[str], screen: Screen) -> int:
     return command.run(parser.read(rest), screen)
 
 
-def _unknown(words: list[str]) -> GuildError:
+def _unknown_command(words: list[str]) -> GuildError:
     from guildhall.core.errors import UsageError
     from guildhall.core.text import nearest
 
     if verbs := command_table.family(words[0]):
         tried, known = " ".join(words[:2]), [command.name for command in verbs]
     elif words[0].startswith("-"):
-        return UsageError(f"there is no option {words[0]!r}", hint="`guild --help` shows what there is.")
+        return UsageError(f"unknown option {words[0]!r}", hint="`guild --help` lists the options.")
     else:
         tried, known = words[0], [command.name for command in command_table.COMMANDS if " " not in command.name]
     guess = nearest(tried, known)
-    hint = f"Did you mean `guild {guess}`?" if guess else "`guild help all` shows every command."
-    return UsageError(f"there is no command {tried!r}", hint=hint)
+    hint = f"Did you mean `guild {guess}`?" if guess else "`guild help all` lists all commands."
+    return UsageError(f"unknown command {tried!r}", hint=hint)
 
 
-def _unexpected(error: Exception) -> GuildError:
+def _internal_error(error: Exception) -> GuildError:
     from guildhall.core.errors import GuildError
 
     if isinstance(error, OSError) and error.filename:
         return GuildError(
             f"{error.filename}: {error.strerror}",
-            hint="Check that it is there and that you may use it; --debug shows who wanted it.",
+            hint="Check that it exists and that you may use it. --debug shows the traceback.",
         )
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return GuildError(
-        f"something broke that should not have: {said}",
-        hint="Nothing on record is lost. The same command with --debug shows where; please report that.",
+        f"internal error: {reason}",
+        hint="Nothing recorded is lost. Please report it with the output of the same command with --debug.",
     )
 
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUESTIONS: Mapping[str, str] = {
-    "approval": "Allow it? yes, always (this very call, again and again, in this run), no:",
-    "interrupted_call": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
-    "limit": "Allow more? yes (as much again), an amount to add, no:",
+    "approval": "Allow this call? {choices} (for all calls like this one in this run):",
+    "interrupted_call": "The call was cut off. Did it take effect? {choices}:",
+    "limit": "Limit reached. Allow more? [y]es (the same amount again), an amount, or [n]o:",
 }
 _MAX_LINE_BYTES = 100_000
 _KINDS = {
@@ -49,18 +49,16 @@ class NoAnswer(Exception):
     """The user closed the input instead of answering."""
 
 
-async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
+async def ask_user(ask: Mapping[str, Any], screen: Screen) -> Answer:
     """Print an ask in full and read an answer. Raise NoAnswer at the end of input, TimeoutError when it expires."""
-    screen.note(f"{ask['ask']}: {screen.exactly(ask['title']).replace(chr(10), ' ')}", "yellow")
+    screen.note(f"{ask['ask']}: {screen.exact(ask['title']).replace(chr(10), ' ')}", "yellow")
     if ask["body"]:
-        screen.note(screen.barred(ask["body"], wrapped=True))
+        screen.note(screen.quote_block(ask["body"], wrapped=True))
     expires_at = ask.get("expires_at")
     left = max((moment(expires_at) - SystemClock().now()).total_seconds(), 0) if expires_at else None
     async with asyncio.timeout(left):
         while True:
-            typed = await _ask_line(
-                screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({format_choices(ask['choices'])}):"
-            )
+            typed = await _ask_line(screen, _question(ask))
             try:
                 choice = read_choice(ask, typed)
             except UsageError as error:
@@ -68,11 +66,16 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
                 continue
             if ask["kind"] != "approval" or choice != "no":
                 return Answer(choice=choice)
-            note = await _ask_line(screen, "Why not? (the worker reads it; Enter for no reason):")
+            note = await _ask_line(screen, "Reason for the worker (optional):")
             return Answer(choice=choice, note=note.strip() or None)
 
 
-async def agrees(question: str, screen: Screen) -> bool:
+def _question(ask: Mapping[str, Any]) -> str:
+    question = _QUESTIONS.get(ask["kind"], f"Your answer ({format_choices(ask['choices'])}):")
+    return question.format(choices="  ".join(f"[{choice[0]}]{choice[1:]}" for choice in ask["choices"]))
+
+
+async def ask_yes_no(question: str, screen: Screen) -> bool:
     """Return True if the user types yes. Everything else, and the end of input, is a no."""
     try:
         return (await _ask_line(screen, question)).strip().lower() in ("y", "yes")
@@ -81,11 +84,11 @@ async def agrees(question: str, screen: Screen) -> bool:
 
 
 def read_choice(ask: Mapping[str, Any], typed: str) -> str:
-    """Return the choice that the user means. Raise UsageError if it is none of the choices."""
+    """Return the choice that the user means. Raise UsageError if the text is not one of the choices."""
     if (choice := parse_choice(ask["choices"], typed)) is not None:
         return choice
     named = format_choices(ask["choices"])
-    raise UsageError(f"{one_line(typed, 60)!r} is no answer to {ask['ask']}", hint=f"Answer with: {named}.")
+    raise UsageError(f"not a valid answer: {one_line(typed, 60)!r}", hint=f"Choose one of: {named}.")
 
 
 async def run_trusted(
@@ -104,7 +107,7 @@ async def run_trusted(
     try:
         return await work()
     except NotTrusted as error:
-        if not screen.interactive:
+        if not screen.is_interactive:
             raise
         where = f"{error.where}: " if error.where else ""
         screen.note(f"guild: {where}{error.message}", "yellow")
@@ -120,7 +123,9 @@ async def run_trusted(
 
 async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bool:
     """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
-    if not looking.open or not await agrees(f"Trust {name_files(looking)} as it is now? yes, no:", screen):
+    if not looking.open or not await ask_yes_no(
+        f"Trust {name_files(looking)}? It can run commands as you. [y]es  [n]o:", screen
+    ):
         return False
     await client.trust.grant(looking.open)
     return True
@@ -129,11 +134,11 @@ async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bo
 def name_files(looking: Trusting) -> str:
     """Name the files that are not trusted yet."""
     count = len(looking.open)
-    return f"the file {escape(looking.open[0].display_path)}" if count == 1 else f"each of these {count} files"
+    return escape(looking.open[0].display_path) if count == 1 else f"these {count} files"
 
 
 def describe_code(looking: Trusting) -> str:
-    """Describe what would be executed and what it could do, with every character visible."""
+    """Describe the code and its possible effects, with every character visible."""
     parts = [exact(plan.text()) for plan in looking.plans]
     for code in looking.code:
         lines = [f"{_KINDS.get(code.kind, 'output schema')} {escape(code.name)}"]
@@ -147,7 +152,7 @@ def describe_code(looking: Trusting) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text of others on one line, with every character visible."""
+    """Return foreign text on one line, with every character visible."""
     return exact(text).replace("\n", "\\n")
 
 
@@ -166,7 +171,7 @@ async def _ask_line(screen: Screen, question: str) -> str:
         loop.remove_reader(descriptor)
     if not line:
         raise NoAnswer
-    screen.entered()
+    screen.end_input()
     return line.decode(errors="replace").rstrip("\n")
 
 

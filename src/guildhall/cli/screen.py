@@ -15,7 +15,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
@@ -38,28 +38,18 @@ class ReaderGone(Exception):
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"cannot write the result: {error.strerror or error}")
-        self.satisfied = isinstance(error, BrokenPipeError)  # the reader has what it wanted, as in `guild log | head`
+        self.is_satisfied = isinstance(error, BrokenPipeError)  # the reader has read enough, as in `guild log | head`
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The format that the caller wants: text or JSON, and whether it is the result of a run."""
-
-    form: Form = "text"
-    of_run: bool = False
-
-    @staticmethod
-    def by(words: Sequence[str]) -> Wanted:
-        """Read the format from unparsed arguments, so that errors in the arguments are also printed as JSON."""
-        words = words[: words.index("--")] if "--" in words else words
-        if "--json" in words:
-            return Wanted(form="json")
-        for place, word in enumerate(words):
-            option, equals, value = word.partition("=")
-            form = value if equals else "".join(words[place + 1 : place + 2])
-            if option == "--output" and form in ("json", "stream-json"):
-                return Wanted(form=form, of_run=True)
-        return Wanted()
+def read_form(words: Sequence[str]) -> Form:
+    """Read the form of the output from unparsed arguments, so that errors in the arguments have it too."""
+    words = words[: words.index("--")] if "--" in words else words
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        form = value if equals else "".join(words[place + 1 : place + 2])
+        if option == "--output" and form in ("json", "stream-json"):
+            return form
+    return "json" if "--json" in words else "text"
 
 
 @dataclass(kw_only=True)
@@ -69,10 +59,11 @@ class Screen:
     out: TextIO
     err: TextIO
     environ: Mapping[str, str]
-    wanted: Wanted = field(default_factory=Wanted)
+    form: Form = "text"
+    is_run_result: bool = False  # the command prints the result of a run, so an error has its fields
     last_words: str | None = None  # printed if a second signal ends the process
-    _mute: bool = False
-    _mid_line: bool = False
+    _is_mute: bool = False
+    _is_mid_line: bool = False
 
     def __post_init__(self) -> None:
         self.redact = Redactor(self.environ)
@@ -81,15 +72,15 @@ class Screen:
     @staticmethod
     def of_process(words: Sequence[str]) -> Screen:
         """Return a screen for the streams of this process. A closed stream is replaced by /dev/null."""
-        return Screen(out=_writable(sys.stdout), err=_writable(sys.stderr), environ=os.environ, wanted=Wanted.by(words))
+        return Screen(out=_writable(sys.stdout), err=_writable(sys.stderr), environ=os.environ, form=read_form(words))
 
     @property
-    def interactive(self) -> bool:
+    def is_interactive(self) -> bool:
         """True if a user can be asked."""
         return bool(sys.stdin) and sys.stdin.isatty() and self.err.isatty()
 
     @property
-    def one_terminal(self) -> bool:
+    def is_one_terminal(self) -> bool:
         """True if standard output and standard error are the same terminal."""
         return self.out.isatty() and self.err.isatty()
 
@@ -104,23 +95,23 @@ class Screen:
     def one_line(self, text: str, limit: int) -> str:
         return one_line(self.redact(text), limit)
 
-    def exactly(self, text: str) -> str:
+    def exact(self, text: str) -> str:
         return exact(self.redact(text))
 
-    def barred(self, text: str, *, wrapped: bool | None = None) -> str:
+    def quote_block(self, text: str, *, wrapped: bool | None = None) -> str:
         """Return the text behind bars, wrapped to the width of the terminal by default if the result goes there."""
         is_wrapped = self.out.isatty() if wrapped is None else wrapped
-        return barred(self.redact(text), self.width if is_wrapped else None)
+        return quote_block(self.redact(text), self.width if is_wrapped else None)
 
-    def scrubbed(self, value: Any) -> Any:
+    def redact_value(self, value: Any) -> Any:
         """Return a copy of the value with the secrets in all its texts redacted."""
         if isinstance(value, str):
             return self.redact(value)
         if isinstance(value, Mapping):
             inside = cast("Mapping[Any, Any]", value)
-            return {self.scrubbed(name): self.scrubbed(part) for name, part in inside.items()}
+            return {self.redact_value(name): self.redact_value(part) for name, part in inside.items()}
         if isinstance(value, list | tuple):
-            return [self.scrubbed(part) for part in cast("list[Any]", value)]
+            return [self.redact_value(part) for part in cast("list[Any]", value)]
         return value
 
     # results
@@ -134,11 +125,11 @@ class Screen:
 
     def json(self, value: Any) -> None:
         """Print a value as one line of JSON."""
-        self._write(json.dumps(self.scrubbed(value), ensure_ascii=False, default=str) + "\n")
+        self._write(json.dumps(self.redact_value(value), ensure_ascii=False, default=str) + "\n")
 
-    def last(self, data: Mapping[str, Any]) -> None:
+    def print_final(self, data: Mapping[str, Any]) -> None:
         """Print the final result as JSON. In stream-json mode, tag it with `"type": "result"`."""
-        self.json({"type": "result", **data} if self.wanted.form == "stream-json" else data)
+        self.json({"type": "result", **data} if self.form == "stream-json" else data)
 
     def table(self, rows: Sequence[Sequence[str]], *, indent: str = "") -> None:
         """Print rows with aligned columns."""
@@ -150,7 +141,7 @@ class Screen:
 
     def heading(self, text: str) -> None:
         """Print a heading above a part of the result."""
-        self._write(self._painted(text, "bold", self.out) + "\n")
+        self._write(self._paint(text, "bold", self.out) + "\n")
 
     def section(self, name: str, text: str | None) -> None:
         """Print a text below a heading, or nothing if there is no text."""
@@ -174,22 +165,22 @@ class Screen:
         if not self.err.isatty() or not text:
             return
         self._say(plain(self.redact(text)), None if self.out.isatty() else "dim", "")
-        self._mid_line = not text.endswith("\n")
+        self._is_mid_line = not text.endswith("\n")
 
     def end_line(self) -> None:
-        if self._mid_line:
-            self._mid_line = False
+        if self._is_mid_line:
+            self._is_mid_line = False
             self._say("", None, "\n")
 
     def prompt(self, text: str) -> None:
         """Print a question. The user types the answer behind it."""
         self.end_line()
         self._say(plain(self.redact(text)), "bold", " ")
-        self._mid_line = True
+        self._is_mid_line = True
 
-    def entered(self) -> None:
+    def end_input(self) -> None:
         """Note that the user has ended the line."""
-        self._mid_line = False
+        self._is_mid_line = False
 
     def error(self, error: GuildError) -> None:
         """Print an error and its hint; for programs also as JSON."""
@@ -197,9 +188,9 @@ class Screen:
         self.note(f"guild: {where}{error.message}", "red")
         if error.hint:
             self.note(error.hint)
-        if self.wanted.form != "text":
-            fields = {**dict.fromkeys(RESULT_FIELDS), "asks": ()} if self.wanted.of_run else {}
-            self.last({**fields, "error": error.as_dict()})
+        if self.form != "text":
+            fields = {**dict.fromkeys(RESULT_FIELDS), "asks": ()} if self.is_run_result else {}
+            self.print_final({**fields, "error": error.as_dict()})
 
     def _write(self, text: str) -> None:
         try:
@@ -210,15 +201,15 @@ class Screen:
 
     def _say(self, text: str, style: Style | None, end: str) -> None:
         """Write to standard error. If it cannot be written, the command continues without it."""
-        if self._mute:
+        if self._is_mute:
             return
         try:
-            self.err.write((self._painted(text, style, self.err) if style else text) + end)
+            self.err.write((self._paint(text, style, self.err) if style else text) + end)
             self.err.flush()
         except OSError:
-            self._mute = True
+            self._is_mute = True
 
-    def _painted(self, text: str, style: Style, stream: TextIO) -> str:
+    def _paint(self, text: str, style: Style, stream: TextIO) -> str:
         if not (self._colour and stream.isatty() and text):
             return text
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
@@ -240,17 +231,19 @@ def money(dollars: float | None) -> str:
 
 
 # Control characters except tab and newline, marks of the reading direction, line separators, lone surrogates.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_CHARACTERS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def plain(text: str) -> str:
     """Escape everything that a terminal would obey or that changes the reading direction."""
-    return _OBEYED.sub(lambda found: _escaped(found[0]), text.replace("\r\n", "\n"))
+    return _CONTROL_CHARACTERS.sub(lambda found: _escape(found[0]), text.replace("\r\n", "\n"))
 
 
 def exact(text: str) -> str:
     """Escape every character that is not plainly visible, except newlines."""
-    return "".join(char if char == "\n" or char.isprintable() else _escaped(char) for char in text)
+    return "".join(char if char == "\n" or char.isprintable() else _escape(char) for char in text)
 
 
 def one_line(text: str, limit: int) -> str:
@@ -259,25 +252,25 @@ def one_line(text: str, limit: int) -> str:
     return joined if len(joined) <= limit and len(text) <= limit * 4 else joined[: max(limit - 1, 0)] + "…"
 
 
-def barred(text: str, width: int | None) -> str:
+def quote_block(text: str, width: int | None) -> str:
     """Return the exact text with a bar before each row, so that it cannot pass for output of guild.
 
     Without a width, lines are not wrapped.
     """
     rows: list[str] = []
     for line in exact(text).split("\n"):
-        rows.extend([line] if width is None else _wrapped(line, max(width - 4, 16)))
+        rows.extend([line] if width is None else _wrap(line, max(width - 4, 16)))
     return "\n".join(f"  │ {row}" for row in rows)
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     point = ord(char)
     if point < 0x100:
         return {"\t": "\\t", "\r": "\\r"}.get(char, f"\\x{point:02x}")
     return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
 
 
-def _wrapped(line: str, width: int) -> list[str]:
+def _wrap(line: str, width: int) -> list[str]:
     rows: list[str] = []
     row, used = "", 0
     for char in line:

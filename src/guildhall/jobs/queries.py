@@ -193,7 +193,7 @@ class JobQueries:
     def get(self, id: str) -> Job:
         if (job := self._index.get(id)) is not None:
             return job
-        hint = did_you_mean(id[:40], self._index.ids[-_MAX_SUGGESTIONS:]) or "`guild job ls` lists the jobs."
+        hint = did_you_mean(id[:40], self._index.ids[-_MAX_SUGGESTIONS:]) or "`guild ls jobs` lists the jobs."
         if is_id(id, JOB) and self._index.folder(id).path.exists():
             hint = f"{self._index.folder(id).path} exists, but has no valid meta.json."
         raise UnknownJob(f"unknown job {id[:100]!r}", hint=hint)
@@ -231,7 +231,7 @@ class JobQueries:
                 "failed": f"failed: {job.error}",
                 "cancelled": "was cancelled",
             }[job.status]
-            hint = f"Details: guild job show {id}"
+            hint = f"Details: guild show {id}"
             raise NotFinished(f"no result: the job {id} {reason}", job=id, status=job.status, hint=hint)
         output = folder.result()
         if output is None:

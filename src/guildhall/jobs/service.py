@@ -197,7 +197,7 @@ class Jobs(JobQueries):
         id = self._history.purpose(run, JobPurpose).id
         job = self.get(id)
         if job.status != "running":
-            raise Conflict(f"the job {id} is already {job.status}", hint=f"Details: guild job show {id}")
+            raise Conflict(f"the job {id} is already {job.status}", hint=f"Details: guild show {id}")
         ended = await self.cancel(id)
         return [ended.run] if ended.run is not None and ended.status == "cancelled" else []
 
@@ -217,10 +217,10 @@ class Jobs(JobQueries):
         async with self._locks[id]:
             job = self.get(id)
             if job.status == "running":
-                hint = f"Cancel it first: guild job cancel {id}"
+                hint = f"Cancel it first: guild stop {id}"
                 raise NotDeletable(f"cannot delete the job {id}: it is running", hint=hint)
             if job.status == "failed" and not force:
-                hint = f"Resume it: guild resume {id}. Delete it anyway: guild job rm {id} --force"
+                hint = f"Resume it: guild resume {id}. Delete it anyway: guild rm {id} --force"
                 raise NotDeletable(f"cannot delete the job {id}: it failed, and its files show why", hint=hint)
             await asyncio.to_thread(self._index.folder(id).remove)
             self._index.drop(id)

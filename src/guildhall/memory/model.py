@@ -192,7 +192,7 @@ class EntryHistory:
             for content in contents.values():
                 if content != current:
                     return content
-            raise NotFound(f"the log has no earlier content of {name}", hint="`guild memory blame` lists its changes.")
+            raise NotFound(f"the log has no earlier content of {name}", hint="`guild memory log` lists its changes.")
         if change_id not in contents:
             known = ", ".join(map(str, list(contents)[:_MAX_LISTED_IDS]))
             hint = f"Changes with a content: {known}." if known else "The log has no content of this entry."

@@ -291,7 +291,7 @@ class Projects:
         others = self.list_valid()
         for other in others:
             if other.path == folder:
-                hint = f"Check it: `guild project check {other.name}`."
+                hint = f"Check it: `guild check {other.name}`."
                 raise Conflict(f"already registered as {other.name!r}", where=str(folder), hint=hint)
         for other in others:
             if other.name == name:

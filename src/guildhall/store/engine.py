@@ -41,7 +41,7 @@ _IN_MEMORY = "/dev/shm"  # a folder whose files need no disk
 @dataclass
 class _Write:
     fn: Callable[[Connection], Any]
-    durable: bool
+    is_durable: bool
     done: Future[Any] | asyncio.Future[Any]
     result: Any = None
     failure: BaseException | None = None
@@ -54,10 +54,10 @@ class Store:
         self._engine = _engine(path, "ro" if readonly else "rw")
         self._reader = self._engine.connect()
         _raw(self._reader).execute("PRAGMA query_only=ON")
-        self._reading = threading.Lock()
+        self._read_lock = threading.Lock()
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
-        self._entering = threading.Lock()  # nothing enters the queue behind the end mark
-        self._open = True
+        self._queue_lock = threading.Lock()  # nothing enters the queue behind the end mark
+        self._is_open = True
         self._watchers: tuple[tuple[asyncio.AbstractEventLoop, asyncio.Event], ...] = ()
         self._writer: threading.Thread | None = None
         if not readonly:
@@ -69,56 +69,56 @@ class Store:
 
     def read(self, fn: Callable[[Connection], T]) -> T:
         """Return the result of a function that only reads, from one snapshot."""
-        with self._reading:
+        with self._read_lock:
             raw = _raw(self._reader)
             raw.execute("BEGIN")
             try:
                 return fn(self._reader)
             finally:
-                _undo(raw)
+                _roll_back(raw)
 
     def submit(self, fn: Callable[[Connection], T], *, durable: bool = False) -> Future[T]:
         """Write, and return a future for a thread to wait for. Cancelling the future does not undo the write."""
         done: Future[T] = Future()
-        self._enter(_Write(fn, durable, done))
+        self._enqueue(_Write(fn, durable, done))
         return done
 
     async def write(self, fn: Callable[[Connection], T], *, durable: bool = False) -> T:
         """Write and return after the commit. The write of a cancelled caller still happens."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._enter(_Write(fn, durable, done))
+        self._enqueue(_Write(fn, durable, done))
         return await done
 
     @contextmanager
-    def watched(self) -> Generator[asyncio.Event]:
+    def watch_commits(self) -> Generator[asyncio.Event]:
         """Yield an event that is set after every commit. The caller clears it before it reads."""
         watcher = (asyncio.get_running_loop(), asyncio.Event())
-        with self._entering:
+        with self._queue_lock:
             self._watchers = (*self._watchers, watcher)
         try:
             yield watcher[1]
         finally:
-            with self._entering:
+            with self._queue_lock:
                 self._watchers = tuple(one for one in self._watchers if one is not watcher)
 
     def close(self) -> None:
         """Commit all pending writes, then close."""
-        with self._entering:
-            if not self._open:
+        with self._queue_lock:
+            if not self._is_open:
                 return
-            self._open = False
+            self._is_open = False
             self._queue.put(None)
         if self._writer is not None:
             self._writer.join()
-        with self._reading:
+        with self._read_lock:
             self._reader.close()
         self._engine.dispose()
 
-    def _enter(self, write: _Write) -> None:
+    def _enqueue(self, write: _Write) -> None:
         if self._writer is None:
             raise RuntimeError("this store was opened for reading only")
-        with self._entering:
-            if not self._open:
+        with self._queue_lock:
+            if not self._is_open:
                 raise RuntimeError("this store is closed")
             self._queue.put(write)
 
@@ -136,7 +136,7 @@ class Store:
                 closing = first is None
                 if batch:
                     _commit(connection, batch)
-                    _settle(batch)
+                    _resolve_futures(batch)
                     for loop, changed in self._watchers:
                         with suppress(RuntimeError):  # the loop is closed
                             loop.call_soon_threadsafe(changed.set)
@@ -161,21 +161,21 @@ def _commit(connection: Connection, batch: list[_Write]) -> None:
     """Run a batch in one transaction. A function that raises undoes only its own write. A failed commit fails all."""
     raw = _raw(connection)
     try:
-        raw.execute(f"PRAGMA synchronous={'FULL' if any(write.durable for write in batch) else 'NORMAL'}")
+        raw.execute(f"PRAGMA synchronous={'FULL' if any(write.is_durable for write in batch) else 'NORMAL'}")
         raw.execute("BEGIN IMMEDIATE")
         if len(batch) == 1:
             batch[0].result = batch[0].fn(connection)
         else:
             for write in batch:
-                _run_apart(raw, connection, write)
+                _run_in_savepoint(raw, connection, write)
         raw.execute("COMMIT")
     except BaseException as error:  # noqa: BLE001 - each caller gets it, and the thread continues
-        _undo(raw)
+        _roll_back(raw)
         for write in batch:
             write.failure = error
 
 
-def _run_apart(raw: sqlite3.Connection, connection: Connection, write: _Write) -> None:
+def _run_in_savepoint(raw: sqlite3.Connection, connection: Connection, write: _Write) -> None:
     raw.execute("SAVEPOINT one")
     try:
         write.result = write.fn(connection)
@@ -187,14 +187,14 @@ def _run_apart(raw: sqlite3.Connection, connection: Connection, write: _Write) -
     raw.execute("RELEASE one")
 
 
-def _undo(raw: sqlite3.Connection) -> None:
+def _roll_back(raw: sqlite3.Connection) -> None:
     # A rollback that fails leaves the transaction open; the next BEGIN fails and its caller gets the error.
     with suppress(sqlite3.Error):
         if raw.in_transaction:
             raw.execute("ROLLBACK")
 
 
-def _settle(batch: Iterable[_Write]) -> None:
+def _resolve_futures(batch: Iterable[_Write]) -> None:
     """Resolve the futures of the callers. An event loop is woken once for a batch, not once for each write."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Write]] = {}
     for write in batch:

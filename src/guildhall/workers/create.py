@@ -125,7 +125,7 @@ def draft(
     if spec.output_schema is not None:
         data["output_schema_ref"] = str(schema_path.relative_to(root))
     data |= rights
-    text = f"# Written by {author}. A draft: read it, then `guild worker promote {spec.name}`.\n{dump(data)}"
+    text = f"# Written by {author}. A draft: read it, then `guild worker set {spec.name} active`.\n{dump(data)}"
     try:
         definition = read_definition(yaml.parse(path, text))
     except InvalidFile as error:

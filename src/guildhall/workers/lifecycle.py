@@ -118,7 +118,7 @@ def check_usable(worker: Worker, use: Use) -> None:
         raise Refused(
             f"the worker {worker.name!r} is a draft and cannot be used {_USE_TEXTS[use]}",
             where=worker.place,
-            hint=f"Run it by its name, or promote it: guild worker promote {worker.name}",
+            hint=f"Run it by its name, or promote it: guild worker set {worker.name} active",
         )
     if worker.is_changed:
         raise WorkerLocked(
@@ -212,7 +212,7 @@ def _transition_error(worker: Worker, status: Status, to: Status) -> Conflict:
     if status == to:
         return Conflict(f"the worker {worker.name!r} is already {to}", where=worker.place)
     hints: Mapping[Status, str] = {
-        "draft": f"Promote it first (guild worker promote {worker.name}), or delete the file.",
+        "draft": f"Promote it first (guild worker set {worker.name} active), or delete the file.",
         "retired": "Copy the file under a new name: a retired worker stays retired.",
     }
     message = f"the worker {worker.name!r} is {status} and cannot become {to}"

@@ -191,7 +191,7 @@ class WorkflowPlan:
             "worst_case_usd": self.budget,
             "not_trusted": [seen.as_dict() for seen in self.untrusted_files],
             "problems": list(self.problems),
-            "doubts": list(self.doubts),
+            "warnings": list(self.doubts),
         }
 
 

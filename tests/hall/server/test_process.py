@@ -89,7 +89,7 @@ def line_of(process: subprocess.Popen[str], text: str) -> str:
 
 def started(process: subprocess.Popen[str]) -> str:
     """The run that a command has just started."""
-    return line_of(process, " starts: ").split()[0]
+    return line_of(process, "Run r-").split()[1].rstrip(":")
 
 
 def gone(pid: int) -> Callable[[], bool]:
@@ -129,7 +129,7 @@ def test_the_first_command_that_works_starts_the_hall_and_others_use_it(
     assert gone(hall.pid)()
     assert not home.address.exists()
     assert guild_hall("hall", "status", "--json").json == {"running": False}
-    assert guild_hall("hall", "stop").out == "No hall is running.\n"
+    assert guild_hall("hall", "stop").out == "The hall is not running.\n"
     assert len(guild_hall("ls", "--json").json["done"]) == 2
     assert find(home) is None
 
@@ -168,7 +168,7 @@ def _at_a_terminal_an_ask_is_answered(guild_hall: GuildWithHall, project: Path) 
     put_script(project, WRITE, DONE)
     terminal = Terminal(guild_hall, "run", "scribe", "go")
     try:
-        terminal.until("Allow it?")
+        terminal.until("Allow this call?")
         terminal.types("yes\n")
         assert terminal.ends() == (0, "done\n")
     finally:
@@ -266,7 +266,7 @@ def test_a_command_that_comes_while_the_hall_leaves_waits_and_starts_another(
     assert guild_hall.hall().pid != old.pid
     until(lambda: guild_hall("show", run, "--json").json["status"] == "waiting")  # it was cut off: what came of it?
     home.address.unlink()
-    assert "has left" in guild_hall("hall", "stop").out, "it is known by its lock, too"
+    assert "Stopped the hall" in guild_hall("hall", "stop").out, "it is known by its lock, too"
 
 
 def test_it_leaves_when_nothing_lives_in_it(guild_hall: GuildWithHall, project: Path, home: Home) -> None:

@@ -99,7 +99,7 @@ def test_a_change_that_the_model_would_see_is_shown_and_can_be_recorded(guild: G
     failed(
         guild("test"),
         "scribe: the system prompt is not the same\n    -Write what you are told.\n    +Write what you are asked for.",
-        "scribe, before answer 2: what the model is told is not the same\n     first\n    -second\n    +2nd",
+        "scribe, model call 2: what the model is told is not the same\n     first\n    -second\n    +2nd",
     )
     path.write_text(path.read_text().replace("workers:", "# mine\nworkers:"))
     updated = guild("test", "--update")
@@ -153,7 +153,7 @@ def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
     os.mkfifo(project / "pipe.yaml")
     for name, said in (
         ("/dev/null", "not a regular file"),
-        ("/proc/self/mem", "no script"),
+        ("/proc/self/mem", "not a script"),
         ("pipe.yaml", "not a regular file"),
         ("notes.txt", "its name must end in .yaml"),
     ):

@@ -67,7 +67,7 @@ def test_a_commission_without_a_usable_model_names_the_command_once(workshop: Wo
         await shop.commissions._queue.run()
         failed = await shop.quiet(made.id)
         assert failed.status == "failed"
-        assert str(failed.reason).count(f"guild commission edit {made.id}") == 1, failed.reason
+        assert str(failed.reason).count(f"guild edit {made.id}") == 1, failed.reason
 
     workshop.inside(work)
 
@@ -222,7 +222,7 @@ def test_a_deleted_commission_is_not_rebuilt(workshop: Workshop) -> None:
         made = await shop.new()
         with pytest.raises(NotDeletable, match="pending") as caught:
             await shop.commissions.delete(made.id)
-        assert caught.value.hint == f"guild commission abandon {made.id} first."
+        assert caught.value.hint == f"guild stop {made.id} --abandon first."
         await shop.commissions.dispatch(made.id, shop.frame)
         await shop.quiet(made.id)
         after = await shop.new(dependencies=(made.path,))

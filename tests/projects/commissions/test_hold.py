@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEY = {"OPENAI_API_KEY": "sk-test-0123456789abcdef0123"}
 
 
-NEW = ("commission", "new", "--worker", "smith", "Forge a key.")
+NEW = ("dispatch", "smith", "Forge a key.", "--project", "shop")
 
 
 async def begun(shop: Workshop, **draft: object) -> Commission:
@@ -134,7 +134,7 @@ def test_a_missing_key_is_a_hold(workshop: Workshop) -> None:
 @pytest.mark.req("COM-27")
 def test_an_invalid_setting_is_a_hold(guild_hall: GuildWithHall, workshop: Workshop) -> None:
     workshop.script([write("src/key.py", "key = 1\n"), LATE])
-    id = guild_hall(*NEW, "--dispatch", "--json").json["commission"]
+    id = guild_hall(*NEW, "--json").json["commission"]
     guild_hall("hall", "stop")
     settings = workshop.home.settings
     right = settings.read_text()
@@ -191,7 +191,7 @@ def test_every_command_shows_the_reason_of_a_hold(guild: Guild, workshop: Worksh
 
     id = workshop.inside(work)
     why = "The work is done but cannot be merged now: branch 'main' of project shop is missing or has no commit"
-    for command in (("commission", "ls"), ("show", id), ("wait", id), ("ls",), ("ls", id)):
+    for command in (("ls", "commissions"), ("show", id), ("wait", id), ("ls",), ("ls", id)):
         shown = guild(*command).out.partition("timeline")[0]
         assert why[:40] in shown
         assert "smith is working on it" not in shown

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tests.conftest import Guild, GuildWithHall
     from tests.projects.commissions.workshop import Workshop
 
-NEW = ("commission", "new", "--worker", "smith", "Forge a key.")
+NEW = ("dispatch", "smith", "Forge a key.", "--project", "shop")
+HELD = ("dispatch", "smith", "--hold", "Forge a key.")
 
 
 def with_submodule(workshop: Workshop) -> None:
@@ -34,33 +35,33 @@ def test_files_in_a_submodule_are_refused_and_kept_aside(guild: Guild, workshop:
     inside = write("lib/key.py", "precious\n")
     moved = call("Bash", command="mv lib/key.py src/key.py")
     workshop.script([inside, submit("Forged."), moved, submit("Forged, beside."), say()])
-    done = guild(*NEW, "--dispatch", "--wait", "--json")
+    done = guild(*NEW, "--wait", "--json")
     assert (done.code, done.json["status"], done.json["result"]) == (0, "completed", "Forged, beside."), done.out
     assert workshop.repo.at("claude/main", "src/key.py") == "precious"
     id = done.json["commission"]
     assert "lib cannot be committed: it is a submodule" in guild("log", id).out
 
     workshop.script([inside, submit("Forged."), say()])
-    failed = guild(*NEW, "--dispatch", "--wait", "--json")
+    failed = guild(*NEW, "--wait", "--json")
     assert (failed.code, failed.json["status"]) == (1, "failed"), failed.out
     assert "lib cannot be committed" in failed.json["reason"]
     id = failed.json["commission"]
     place = workshop.home.aside / "shop" / f"{id}-1-1"
     assert (place / "lib/key.py").read_text() == "precious\n"
     assert f"moved to {place}: lib" in guild("show", id).out
-    assert guild("commission", "abandon", id).code == 0
+    assert guild("stop", "--abandon", id).code == 0
     removed = guild("project", "rm", "shop")
     assert removed.code == 0, removed.err
 
 
 @pytest.mark.req("X-6")
 def test_artifacts_in_folders_of_the_hall_are_refused(guild: Guild, workshop: Workshop) -> None:
-    id = guild(*NEW, "--json").json["commission"]
+    id = guild(*HELD, "--json").json["commission"]
     for place in (".lore/meetings/design.md", ".lore/commissions/plan.md", ".lore/reviews/a/b.md", ".lore/meetings"):
-        for refused in (guild(*NEW, "--artifact", place), guild("commission", "edit", id, "--artifact", place)):
+        for refused in (guild(*HELD, "--artifact", place), guild("edit", id, "--artifact", place)):
             assert refused.code == 2, refused.err
             assert f"artifacts: {place} is in a folder that only the hall writes" in refused.err
-    assert guild("commission", "edit", id, "--artifact", ".lore/meetings.md").code == 0
+    assert guild("edit", id, "--artifact", ".lore/meetings.md").code == 0
 
 
 @pytest.mark.req("X-6", "COM-14")
@@ -114,7 +115,7 @@ def test_a_removed_checkout_is_restored_and_reported_to_the_worker(
 ) -> None:
     first = write("src/key.py", "precious\n")
     workshop.script([first, LATE])
-    id = guild_hall(*NEW, "--dispatch", "--json").json["commission"]
+    id = guild_hall(*NEW, "--json").json["commission"]
     checkout = workshop.home.worktrees / "shop" / f"{id}-1"
     until((checkout / "src/key.py").exists)
     guild_hall.kill_hall()

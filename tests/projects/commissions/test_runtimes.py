@@ -33,8 +33,8 @@ def test_pydantic_and_claude_do_the_same(guild: Guild, workshop: Workshop) -> No
         path = f"src/{runtime}.py"
         steps[3] = write(path, "key = 1\n")
         workshop.script(steps)
-        words = ("commission", "new", "--worker", "smith", "Forge a key.", "--title", "A key", "--artifact", path)
-        done = guild(*words, "--dispatch", "--wait", "--json", env=env, timeout=150)
+        words = ("dispatch", "smith", "Forge a key.", "--title", "A key", "--artifact", path)
+        done = guild(*words, "--wait", "--json", env=env, timeout=150)
         assert done.code == 0, done.err + done.out
         one = done.json
         assert workshop.repo.at("claude/main", path) == "key = 1"

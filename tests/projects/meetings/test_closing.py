@@ -98,9 +98,9 @@ def test_what_cannot_be_merged_is_left_on_its_branch_and_the_meeting_is_over(
     parlour.script([call("Write", file_path="src/cart.py", content="total = 2\n"), say("changed")])
     id = guild("meet", "architect", "The total", "--output", "json").json["meeting"]
     parlour.repo.commit({"src/cart.py": "total = 3\n"})
-    refused = guild("meeting", "close", id, "--no-summary")
-    assert (refused.code, f"guild meeting close {id} --leave-work" in refused.err) == (1, True)
-    assert guild("meeting", "close", id, "--no-summary", "--leave-work").code == 0
+    refused = guild("meet", "--close", id, "--no-summary")
+    assert (refused.code, f"guild meet {id} --close --leave-work" in refused.err) == (1, True)
+    assert guild("meet", "--close", id, "--no-summary", "--leave-work").code == 0
     text = parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
     assert f"Not merged. It is on the branch claude/meeting/{id}." in text
     assert parlour.repo.at("claude/main", "src/cart.py") == "total = 3"

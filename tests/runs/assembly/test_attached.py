@@ -264,5 +264,5 @@ def test_the_policy_is_shown_with_the_worker(guild: Guild, project: Path) -> Non
     put_worker(project, "shut", attachment_policy={"max_attachments": 0})
     put_worker(project, "some", attachment_policy={"allowed_suffixes": ["pdf"], "denied_suffixes": [".exe"]})
     assert "at most 4, 10,000,000 bytes together\n" in guild("worker", "show", "open").out
-    assert "attachments     none\n" in guild("worker", "show", "shut").out
+    assert "attachments  none\n" in guild("worker", "show", "shut").out
     assert "at most 4, 10,000,000 bytes together; only .pdf; no .exe\n" in guild("worker", "show", "some").out

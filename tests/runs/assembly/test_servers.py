@@ -124,7 +124,7 @@ def test_a_dead_server_fails_the_run_with_its_name_and_last_words(guild: Guild, 
     put(project, "dead")
     put_script(project, DONE)
     guild("trust", "--yes")
-    assert guild("worker", "validate", "scribe").code == 0  # nothing is started to look at it
+    assert guild("check", "scribe").code == 0  # nothing is started to look at it
     assert guild("plan", "scribe").code == 0
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
@@ -247,7 +247,7 @@ def test_a_program_that_is_not_there_is_told_before_anything_runs(guild: Guild, 
     put(project, server={"command": ["no-such-program-here", "x"]})
     put_script(project, DONE)
     guild("trust", "--yes")
-    told = guild("worker", "validate", "scribe")
+    told = guild("check", "scribe")
     assert told.code != 0
     assert "mcp_servers.toy.command: unknown program 'no-such-program-here'" in told.out + told.err
 
@@ -304,7 +304,7 @@ def test_a_server_at_an_address_is_reached_with_its_token(
     assert f"far: connects to {address} with FAR_PASS" in guild("plan", "scribe").out
     many = {"far": {"url": address, "env": ["A", "B"]}}
     put_worker(project, mcp_servers=many)
-    assert "with `url`, `env` names at most one variable" in guild("worker", "validate", "scribe").err
+    assert "with `url`, `env` names at most one variable" in guild("check", "scribe").err
 
 
 def test_a_rule_may_name_a_tool_of_a_server(guild: Guild, project: Path) -> None:

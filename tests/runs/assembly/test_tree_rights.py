@@ -185,7 +185,7 @@ def test_a_draft_that_was_promoted_is_still_the_one_that_was_approved(guild: Gui
     put_answers(project, boss=[HELPER, write(), call("helper"), DONE], helper=[{"say": "helped"}])
     first = guild("run", "boss", "go", "--output", "json").json["asks"][0]["ask"]
     second = guild("answer", first, "yes", "--output", "json").json["asks"][0]["ask"]
-    assert guild("worker", "promote", "helper").code == 0
+    assert guild("worker", "set", "helper", "active").code == 0
     ran = guild("answer", second, "yes", "--output", "json")
     assert [one["output"] for one in ran.json["runs"]] == ["helped"]
 

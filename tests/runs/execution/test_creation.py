@@ -74,7 +74,7 @@ def test_it_is_shown_whole_approved_saved_as_a_draft_and_run_at_once(guild: Guil
     assert "2 words" in told_model(guild, run)
     assert "worker_created" in kinds(journal(guild, run))
     assert guild("replay", run).code == 0
-    assert guild("worker", "promote", "helper").code == 0
+    assert guild("worker", "set", "helper", "active").code == 0
     assert guild("run", "helper", "x", "--output", "json").json["output"] == "2 words"
 
 

@@ -62,9 +62,9 @@ def test_several_at_once_are_one_tree(guild: Guild, project: Path) -> None:
     }
     assert done["usage"] == {"turns": 5, "input_tokens": 5000, "output_tokens": 500, "cost_usd": done["cost_usd"]}
     assert done["cost_usd"] == pytest.approx(5 * 0.0045)
-    assert re.search(r"starts: model script:answers.yaml; may call hand; at most 5.00 USD", ran.err)
+    assert re.search(r"Run r-\w+: model script:answers.yaml; may call hand; at most 5.00 USD", ran.err)
     for label in ("[hand] ", "[hand 2] ", "[hand 3] "):
-        assert re.search(rf"^  {re.escape(label)}r-\w+ starts: .*; shares the parent's budget; ", ran.err, re.M)
+        assert re.search(rf"^  {re.escape(label)}Run r-\w+: .*; shares the parent's budget; ", ran.err, re.M)
     assert re.search(r"completed: 4 runs, 5 turns, 5,000 tokens in", ran.err)
     children = [one["run"] for one in done["runs"]]
 
@@ -279,7 +279,7 @@ def test_workers_call_one_another_to_a_depth(guild: Guild, project: Path) -> Non
     parents = {one["run"]: one["parent"] for one in done["runs"]}
     assert len(set(parents.values())) == 7
     deepest = (set(parents) - set(parents.values())).pop()
-    assert "at most 8 deep" in str(journal(guild, deepest))
+    assert "the maximum depth of 8 calls is reached" in str(journal(guild, deepest))
     assert guild("replay", done["run"]).code == 0
 
 
@@ -350,7 +350,7 @@ def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild:
     put_worker(project, "free", tool_rules=None)
     put_answers(
         project,
-        boss=[[calls(call("hand"), call("free")), {"expect": "refused this call. not now", "say": "done"}]],
+        boss=[[calls(call("hand"), call("free")), {"expect": "repeat it unchanged. not now", "say": "done"}]],
         hand=[[WRITE, {"expect": "not now", "say": "The user denied this call. Do not repeat it unchanged. not now"}]],
         free=[[{**OTHER, "sleep": 0.2}, {"say": "freely written", "sleep": 0.2}]],
     )
@@ -374,7 +374,7 @@ def test_an_ask_of_a_called_worker_expires(guild: Guild, project: Path) -> None:
     assert "expired" in late.err
     ran = guild("resume", waiting["run"], "--output", "json")
     assert (ran.json["status"], written(project)) == ("completed", [])
-    assert str(journal(guild, waiting["run"])).count("This is not a refusal") >= 2
+    assert str(journal(guild, waiting["run"])).count("This is not a denial") >= 2
 
 
 def test_an_ask_that_has_expired_keeps_no_tree_from_going_on(guild: Guild, project: Path) -> None:
@@ -389,7 +389,7 @@ def test_an_ask_that_has_expired_keeps_no_tree_from_going_on(guild: Guild, proje
     assert (asks[True] in shown.err, asks[False] in shown.err) == (True, False), "only one can still be answered"
     done = answer(guild, asks[True], "yes")
     assert (done.code, done.json["status"], written(project)) == (0, "completed", ["a.md"])
-    assert "This is not a refusal" in str(journal(guild, waiting["run"]))
+    assert "This is not a denial" in str(journal(guild, waiting["run"]))
 
 
 @pytest.mark.req("DO-6")
@@ -411,7 +411,7 @@ def test_at_a_terminal_each_ask_is_answered_in_its_turn(
     person = terminal("run", "boss", "go")
     for _ in range(2):
         person.until("hand wants to call sandbox_write_text")
-        person.until("Allow it?")
+        person.until("Allow this call?")
         person.types("yes\n")
     assert person.ends() == (0, "both are written\n")
     assert written(project) == ["a.md", "b.md"]
@@ -493,9 +493,7 @@ def test_a_stopped_tree_says_so(guild: Guild, project: Path) -> None:
     put_tree(project, asking=True)
     waiting = run(guild, code=4)
     said = guild("stop", waiting["run"]).out
-    assert said == (
-        f"{waiting['run']} is cancelled, with 2 that it has called; its record stays: guild show {waiting['run']}\n"
-    )
+    assert said == f"Stopped {waiting['run']} and 2 runs that it called. Details: guild show {waiting['run']}\n"
     assert re.search(r"status +cancelled \(by the user\)", guild("show", waiting["run"]).out)
 
 
@@ -505,7 +503,7 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     put_answers(project, boss=[[call("hand"), DONE]], hand=[[{"say": "late", "sleep": 60}]])
     process = guild.start("run", "boss", "go")
     assert process.stderr
-    root = process.stderr.readline().split()[0]
+    root = process.stderr.readline().split()[1].rstrip(":")
     until(lambda: bool(guild("show", root, "--json").json["below"]))
     assert guild("ls", "--json").json["working"][0]["run"] == root
     refused = guild("stop", root)
@@ -514,7 +512,7 @@ def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: 
     process.wait(5)
     assert [one["status"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == ["interrupted"]
     child = guild("show", root, "--json").json["below"][0]["run"]
-    assert f"Go on with: guild resume {root}" in guild("show", child).err
+    assert f"Continue: guild resume {root}" in guild("show", child).err
     assert len(guild("stop", root, "--json").json["cancelled"]) == 2
 
 
@@ -531,7 +529,7 @@ def test_what_a_called_worker_remembers_is_its_own(guild: Guild, project: Path) 
     )
     done = run(guild)
     child = done["runs"][0]["run"]
-    blamed = guild("memory", "blame", "pen", "--scope", "worker", "--worker", "hand", "--json").json
+    blamed = guild("memory", "log", "pen", "--scope", "worker", "--worker", "hand", "--json").json
     assert blamed["records"][0]["run"] == child
     again = run(guild)
     first = {entry["run"]: entry["data"] for entry in journal(guild, again["run"]) if entry["kind"] == "assembled"}

@@ -76,7 +76,7 @@ def test_a_signal_pauses_a_run(guild: Guild, project: Path, number: signal.Signa
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert f"Go on with: guild resume {run}" in err
+    assert f"Continue: guild resume {run}" in err
     assert "Traceback" not in err
     assert status(guild, run) == "paused"
     assert kinds(journal(guild, run))[-1] == "paused"
@@ -89,7 +89,7 @@ def test_ctrl_c_pauses_a_run(guild: Guild, project: Path, terminal: Callable[...
     person = terminal("run", "scribe", "go")
     person.until("← sandbox_write_text")
     person.types("\x03")
-    person.until("Go on with: guild resume")
+    person.until("Continue: guild resume")
     assert person.ends()[0] == 130
     put_script(project, WRITE, DONE)
     run = guild("ls", "--json", "--all").json["needs_you"]["runs"][0]["run"]
@@ -100,7 +100,7 @@ def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, termin
     put_worker(project)
     put_script(project, WRITE, DONE)
     person = terminal("run", "scribe", "go")
-    person.until("Allow it?")
+    person.until("Allow this call?")
     person.types("\x03")
     assert person.ends()[0] == 130
     ask = guild("ls", "--json").json["needs_you"]["asks"][0]["ask"]
@@ -173,7 +173,7 @@ def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str
     elif change == "changed":
         put_worker(project, instructions="Be something else.", tools=["Read"], limits={"max_turns": 1})
     elif change == "retired":
-        assert guild("worker", "retire", "scribe").code == 0
+        assert guild("worker", "set", "scribe", "retired").code == 0
     else:
         assert guild("worker", "lock", "scribe").code == 0
     ran = guild("answer", ask, "yes")
@@ -292,7 +292,7 @@ def test_a_sandbox_that_cannot_be_made_is_told_before_anything_runs(guild: Guild
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
     assert "sandboxes.notes.path" in ran.err
-    assert "something broke" not in ran.err
+    assert "internal error" not in ran.err
     assert guild("ls", "--all", "--json").json["done"] == []
 
 
@@ -304,7 +304,7 @@ def test_a_project_that_is_gone_is_told(guild: Guild, project: Path, tmp_path: P
     ran = guild("resume", run, cwd=tmp_path)
     assert ran.code in {1, 2, 3, 4}
     assert "Traceback" not in ran.err
-    assert "something broke" not in ran.err
+    assert "internal error" not in ran.err
 
 
 def test_the_record_of_a_run_is_complete(guild: Guild, project: Path) -> None:

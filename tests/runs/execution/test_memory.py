@@ -341,7 +341,7 @@ def test_resumed_run_keeps_its_prompt_and_writes_once(guild: Guild, project: Pat
     resumed = guild("resume", run, "--output", "json")
     assert resumed.code == 0, resumed
     assert read_assembled(guild, run)["memory"] == ""
-    changes = guild("memory", "blame", "fact", "--worker", "scribe", "--json").json["records"]
+    changes = guild("memory", "log", "fact", "--worker", "scribe", "--json").json["records"]
     assert [(change["action"], change["worker"], change["run"]) for change in changes] == [("write", "scribe", run)]
     with closing(sqlite3.connect(home.database)) as database:
         assert database.execute("SELECT count(*) FROM memory_log WHERE key = 'fact'").fetchone() == (1,)

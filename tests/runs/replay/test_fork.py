@@ -49,7 +49,7 @@ def test_a_fork_goes_on_differently_and_repeats_nothing(guild: Guild, project: P
     model = put_other(project, {"say": "not asked"}, {"say": "otherwise"})
     forked = guild("fork", finished, "--at", str(at), "--model", model, "--output", "json")
     assert (forked.code, forked.json["output"]) == (0, "otherwise")
-    assert f"is forked from {finished} after entry {at} (tool_ended)." in forked.err
+    assert f"Forked {finished} after entry {at} (tool_ended): " in forked.err
     assert not (project / "notes" / "a.md").exists()
     new = forked.json["run"]
     assert kinds(journal(guild, new))[at + 1 :] == ["resumed", "model_asked", "model_answered", "ended"]

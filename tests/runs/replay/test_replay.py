@@ -173,7 +173,7 @@ def test_an_unchanged_run_is_the_same_and_touches_nothing(place: Place) -> None:
     before, book = place.everything(), place.book
     ran = place.guild("replay", place.run)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out == f"{place.run}: {len(before['journal'])} steps, all as on record\n"
+    assert ran.out == f"Replay matches the recording ({len(before['journal'])} steps).\n"
     assert place.everything() == before
     assert place.book == book == ["one", "letter"]
     told = place.guild("replay", place.run, "--json").json
@@ -284,7 +284,7 @@ def test_a_difference_is_shown_to_a_person(place: Place) -> None:
     other_prompt(place)
     ran = place.guild("replay", place.run)
     assert ran.code == 1
-    assert ran.out == (f"{place.run}: differs at step 0\nthe system prompt is not the same\n- Be neat.\n+ Be quick.\n")
+    assert ran.out == (f"{place.run} differs at step 0.\nthe system prompt is not the same\n- Be neat.\n+ Be quick.\n")
 
 
 def test_a_rule_that_no_call_met_makes_no_difference(place: Place) -> None:

@@ -76,7 +76,7 @@ def test_a_call_that_was_cut_off_is_made_by_the_test(guild: Guild, project: Path
     put_script(project, slow, DONE)
     process = guild.start("run", "scribe", "go")
     assert process.stderr
-    run = process.stderr.readline().split()[0]
+    run = process.stderr.readline().split()[1].rstrip(":")
     until(lambda: "tool_started" in kinds(journal(guild, run)))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)

@@ -54,7 +54,7 @@ def test_a_tree_is_the_same_and_touches_nothing(guild: Guild, project: Path, rec
         path.unlink()
     (project / "answers.yaml").unlink()
     ran = guild("replay", recorded["run"])
-    assert (ran.code, ran.out, ran.err) == (0, f"{recorded['run']}: {len(entries)} steps, all as on record\n", "")
+    assert (ran.code, ran.out, ran.err) == (0, f"Replay matches the recording ({len(entries)} steps).\n", "")
     assert journal(guild, recorded["run"]) == entries
     assert written(project) == []
     child = recorded["runs"][1]["run"]
@@ -82,7 +82,7 @@ def test_a_change_of_a_called_worker_is_named_with_its_run(
     assert (told.code, told.json["run"], told.json["same"]) == (1, first, False)
     assert said in told.json["difference"]
     shown = guild("replay", recorded["run"]).out
-    assert shown.startswith(f"{first}: differs at step {told.json['step']}\n")
+    assert shown.startswith(f"{first} differs at step {told.json['step']}.\n")
 
 
 @pytest.mark.req("X-1")
@@ -106,7 +106,7 @@ def test_workers_that_are_gone_are_replayed_as_they_were(guild: Guild, project: 
         (project / "workers" / f"{name}.yaml").unlink()
     ran = guild("replay", done["run"])
     assert ran.code == 0, ran
-    assert "not there any more" in ran.err
+    assert "no longer exists" in ran.err
 
 
 @pytest.mark.req("X-1")

@@ -248,18 +248,18 @@ class GuildStory(Story):
         self.say(
             "You see all that it has commissioned, and can change it or call it off. The code waits for the design:"
         )
-        self.guild("commission", "ls")
+        self.guild("ls", "commissions")
         made = {one["worker"]: str(one["commission"]) for one in self._commissions()}
         return made["writer"], made["coder"]
 
     def _commissions(self) -> list[dict[str, Any]]:
-        return self.data("commission", "ls")["commissions"]
+        return self.data("ls", "commissions")["commissions"]
 
     def _is_tried_anew(self, design: str) -> None:
         self.title("One has failed, and is tried anew")
         self.say("Its work so far is kept on its branch. You give it more turns, and dispatch it again:")
-        self.guild("commission", "edit", design, "--max-turns", "10")
-        self.guild("commission", "redispatch", design, "--wait")
+        self.guild("edit", design, "--max-turns", "10")
+        self.guild("retry", design, "--wait")
         self.git("log", "--oneline", "claude/main")
         self.say("What it wrote is on claude/main, the branch on which the guild gathers its work. In your folder:")
         self.git("status", "--short", "--branch")

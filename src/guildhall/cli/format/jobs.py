@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from guildhall.activities.contract import Decision
     from guildhall.cli.command import Context
-    from guildhall.jobs.model import JobDetails
+    from guildhall.jobs.model import JobDetails, JobResult
     from guildhall.runs.model import Run
 
 _MAX_LABEL_CHARS = 80
 _POLL_S = 0.3
-_BEGINNING = 60  # characters of a question that are enough to name it
+_MAX_BEGINNING_CHARS = 60  # characters of a question that are enough to name it
 
 
 def id_of(run: Run) -> str:
@@ -67,28 +67,28 @@ def print_job(id: str, shown: JobDetails, screen: Screen) -> None:
     rows = [
         ["job", id],
         ["member" if member else "worker", member or job.worker],
-        ["description", screen.exactly(job.description)],
-        ["status", job.status + (" (waits for you)" if shown.is_waiting else "")],
-        ["started", screen.exactly(job.started_at)],
-        ["ended", screen.exactly(job.completed_at or "")],
-        ["error", screen.exactly(job.error or "")],
-        ["late error", screen.exactly(job.late_error or "")],
+        ["description", screen.exact(job.description)],
+        ["status", job.status + (" (needs you)" if shown.is_waiting else "")],
+        ["started", screen.exact(job.started_at)],
+        ["ended", screen.exact(job.completed_at or "")],
+        ["error", screen.exact(job.error or "")],
+        ["late error", screen.exact(job.late_error or "")],
         ["run", job.run or ""],
-        ["directory", screen.exactly(shown.directory or "")],
+        ["directory", screen.exact(shown.directory or "")],
         ["cost", money(shown.cost_usd)],
-        *(["artifact", screen.exactly(path)] for path in shown.artifacts),
+        *(["artifact", screen.exact(path)] for path in shown.artifacts),
     ]
     screen.facts(rows)
     screen.section("summary", job.summary)
     _print_questions(id, shown, screen)
     print_decisions(shown.decisions, screen)
     if job.status == "completed":
-        screen.note(f"The result: guild job result {id}")
+        screen.note(f"Result: guild wait {id}")
     elif job.status == "failed" and not member:
-        screen.note(shown.hint or f"Go on with it: guild resume {id}")
-        screen.note(f"Delete it: guild job rm {id} --force")
+        screen.note(shown.hint or f"Continue: guild resume {id}")
+        screen.note(f"Delete it: guild rm {id} --force")
     for ask in shown.waiting_asks:
-        screen.note(f"It waits for an answer: guild show {ask}")
+        screen.note(f"Waiting for your answer: guild show {ask}")
 
 
 def _print_questions(id: str, shown: JobDetails, screen: Screen) -> None:
@@ -96,11 +96,11 @@ def _print_questions(id: str, shown: JobDetails, screen: Screen) -> None:
     if shown.question_log or questions:
         screen.heading("\nquestions")
     for one in shown.question_log:
-        screen.result(f"{one.ask}:\n{screen.barred(one.question)}")
-        answer = one.answer and f"answer:\n{screen.barred(one.answer)}"
+        screen.result(f"{one.ask}:\n{screen.quote_block(one.question)}")
+        answer = one.answer and f"answer:\n{screen.quote_block(one.answer)}"
         screen.result(answer or f"guild answer {one.ask} ...")
     for question in questions:
-        screen.result(screen.barred(question))
+        screen.result(screen.quote_block(question))
         if shown.job.status == "running":
             screen.note(how_to_answer(id, question, questions))
 
@@ -113,20 +113,20 @@ def how_to_answer(job: str, question: str, questions: Sequence[str]) -> str:
     if len(questions) == 1:
         return f'guild answer {job} "..."'
     whole = " ".join(question.split())
-    short = "".join(takewhile(str.isprintable, whole))[:_BEGINNING].strip()
-    said = short if len(_meant(short, questions)) == 1 else whole
+    short = "".join(takewhile(str.isprintable, whole))[:_MAX_BEGINNING_CHARS].strip()
+    said = short if len(_matching_questions(short, questions)) == 1 else whole
     return f'guild answer {job} "..." --question {shlex.quote(said)}'
 
 
-def question_meant(given: str, questions: Sequence[str]) -> str:
+def find_question(given: str, questions: Sequence[str]) -> str:
     """Return the question with this text or beginning. The member refuses a text that fits none."""
-    found = _meant(given, questions)
+    found = _matching_questions(given, questions)
     if len(found) > 1:
-        raise UsageError(f"{len(found)} questions begin with {given!r}", hint="Give more of the one that is meant.")
+        raise UsageError(f"{len(found)} questions begin with {given!r}", hint="Give more of the question.")
     return found[0] if found else given
 
 
-def _meant(given: str, questions: Sequence[str]) -> list[str]:
+def _matching_questions(given: str, questions: Sequence[str]) -> list[str]:
     if given in questions:
         return [given]
     beginning = " ".join(given.split())
@@ -139,19 +139,26 @@ async def wait_for_member(id: str, ctx: Context) -> int:
         await SystemClock().sleep(_POLL_S)
     status, screen = shown.job.status, ctx.screen
     result = await ctx.client.jobs.result(id, ctx.frame) if status == "completed" else None
-    if ctx.args.json:
+    if ctx.as_json:
         screen.json({**shown.as_wire(), **(result.as_wire() if result else {}), "member": id.rpartition("/")[0]})
     elif shown.is_waiting:
         for question in shown.questions:
-            screen.note(screen.barred(question))
-            screen.note(f"It waits for you: {how_to_answer(id, question, shown.questions)}", "yellow")
+            screen.note(screen.quote_block(question))
+            screen.note(f"Answer: {how_to_answer(id, question, shown.questions)}", "yellow")
         if not shown.questions:
-            screen.note(f'It waits for you: guild answer {id} "..."', "yellow")
+            screen.note(f'Answer: guild answer {id} "..."', "yellow")
     elif result is not None:
-        screen.result(result.output)
+        print_result(result, screen)
     else:
-        screen.note(f"guild: {id} {status}: {shown.job.error or 'no reason was given'}", "red")
+        screen.note(f"guild: {id} {status}: {shown.job.error or 'no reason given'}", "red")
     return exit_codes.NEEDS_YOU if shown.is_waiting else exit_codes.DONE if result is not None else exit_codes.FAILED
+
+
+def print_result(result: JobResult, screen: Screen) -> None:
+    """Print the output of a job and the paths of its artifacts."""
+    screen.result(result.output)
+    for path in result.artifacts:
+        screen.note(path, "dim")
 
 
 def label_of(text: str) -> str:

@@ -18,6 +18,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.projects.model import ARCHIVE_REFS, BRANCH_PREFIX
 
 if TYPE_CHECKING:
+    from guildhall.cli.command import Context
     from guildhall.hall.client.interface import HallClient
     from guildhall.projects.commissions.model import Commission, CommissionDetails
     from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.1  # while an ask is open
 _WAIT_S = 2.0  # of one request for a change
 _MAX_EXCHANGES = 3  # that are printed; --json has all
-_MAX_LINE = 200  # characters of a reason that is printed on the line of its timeline entry
+_MAX_LINE_CHARS = 200  # characters of a reason that is printed on the line of its timeline entry
 
 
 async def wait_idle(id: str, client: HallClient, *, hall: bool = True) -> tuple[int, CommissionDetails]:
@@ -84,22 +85,22 @@ def print_commission(shown: CommissionDetails, screen: Screen) -> None:
     one, around = shown.commission, shown.neighbours
     rows = [
         ["commission", one.id],
-        ["title", screen.exactly(one.title)],
+        ["title", screen.exact(one.title)],
         ["project", one.project],
         ["worker", one.worker],
         ["status", one.status + (" (needs you)" if shown.waiting else "")],
-        ["why", screen.exactly(one.explanation)],
+        ["reason", screen.exact(one.explanation)],
         ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
         ["created", one.created_at],
         ["attempt", str(one.attempt or "")],
         ["run", one.run or ""],
         ["branch", _branch(one)],
-        ["checkout", screen.exactly(shown.worktree or "")],
+        ["checkout", screen.exact(shown.worktree or "")],
         ["cost", money(shown.cost_usd) if one.run else ""],
         *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in one.draft.dependencies),
-        *(["artifact", path] for path in one.draft.artifacts),
+        *(["required file", path] for path in one.draft.artifacts),
         *(["linked", path] for path in one.draft.linked),
-        *(["check", screen.exactly(command)] for command in one.draft.checks),
+        *(["check", screen.exact(command)] for command in one.draft.checks),
         ["reviewer", one.draft.reviewer or ""],
         ["after", ", ".join(around.after)],
         ["before", ", ".join(around.before)],
@@ -121,15 +122,50 @@ def print_commission(shown: CommissionDetails, screen: Screen) -> None:
     for warning in shown.warnings:
         screen.note(warning, "yellow")
     hints = {
-        "pending": f"Start it: guild commission dispatch {one.id}",
-        "blocked": f"When its dependencies exist: guild commission dispatch {one.id}",
-        "failed": f"Try again: guild commission redispatch {one.id}",
-        "cancelled": f"Try again: guild commission redispatch {one.id}",
+        "pending": f"Start it: guild dispatch {one.id}",
+        "blocked": f"When its dependencies exist: guild dispatch {one.id}",
+        "failed": f"Retry: guild retry {one.id}",
+        "cancelled": f"Retry: guild retry {one.id}",
     }
     if one.status in hints:
         screen.note(hints[one.status])
     for ask in shown.waiting:
         screen.note(f"Waiting for your answer: guild show {ask}")
+
+
+async def print_new_state(
+    ctx: Context, one: Commission, *, text: str = "", wait: bool = False, is_edit: bool = False
+) -> int:
+    """Print the new state of a commission, with `wait` once it has ended, and return the exit code."""
+    if wait and one.status in ("dispatched", "in_progress"):
+        ctx.screen.note(f"{one.id} is {one.status}. Ctrl-C stops waiting, not the work: guild wait {one.id}", "dim")
+        code, shown = await wait_idle(one.id, ctx.client)
+        ctx.print(shown, print_commission)
+        return code
+    ctx.print(one, text or f"{one.id} is {one.status}")
+    if not ctx.as_json:
+        if one.draft.linked and one.status in ("pending", "blocked"):
+            for warning in (await ctx.client.commissions.get(one.id)).warnings:
+                ctx.screen.note(ctx.screen.one_line(warning, 300), "yellow")
+        print_next_command(one, ctx.screen, is_edit=is_edit)
+    if wait and one.status in ("pending", "blocked"):
+        return exit_codes.NEEDS_YOU
+    return exit_codes.FAILED if one.status == "failed" and (wait or not is_edit) else exit_codes.DONE
+
+
+def print_next_command(one: Commission, screen: Screen, *, is_edit: bool = False) -> None:
+    """Print the command that continues a commission."""
+    again = f"Retry: guild retry {one.id}"
+    hints = {
+        "pending": f"Start it: guild dispatch {one.id}",
+        "blocked": f"It is {one.reason}. Then: guild dispatch {one.id}",
+        "dispatched": f"It is queued: guild wait {one.id}",
+        "in_progress": f"It runs in the background: guild show {one.id}, guild wait {one.id}",
+        "failed": again if is_edit else f"It failed: {screen.exact(one.reason or '')}\n{again}",
+        "cancelled": again,
+    }
+    if one.status in hints:
+        screen.note(hints[one.status], "dim")
 
 
 def _branch(one: Commission) -> str:
@@ -143,11 +179,11 @@ def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:
     """Print the timeline. Long reasons, such as a reviewer's comments, are printed in full below their line."""
     wide = max((len(line.after or "") for line in shown.timeline), default=0)
     for line in shown.timeline:
-        is_long = len(line.reason) > _MAX_LINE or len(line.reason.splitlines()) > 1
-        reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE)
+        is_long = len(line.reason) > _MAX_LINE_CHARS or len(line.reason.splitlines()) > 1
+        reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE_CHARS)
         screen.result(f"  {line.at}  {line.after or '':<{wide}}  {reason}".rstrip())
         if is_long:
-            screen.result(screen.barred(line.reason))
+            screen.result(screen.quote_block(line.reason))
 
 
 def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
@@ -157,8 +193,8 @@ def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
         return
     for check in looked[-1]:
         if not check["passed"]:
-            screen.heading(f"\n{screen.exactly(check['command'])}")
-            screen.result(screen.barred(check["output"]))
+            screen.heading(f"\n{screen.exact(check['command'])}")
+            screen.result(screen.quote_block(check["output"]))
 
 
 def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
@@ -168,16 +204,16 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         ["meeting", meeting.id],
         ["worker", meeting.worker],
         ["project", meeting.project],
-        ["topic", screen.exactly(meeting.topic)],
-        ["status", _standing(shown)],
+        ["topic", screen.exact(meeting.topic)],
+        ["status", _describe_status(shown)],
         ["by", meeting.by + (f" ({meeting.made_by})" if meeting.made_by else "")],
         ["opened", meeting.created_at],
         ["sessions", str(meeting.session_count) if meeting.session_count > 1 else ""],
         ["run", meeting.run or ""],
         ["branch", meeting.branch or ""],
-        ["checkout", screen.exactly(shown.worktree or "")],
+        ["checkout", screen.exact(shown.worktree or "")],
         ["cost", money(shown.cost_usd) if meeting.run else ""],
-        *(["linked", screen.exactly(path)] for path in meeting.linked),
+        *(["linked", screen.exact(path)] for path in meeting.linked),
         ["notes", meeting.notes or ""],
     ]
     screen.facts(rows)
@@ -187,47 +223,46 @@ def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
         screen.heading("\nfollow-ups")
         for one in shown.followups:
             whom = f" ({one.worker})" if one.worker else ""
-            screen.result(f"{one.title}{whom}\n{screen.barred(one.prompt)}")
+            screen.result(f"{one.title}{whom}\n{screen.quote_block(one.prompt)}")
     if last := shown.exchanges[-_MAX_EXCHANGES:]:
-        screen.heading(f"\nlast said ({len(last)} of {len(shown.exchanges)})")
+        screen.heading(f"\nlast messages ({len(last)} of {len(shown.exchanges)})")
         for exchange in last:
             print_exchange(exchange, meeting, screen)
     for warning in shown.warnings:
         screen.note(warning, "yellow")
     if meeting.status == "open":
-        screen.note(f"Go there: guild meet {meeting.id}    Close it: guild meeting close {meeting.id}")
+        screen.note(f"Continue: guild meet {meeting.id}    Close it: guild meet {meeting.id} --close")
     elif meeting.status == "requested":
-        verbs = f"guild meeting accept {meeting.id}, decline {meeting.id}, defer {meeting.id} DATE"
-        screen.note(f"Say what you think: {verbs}")
+        screen.note(f"Accept it: guild answer {meeting.id} yes (or no, or a date to be asked again)")
 
 
 def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None:
     """Print the words of the user and the answer."""
     if exchange.words:
-        screen.result(f"you:\n{screen.barred(exchange.words)}")
+        screen.result(f"you:\n{screen.quote_block(exchange.words)}")
     if exchange.answer:
-        screen.result(f"{meeting.worker}:\n{screen.barred(exchange.answer)}")
+        screen.result(f"{meeting.worker}:\n{screen.quote_block(exchange.answer)}")
 
 
-def _standing(shown: MeetingDetails) -> str:
+def _describe_status(shown: MeetingDetails) -> str:
     meeting = shown.meeting
     if meeting.status == "open":
         return "open (an answer is due)" if shown.answering else "open"
     if meeting.status == "requested" and meeting.deferred_to:
-        return f"requested (put off until {meeting.deferred_to})"
+        return f"requested (deferred to {meeting.deferred_to})"
     return f"{meeting.status} ({meeting.reason})" if meeting.status == "declined" and meeting.reason else meeting.status
 
 
 def print_change(meeting: Meeting, screen: Screen) -> None:
-    """Print the new state of a meeting and what to do next."""
+    """Print the new state of a meeting and the command that continues it."""
     match meeting.status:
         case "open":
             screen.result(f"{meeting.id} is open")
-            screen.note(f"Go there: guild meet {meeting.id}")
+            screen.note(f"Continue: guild meet {meeting.id}")
         case "closed":
-            screen.result(f"{meeting.id} is closed; its notes are {meeting.notes} on claude/main of {meeting.project}")
-            screen.note(f"What came out: guild meeting show {meeting.id}")
+            screen.result(f"{meeting.id} is closed. Notes: {meeting.notes} on claude/main of {meeting.project}")
+            screen.note(f"Details: guild show {meeting.id}")
         case "requested":
-            screen.result(f"{meeting.id} is put off until {meeting.deferred_to}")
+            screen.result(f"{meeting.id} is deferred to {meeting.deferred_to}")
         case _:
             screen.result(f"{meeting.id} is declined")

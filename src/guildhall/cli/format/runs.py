@@ -75,19 +75,19 @@ def _describe(data: entries.Payload) -> str:
             again = f"attempt {data.attempt + 1}: " if data.attempt else ""
             return again + "; ".join(_text(part.get("content")) for part in data.message)
         case entries.ModelAnswered():
-            return "; ".join(_spoken(data.response))
+            return "; ".join(_describe_answer(data.response))
         case entries.ModelCallFailed() | entries.Crashed():
             return data.message
         case entries.Said():
             return data.words
         case entries.Answered():
-            return " ".join(filter(None, (data.ask, data.choice, data.note))) + _more(data.bounds)
+            return " ".join(filter(None, (data.ask, data.choice, data.note))) + _raised_limits(data.bounds)
         case entries.Resumed():
-            return f"was {data.was}{_more(data.bounds)}"
+            return f"was {data.was}{_raised_limits(data.bounds)}"
         case entries.Ended():
-            return _stopped(data.status, data.error["message"] if data.error else data.reason)
+            return _describe_end(data.status, data.error["message"] if data.error else data.reason)
         case entries.Paused():
-            return _stopped(data.status, data.reason)
+            return _describe_end(data.status, data.reason)
         case entries.WorkerCreated():
             return _json(data.to_record())
         case _:
@@ -104,11 +104,11 @@ def _describe_call(data: entries.Payload) -> str:
             text = _content(data.result)
             return f"error: {text}" if data.result.get("is_error") else text
         case entries.LoopAsked():
-            return f"{data.title}, {data.ask} asks whether they may go on"
+            return f"{data.title}, {data.ask} asks whether they may continue"
         case entries.QuestionAsked():
             return f"{data.ask} asks: {data.question}"
         case entries.LimitAsked():
-            return f"{data.limit} {data.value} is used up, {data.ask} asks for more"
+            return f"{data.limit} {data.value} reached, {data.ask} asks for more"
         case _:
             return ""
 
@@ -117,8 +117,8 @@ def _json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, default=str) if data else ""
 
 
-def _spoken(response: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the model says and calls in an answer."""
+def _describe_answer(response: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts and the tool calls of an answer."""
     for part in _parts(response.get("parts")):
         if part.get("part_kind") == "tool-call":
             yield f"calls {part.get('tool_name')}"
@@ -134,12 +134,12 @@ def _content(result: Mapping[str, Any]) -> str:
     return "; ".join(_text(block.get("text") or block) for block in _parts(result.get("content")))
 
 
-def _more(bounds: Mapping[str, Any] | None) -> str:
+def _raised_limits(bounds: Mapping[str, Any] | None) -> str:
     """Return the limits that were raised."""
     return "".join(f", {name} now {value}" for name, value in (bounds or {}).items())
 
 
-def _stopped(status: str, reason: str | None) -> str:
+def _describe_end(status: str, reason: str | None) -> str:
     return f"{status}: {reason}" if reason else status
 
 
@@ -177,18 +177,18 @@ def print_next_steps(shown: Shown, screen: Screen) -> None:
     run = shown.run
     waiting = [ask for ask in shown.asks if ask.status == "open"]
     for ask in waiting:
-        screen.note(f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}")
+        screen.note(f"Answer needed ({ask.id}): {screen.one_line(ask.question.title, 200)}")
     for ask in waiting:
-        screen.note(f"Answer with: {how_to_answer(ask)}")
+        screen.note(f"Answer: {how_to_answer(ask)}")
     if run.status in ("paused", "interrupted") or (run.status == "waiting" and not waiting):
         verb = "meet" if run.kind == "meeting" else "resume"
-        screen.note(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
-    elif _may_try_again(run):
-        screen.note(f"Try again from there: guild resume {id_of(run)}")
+        screen.note(f"Continue: guild {verb} {id_of(run) if run.root == run.id else run.root}")
+    elif _can_retry(run):
+        screen.note(f"Retry from the last step: guild resume {id_of(run)}")
 
 
 def how_to_answer(ask: Ask, *, here: bool = False) -> str:
-    """Return the command that answers an ask, and the one that shows it unless it is shown `here`.
+    """Return the command that answers an ask, with the command that shows it unless `here`.
 
     No answer is suggested for a call with an unknown effect: only the user knows what happened.
     """
@@ -197,20 +197,20 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
     examples = {AMOUNT: "2.50", DATE: "2027-01-31"}
     words = [examples.get(choice, choice) for choice in ask.question.choices]
     first, rest = ("ANSWER", words) if ask.kind == "interrupted_call" else (words[0], words[1:])
-    more = "" if here else f"; all of it: guild show {ask.id}"
-    either = "one of" if first == "ANSWER" else "or"
-    return f"guild answer {ask.id} {first}    ({either}: {', '.join(rest)}{more})"
+    more = "" if here else f". Details: guild show {ask.id}"
+    either = "one of " if first == "ANSWER" else "or "
+    return f"guild answer {ask.id} {first} ({either}{', '.join(rest)}){more}"
 
 
-def _may_try_again(run: Run) -> bool:
+def _can_retry(run: Run) -> bool:
     """Return True if a failed run could succeed when it is resumed, and its hint does not say so already."""
     if run.status != "failed" or run.parent is not None or run.error_code in (*_FINAL_ERRORS, *RESUME_HINTED):
         return False
     return run.kind != "workflow" or run.error_code != "invalid_file"  # it keeps the text that it began with
 
 
-def used(shown: Shown) -> str:
-    """Return what a run used, as one line."""
+def usage_line(shown: Shown) -> str:
+    """Return turns, tokens and cost of a run as one line."""
     usage = shown.usage
     turns = "1 turn" if usage.turns == 1 else f"{usage.turns} turns"
     turns = f"{len(shown.below) + 1} runs, {turns}" if shown.below else turns
@@ -230,12 +230,12 @@ def print_outcome(shown: Shown, screen: Screen) -> None:
     if run.status == "completed":
         screen.result(text_of(run.output))
     if run.status == "cancelled":
-        screen.note(f"guild: {id_of(run)} was cancelled: there is no result", "red")
+        screen.note(f"guild: {id_of(run)} was cancelled", "red")
     elif run.status == "failed" or run.error:
         print_error(run, run.error or ErrorInfo(code="error", message=run.reason or "no reason given"), screen)
     for ask in shown.asks:
         if ask.status == "open" and ask.question.body:
-            screen.note(screen.barred(ask.question.body, wrapped=screen.err.isatty()))
+            screen.note(screen.quote_block(ask.question.body, wrapped=screen.err.isatty()))
     print_next_steps(shown, screen)
 
 

@@ -74,10 +74,10 @@ def print_workflow(workflow: WorkflowShown, screen: Screen) -> None:
         ["file", workflow.file if workflow.name != GLOBAL else ""],
         ["run", workflow.run],
         ["status", f"{workflow.status} ({workflow.reason})" if workflow.reason else workflow.status],
-        ["mode", "until it is stopped" if workflow.mode == "start" else "until it is quiet"],
+        ["mode", "until stopped" if workflow.mode == "start" else "until idle"],
         ["started", workflow.created_at],
         ["ended", workflow.ended_at or ""],
-        ["said", f"{workflow.messages} messages"],
+        ["messages", str(workflow.messages)],
         ["cost", money(workflow.cost_usd)],
     ]
     screen.facts(rows)
@@ -105,25 +105,25 @@ def event_line(type: str, data: Mapping[str, Any]) -> str | None:
     match type:
         case "message" | "held":
             speaker = actor if data.get("kind") in ("message", "suggestion") else _ROOM
-            kept = " (held back: this seems to go round in circles)" if type == "held" else ""
+            kept = " (held: possible loop between agents)" if type == "held" else ""
             return _message_text(speaker, data.get("reached") or (), str(data.get("content"))) + kept
         case "vote":
             why = f" ({data['reason']})" if data.get("reason") else ""
             return one_line(f"{actor} votes on {data.get('id')}: {data.get('choice')}{why}", 500)
         case "document":
-            done = "made" if data.get("new") else "changed"
-            return one_line(f"{actor} {done} the document {data.get('path')} ({data.get('size')} bytes)", 500)
+            verb = "created" if data.get("new") else "changed"
+            return one_line(f"{actor} {verb} the document {data.get('path')} ({data.get('size')} bytes)", 500)
         case "status":
             text = "; ".join(str(data[name]) for name in ("task", "state") if data.get(name))
-            return one_line(f"{actor} is at: {text}", 500) if text else None
+            return one_line(f"{actor} status: {text}", 500) if text else None
         case "no_action":
-            return one_line(f"{actor} has nothing to do: {data.get('reason') or 'no reason given'}", 500)
+            return one_line(f"{actor} needs no action: {data.get('reason') or 'no reason given'}", 500)
         case "trouble":
             return one_line(f"{_ROOM}: {data.get('message')}", 500)
         case "workflow":
             phases = {
                 "setup": "setup" if data.get("steps") else None,
-                "election": "the agents elect who writes the documents",
+                "election": "the agents elect the editor of the documents",
                 "quiet": "quiet",
             }
             return phases.get(str(data.get("phase")))

@@ -207,7 +207,7 @@ class ProjectServices:
             raise Conflict(
                 f"the project {name} has work that has not ended: {', '.join(on_record[:10])}{more}",
                 hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
-                "was cancelled is given up with `guild commission abandon ID`.",
+                "was cancelled is given up with `guild stop ID --abandon`.",
             )
         if places := self.worktrees.list_activities(name):
             raise Conflict(

@@ -147,7 +147,7 @@ def _git() -> Check:
 def _workers(hall: Hall, frame: Frame) -> Check:
     listed = hall.workers.listed(frame)
     wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
-    return _count("workers", len(listed), wrong, "guild worker validate says why.")
+    return _count("workers", len(listed), wrong, "guild check says why.")
 
 
 def _packages(hall: Hall) -> list[Check]:

@@ -64,7 +64,7 @@ async def dispatch(context: CommissionContext, id: str, frame: Frame) -> Commiss
 def check_model(context: CommissionContext, commission: Commission, frame: Frame) -> None:
     """Raise if the worker may not be given work or has no model."""
     worker = context.find_worker(commission.worker, frame)
-    option = f"`guild commission edit {commission.id} {MODEL_OPTION}`"
+    option = f"`guild edit {commission.id} {MODEL_OPTION}`"
     context.models.choose(worker, frame, commission.draft.model, model_option=option)
 
 
@@ -138,7 +138,7 @@ async def _fail_to_start(context: CommissionContext, id: str, error: Exception) 
     where = f"{known.where}: " if known.where else ""
     reason = f"cannot start: {where}{known.message}" + (f". {known.hint}" if known.hint else "")
     if isinstance(known, ModelUnusable) and not isinstance(known, NoModel):  # whose hint has the command
-        reason = f"{reason.rstrip('.')}. To change the model or the limits: guild commission edit {id}"
+        reason = f"{reason.rstrip('.')}. To change the model or the limits: guild edit {id}"
     reason = context.redact(reason)
 
     def write(connection: Connection) -> None:
@@ -350,8 +350,8 @@ def attempt_budget(context: CommissionContext, commission: Commission, worker: W
     if remaining.dollars <= 0:
         raise Conflict(
             "the budget of the manager run that created this commission is used up",
-            hint=f"Raise it: guild resume {_manager_run(commission)} --budget USD, then guild commission redispatch "
-            f"{commission.id}. Or create a commission of your own: guild commission new",
+            hint=f"Raise it: guild resume {_manager_run(commission)} --budget USD, then guild retry "
+            f"{commission.id}. Or create a commission of your own: guild dispatch WORKER TASK --project NAME",
         )
     return remaining.dollars
 

@@ -343,7 +343,7 @@ async def require_approval(
     text = f"{reviewer} {'approves' if approved else 'does not approve'}: {comments}"
     await context.note(commission.id, "review", text, run=review.id, approved=approved)
     if not approved:
-        hint = f"Extend the prompt: guild commission edit {commission.id}. Try again: guild commission redispatch"
+        hint = f"Extend the prompt: guild edit {commission.id}. Try again: guild retry"
         raise NotFulfilled(text, hint=f"{hint} {commission.id}")
     return None
 

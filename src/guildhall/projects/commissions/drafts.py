@@ -152,7 +152,7 @@ async def delete(context: CommissionContext, id: str) -> None:
 def _delete(connection: Connection, id: str, now: str) -> None:
     commission = records.get(connection, id)
     if commission.status not in FINAL:
-        hint = f"guild commission {'cancel' if commission.status in ACTIVE else 'abandon'} {id} first."
+        hint = f"guild stop {id}{'' if commission.status in ACTIVE else ' --abandon'} first."
         raise NotDeletable(f"commission {id} is {commission.status}: it cannot be deleted", hint=hint)
     others = records.list_all(connection, project=commission.project)
     dependents = [one.id for one in others if one.status not in FINAL and commission.path in one.draft.dependencies]

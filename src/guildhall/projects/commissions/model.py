@@ -208,13 +208,13 @@ class Commission:
         """Return a hint with the command that a user needs next."""
         id = self.id
         return {
-            "pending": f"Start it: guild commission dispatch {id}",
-            "blocked": f"It is blocked until its dependencies exist: guild commission show {id}",
-            "dispatched": f"It is queued: guild wait {id}. To cancel: guild commission cancel {id}",
-            "in_progress": f"To cancel: guild commission cancel {id}",
-            "failed": f"Try again: guild commission redispatch {id}",
-            "cancelled": f"Try again: guild commission redispatch {id}",
-        }.get(self.status, f"It has ended: guild commission show {id}")
+            "pending": f"Start it: guild dispatch {id}",
+            "blocked": f"It is blocked until its dependencies exist: guild show {id}",
+            "dispatched": f"It is queued: guild wait {id}. To cancel: guild stop {id}",
+            "in_progress": f"To cancel: guild stop {id}",
+            "failed": f"Try again: guild retry {id}",
+            "cancelled": f"Try again: guild retry {id}",
+        }.get(self.status, f"It has ended: guild show {id}")
 
     def purpose(self, contract: Contract | None) -> CommissionPurpose:
         """Return the purpose of a run that works on this attempt, or reviews it if there is no contract."""

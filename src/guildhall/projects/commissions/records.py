@@ -82,7 +82,7 @@ def get(connection: Connection, id: str) -> Commission:
     if (found := find(connection, id)) is not None:
         return found
     known = connection.execute(select(commissions.c.id)).scalars().all()
-    hint = did_you_mean(id[:40], known) or "`guild commission ls` lists them."
+    hint = did_you_mean(id[:40], known) or "`guild ls commissions` lists them."
     raise NotFound(f"unknown commission {id[:100]!r}", hint=hint)
 
 

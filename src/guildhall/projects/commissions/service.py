@@ -156,7 +156,7 @@ class Commissions:
         def is_idle() -> bool:
             return all(map(self.needs_user, ids))
 
-        with suppress(TimeoutError), context.store.watched() as changed:
+        with suppress(TimeoutError), context.store.watch_commits() as changed:
             async with asyncio.timeout(within):
                 while not is_idle():
                     if not context.readonly:

@@ -302,7 +302,7 @@ def _run(
         raise TimedOut(f"git {args[0]} took longer than {_TIMEOUT_S:.0f} s", where=str(cwd)) from None
     except OSError as error:
         if not cwd.exists():
-            hint = "If the repository was moved, `guild project check` explains what to do."
+            hint = "If the repository was moved, `guild check` explains what to do."
             raise GitFailed("missing folder", where=str(cwd), hint=hint) from None
         raise GitFailed(f"cannot start git: {error.strerror}", where=str(cwd)) from None
     stderr = done.stderr.decode("utf-8", "replace")

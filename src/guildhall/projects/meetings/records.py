@@ -69,7 +69,7 @@ def get(connection: Connection, id: str) -> Meeting:
     if (found := find(connection, id)) is not None:
         return found
     known = connection.execute(select(meetings.c.id)).scalars().all()
-    hint = nearest_or(id[:60], known, "`guild meeting ls` lists them.")
+    hint = nearest_or(id[:60], known, "`guild ls meetings` lists them.")
     raise NotFound(f"unknown meeting {id[:60]!r}", hint=hint)
 
 

@@ -144,7 +144,7 @@ def find_by_ask(context: MeetingContext, ask: str) -> Meeting:
     """Return the meeting that was requested with an ask. Raise Conflict if it was deleted."""
     found = context.store.read(lambda connection: records.find_by_ask(connection, ask))
     if found is None:
-        raise Conflict(f"the meeting of {ask} was deleted", hint="guild meeting ls")
+        raise Conflict(f"the meeting of {ask} was deleted", hint="guild ls meetings")
     return found
 
 
@@ -156,7 +156,7 @@ def check_free_place(connection: Connection, project: str, max_meetings: int) ->
     named = ", ".join(f"{meeting.id} ({meeting.worker}: {meeting.topic[:40]})" for meeting in found)
     raise Refused(
         f"{project} has {len(found)} open meetings, the maximum is {max_meetings}: {named}",
-        hint=f"Close one: guild meeting close {found[-1].id}. Or raise max_meetings of the project in config.yaml.",
+        hint=f"Close one: guild meet {found[-1].id} --close. Or raise max_meetings of the project in config.yaml.",
     )
 
 

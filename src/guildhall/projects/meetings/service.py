@@ -153,7 +153,7 @@ class Meetings:
             if not worker.startswith(f"{MEETING}-"):
                 raise
             message = f"unknown meeting or worker {worker[:60]!r}"
-            raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
+            raise NotFound(message, hint="`guild ls meetings` lists the meetings.") from None
         check_conversation(found)
         context.models.check_callable(found, project_frame)
         context.redact(meeting.topic)  # stores the redacted text
@@ -232,7 +232,7 @@ class Meetings:
         """Delete an ended meeting from the record. Its notes and its runs stay."""
         meeting = self.get(id)
         if meeting.status not in ENDED:
-            hint = f"guild meeting {'close' if meeting.status == 'open' else 'decline'} {id} first."
+            hint = f"guild meet {id} --close first." if meeting.status == "open" else f"guild answer {id} no first."
             raise NotDeletable(f"meeting {id} is {meeting.status}: it cannot be deleted", hint=hint)
         await clean_up(self.context, meeting)
         now = self.context.now()
@@ -345,7 +345,7 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
     except MergeConflict as error:
         await context.store.write(partial(_record_conflict, id=id, error=error, now=context.now()))
         hint = f"The meeting stays open. Talk about the files in it: guild meet {id}. Then close it again. "
-        hint += f"Or leave the work on its branch, {meeting.branch}: guild meeting close {id} --leave-work"
+        hint += f"Or leave the work on its branch, {meeting.branch}: guild meet {id} --close --leave-work"
         message = f"meeting {id} cannot be closed: {error.message}"
         raise MergeConflict(message, files=error.files, hint=hint) from None
     closed = await context.store.write(lambda c: _record_close(c, id, summary, context.now()))

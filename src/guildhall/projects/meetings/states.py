@@ -63,9 +63,9 @@ TRANSITIONS: Mapping[Event, Transition] = {
 }
 
 _NEXT_COMMANDS: Mapping[MeetingStatus, str] = {
-    "requested": "guild meeting accept {id}, decline {id} or defer {id} DATE",
-    "open": "guild meet {id} continues it; guild meeting close {id} ends it",
-    "closed": "guild meeting show {id} prints the notes. To open another one: guild meet WORKER",
+    "requested": "guild answer {id} yes (or no, or a date)",
+    "open": "guild meet {id} continues it; guild meet {id} --close ends it",
+    "closed": "guild show {id} prints the notes. To open another one: guild meet WORKER",
     "declined": "To open another one: guild meet WORKER",
 }
 

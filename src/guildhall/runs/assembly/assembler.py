@@ -342,7 +342,7 @@ def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunReques
         case JobPurpose():
             by = MODEL_CONFIG
         case CommissionPurpose(id=id):
-            by = f"`guild commission edit {id} {MODEL_OPTION}`"
+            by = f"`guild edit {id} {MODEL_OPTION}`"
         case _:
             by = MODEL_OPTION
     return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, model_option=by)

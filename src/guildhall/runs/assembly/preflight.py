@@ -201,7 +201,7 @@ def raise_problems(missing: Sequence[GuildError], place: str) -> None:
     raise kind(
         f"{len(lines)} things cannot be provided:" + "".join(f"\n  {line}" for line in lines),
         where=place,
-        hint="`guild worker validate` says what to do about each.",
+        hint="`guild check` says what to do about each.",
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -50,27 +51,27 @@ class Ended:
     text: str | None = None  # its last words, where its model is not asked at the model door
 
 
-class Driver:
-    """Drives one run of a program. The base of all drivers: it starts the program anew for each further message."""
+class Driver(ABC):
+    """Drives one run of a program. By default it starts the program again for each further message."""
 
     row: ClassVar[Row]
     _session = ""  # the program's id of the conversation
     _further: str | None = None  # the further message, when the program is started again
 
+    @abstractmethod
     def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
         """Return how to start the program, with the doors at `url`. An empty `model` accepts any.
 
         Called again when the program is started again, in the same home, for a further message.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, line: Mapping[str, Any]) -> Ended | None:
         """Return what a line of the program means for the run, if anything."""
-        raise NotImplementedError
 
+    @abstractmethod
     def names(self, server: str, tool: str) -> str:
         """Return the name that the program gives its model for a tool of a server."""
-        raise NotImplementedError
 
     def again(self, words: str) -> bytes | None:
         """Return the input for a further message of the user, or None if the program must be started again."""

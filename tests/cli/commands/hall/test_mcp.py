@@ -87,7 +87,7 @@ def test_a_model_outside_hands_work_over_and_passes_on_what_the_person_says(
         assert [one["jobId"] for one in (await told(client, "jobs"))["jobs"]] == [job]
 
     spoken(guild_hall, work, mode)
-    shown = guild_hall("job", "show", guild_hall("job", "ls", "--json").json["jobs"][0]["jobId"], "--json").json
+    shown = guild_hall("show", guild_hall("ls", "jobs", "--json").json["jobs"][0]["jobId"], "--json").json
     assert shown["asked"][0]["answer"] == "the front door\n(passed on by another model)"
 
 
@@ -124,7 +124,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("status", {}, "which one"),
     ("result", {"job": "../../x"}, "no "),
     ("wait", {"job": 7}, "job"),
-    ("answer", {"ask": "a-nobody", "text": "x"}, "no ask"),
+    ("answer", {"ask": "a-nobody", "text": "x"}, "unknown ask"),
     ("cancel", {"job": "nobody/j-1"}, "nobody"),
 ]
 
@@ -195,5 +195,5 @@ def test_the_real_claude_code_dispatches_a_job_and_reads_its_result(
     with ScriptedServer(script) as server:
         ran = claude("Have a key made.", server=server, mcp=config, cwd=shop.project, scratch=tmp_path / "claude")
     assert ran["result"] == "The smith made a key of iron.", ran
-    (job,) = guild_hall("job", "ls", "--json").json["jobs"]
+    (job,) = guild_hall("ls", "jobs", "--json").json["jobs"]
     assert job["status"] == "completed"

@@ -41,36 +41,34 @@ def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWit
     assert waited.code == 4
     assert "Which door?" in waited.err
     assert "Front or back?" in waited.err
-    shown = guild_hall("job", "show", job, "--json").json
+    shown = guild_hall("show", job, "--json").json
     assert (shown["status"], shown["description"], shown["summary"]) == ("running", "Forge a key.", "looking for iron")
     assert shown["questions"] == ["Which door?\nFront or back?"]
     assert shown["decisions"] == [{"question": "Which metal?", "decision": "iron", "reasoning": "it is there"}]
     (ask,) = shown["waiting"]
     listed = guild_hall("ls")
     assert f"guild answer {ask}" in listed.out
-    result = guild_hall("job", "result", job, "--json")
-    assert result.code == 1
-    assert result.json["error"]["code"] == "not_finished"
-    assert (result.json["error"]["job"], result.json["error"]["status"]) == (job, "running")
-    refused = guild_hall("job", "rm", job)
+    result = guild_hall("wait", job, "--json")
+    assert (result.code, result.json["jobId"], result.json["status"]) == (4, job, "running"), "it needs an answer"
+    refused = guild_hall("rm", job)
     assert refused.code == 1
     assert "is running" in refused.err
     assert guild_hall("answer", ask, "the front door").code == 0
     waited = guild_hall("wait", job)
     assert (waited.code, waited.out.strip()) == (0, "a key")
-    result = guild_hall("job", "result", job, "--json").json
-    assert result == {"jobId": job, "output": "a key", "artifacts": ["artifacts/plan.md"]}
+    result = guild_hall("wait", job, "--json").json
+    assert {"jobId": job, "output": "a key", "artifacts": ["artifacts/plan.md"]}.items() <= result.items()
     text = guild_hall("show", job).out
     assert "the front door" in text
     assert "artifacts/plan.md" in text
     assert "submit_result" in guild_hall("log", job).out
-    assert "all as on record" in guild_hall("replay", job).out
-    (row,) = guild_hall("job", "ls", "--filter", "Forge*", "--worker", "smith", "--json").json["jobs"]
+    assert "Replay matches the recording" in guild_hall("replay", job).out
+    (row,) = guild_hall("ls", "jobs", "--filter", "Forge*", "--worker", "smith", "--json").json["jobs"]
     assert (row["jobId"], row["status"], row["worker"]) == (job, "completed", "smith")
     assert job in guild_hall("ls").out
-    assert guild_hall("job", "cancel", job, "--json").json == {"jobId": job, "status": "completed"}
+    assert guild_hall("stop", job, "--json").json == {"jobId": job, "status": "completed"}
     assert guild_hall("rm", job, "--json").json == {"jobId": job, "deleted": True}
-    gone = guild_hall("job", "show", job, "--json")
+    gone = guild_hall("show", job, "--json")
     assert (gone.code, gone.json["error"]["code"]) == (3, "unknown_job")
 
 
@@ -79,18 +77,18 @@ def test_a_job_outlives_the_death_of_its_hall(guild_hall: GuildWithHall, shop: S
     shop.script([call("update_summary", summary="one"), {"sleep": 0.5, **submit("a key")}, say()])
     job = guild_hall("dispatch", "smith", "Forge it.").out.strip()
     guild_hall.kill_hall()
-    shown = guild_hall("job", "show", job, "--json").json  # read by the command itself: no hall is there
+    shown = guild_hall("show", job, "--json").json  # read by the command itself: no hall is there
     assert shown["status"] == "running"
     shop.worker("cooper", model="script:late.yaml")
     (shop.project / "late.yaml").write_text(json.dumps({"workers": {"cooper": [[LATE]]}}))
     other = guild_hall("dispatch", "cooper", "Make a cask.").out.strip()  # starts a hall, which goes on with the first
     assert guild_hall("wait", job).out.strip() == "a key"
-    assert guild_hall("job", "cancel", other).out.strip() == f"{other} is cancelled"
+    assert guild_hall("stop", other).out.strip() == f"{other} is cancelled"
     waited = guild_hall("wait", other)
     assert (waited.code, waited.out) == (1, "")
     assert f"{other} was cancelled" in waited.err
-    assert guild_hall("job", "result", other).code == 1
-    assert guild_hall("job", "rm", other).code == 0
+    assert guild_hall("wait", other).code == 1
+    assert guild_hall("rm", other).code == 0
 
 
 def test_a_command_that_is_the_hall_itself_waits(guild: Guild, shop: Shop) -> None:
@@ -102,11 +100,11 @@ def test_a_command_that_is_the_hall_itself_waits(guild: Guild, shop: Shop) -> No
     assert (done.code, done.out.strip()) == (0, "a key")
     told = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
     assert (told["status"], told["output"], told["artifacts"]) == ("completed", "a key", None)
-    page = guild("job", "ls", "--limit", "1", "--json").json
+    page = guild("ls", "jobs", "--limit", "1", "--json").json
     assert [job["jobId"] for job in page["jobs"]] == [told["jobId"]]
-    rest = guild("job", "ls", "--cursor", page["nextCursor"]).out
+    rest = guild("ls", "jobs", "--cursor", page["nextCursor"]).out
     assert "a key" in rest
-    assert len(guild("job", "ls", "--all", "--json").json["jobs"]) == 2
+    assert len(guild("ls", "jobs", "--all", "--json").json["jobs"]) == 2
 
 
 @pytest.mark.req("WD-44", "WD-32", "X-6")
@@ -115,29 +113,29 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     failed = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"artifacts": ["key.md"]}')
     assert failed.code == 1
     assert "the artifact key.md is missing" in failed.err
-    (job,) = guild("job", "ls", "--json").json["jobs"]
+    (job,) = guild("ls", "jobs", "--json").json["jobs"]
     assert job["status"] == "failed"
     folder = shop.home.jobs / job["jobId"]
-    shown = guild("job", "show", job["jobId"])
+    shown = guild("show", job["jobId"])
     for told in (failed.err, shown.err):
         assert f"{folder / 'result.md'}. Dispatch the job again" in told
         assert "guild resume" not in told  # it would not be asked again
     assert str(folder) in shown.out
-    kept = guild("job", "rm", job["jobId"])
+    kept = guild("rm", job["jobId"])
     assert kept.code == 1
     assert "--force" in kept.err
     (shop.home.jobs / job["jobId"] / "artifacts").mkdir()
     (shop.home.jobs / job["jobId"] / "artifacts" / "key.md").write_text("by hand")
     assert guild("resume", job["jobId"]).code == 0
-    assert guild("job", "result", job["jobId"]).out.strip() == "done"
+    assert guild("wait", job["jobId"]).out.strip() == "done"
     limited = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"maxTurns": 1}')
     assert limited.code == 5
     assert "max_turns" in limited.err
-    (job, _) = guild("job", "ls", "--json").json["jobs"]
-    for told in (limited.err, guild("job", "show", job["jobId"]).err, guild("resume", job["jobId"]).err):
+    (job, _) = guild("ls", "jobs", "--json").json["jobs"]
+    for told in (limited.err, guild("show", job["jobId"]).err, guild("resume", job["jobId"]).err):
         assert f"guild resume {job['jobId']}" in told
         assert f"guild resume {job['run']}" not in told
-    assert guild("job", "rm", job["jobId"], "--force").code == 0
+    assert guild("rm", job["jobId"], "--force").code == 0
 
 
 def test_a_question_can_be_answered_by_a_command_that_is_the_hall_itself(guild: Guild, shop: Shop) -> None:
@@ -181,10 +179,11 @@ def test_a_job_is_a_directory_of_plain_files(shop: Shop, guild: Guild, done: dic
     assert json.loads(files["config.json"]) == {"metal": "iron", "maxTurns": 30}
     meta = json.loads(files["meta.json"])
     assert (meta["id"], meta["status"], meta["description"]) == (done["jobId"], "completed", "keys/a key")
-    assert files["result.md"] == guild("job", "result", done["jobId"]).out.rstrip("\n") == "a key"
+    assert files["result.md"] == guild("wait", done["jobId"]).out.rstrip("\n") == "a key"
     assert files["artifacts/report.md"] == "# Report"
-    result = guild("job", "result", done["jobId"], "--json").json
-    assert result == {"jobId": done["jobId"], "output": "a key", "artifacts": ["artifacts/report.md"]}
+    result = guild("wait", done["jobId"], "--json").json
+    expected = {"jobId": done["jobId"], "output": "a key", "artifacts": ["artifacts/report.md"]}
+    assert expected.items() <= result.items()
 
 
 @pytest.mark.req("WD-23", "WD-24", "WD-25")
@@ -202,11 +201,11 @@ def test_the_worker_reports_through_its_tools(shop: Shop, guild: Guild, done: di
 
 @pytest.mark.req("WD-11", "WD-8", "WD-10")
 def test_a_job_is_found_again(guild: Guild, done: dict[str, Any]) -> None:
-    shown = guild("job", "show", done["jobId"], "--json").json
+    shown = guild("show", done["jobId"], "--json").json
     assert [shown[name] for name in ("jobId", "status", "error")] == [done["jobId"], "completed", None]
     assert shown["startedAt"] < shown["completedAt"]
     for filter, found in (("keys*", 1), ("*key", 1), ("keys", 0), ("KEYS*", 0), ("*door*", 0)):
-        rows = guild("job", "ls", "--filter", filter, "--json").json["jobs"]
+        rows = guild("ls", "jobs", "--filter", filter, "--json").json["jobs"]
         assert len(rows) == found, filter
         for row in rows:
             told = (row["jobId"], row["status"], row["description"], row["summary"])
@@ -218,15 +217,15 @@ def test_a_job_that_is_deleted_is_gone_with_all_it_held(shop: Shop, guild: Guild
     assert guild("rm", done["jobId"]).code == 0
     assert list(shop.home.jobs.iterdir()) == []
     assert guild("ls", "--json").json["needs_you"]["asks"] == []
-    for command in ("show", "result", "cancel", "rm"):
-        gone = guild("job", command, done["jobId"], "--json")
+    for command in ("show", "wait", "stop", "rm"):
+        gone = guild(command, done["jobId"], "--json")
         assert (gone.code, gone.json["error"]["code"]) == (3, "unknown_job")
     shop.script([{"fail": 400}])
     again = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
     assert again["status"] == "failed"
     assert again["jobId"] != done["jobId"]
-    none = guild("job", "result", again["jobId"], "--json")
-    assert (none.code, none.json["error"]["code"], none.json["error"]["status"]) == (1, "not_finished", "failed")
+    none = guild("wait", again["jobId"], "--json")
+    assert (none.code, none.json["status"], "output" in none.json) == (1, "failed", False)
 
 
 @pytest.mark.req("WD-31", "WD-34", "WD-6")
@@ -254,20 +253,19 @@ def test_a_worker_in_a_job_reads_and_is_told_how_to_report(guild: Guild, shop: S
         (["dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "x"}'], 2),
         (["dispatch", "smith", "go", "--wait", "--description", "a\nb"], 2),
         (["dispatch", "nobody", "go", "--wait"], 3),
-        (["job", "show", "nothing"], 3),
-        (["job", "show", "j-2345678923"], 3),
-        (["job", "result", "../.."], 3),
-        (["job", "cancel", "r-2345678923"], 3),
-        (["job", "rm", "\x1b[31m"], 3),
+        (["show", "nothing"], 3),
+        (["show", "j-2345678923"], 3),
+        (["wait", "../.."], 3),
+        (["stop", "r-2345678923"], 3),
+        (["rm", "\x1b[31m"], 3),
         (["rm", "r-2345678923"], 3),
         (["wait", "j-2345678923"], 3),
         (["log", "j-2345678923"], 3),
         (["resume", "j-2345678923"], 3),
-        (["show", "j-2345678923"], 3),
         (["fork", "j-2345678923", "--at", "1"], 3),
-        (["job", "ls", "--cursor", "x"], 2),
-        (["job", "ls", "--limit", "0"], 2),
-        (["job", "ls", "--filter", "x" * 2000], 2),
+        (["ls", "jobs", "--cursor", "x"], 2),
+        (["ls", "jobs", "--limit", "0"], 2),
+        (["ls", "jobs", "--filter", "x" * 2000], 2),
     ],
 )
 def test_what_is_wrong_is_told(guild: Guild, shop: Shop, words: list[str], code: int) -> None:
@@ -285,14 +283,14 @@ def test_what_is_wrong_is_called_as_it_was_written(guild: Guild, shop: Shop) -> 
     assert "config.maxTurns: '2' is" in guild("dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "2"}').err
     near = guild("dispatch", "smith", "go", "--wait", "--config", '{"max_turns": 2, "metal": "iron"}')
     assert near.code == 0, near.err
-    assert "max_turns is for the worker to read. Did you mean maxTurns?" in near.err
+    assert "max_turns is passed to the worker. Did you mean maxTurns?" in near.err
     assert "metal" not in near.err
 
 
 def test_there_is_nothing_before_the_first(guild: Guild, shop: Shop) -> None:
     nothing: dict[str, Any] = {"jobs": []}
-    assert json.loads(guild("job", "ls", "--json").out) == nothing
-    assert "guild dispatch" in guild("job", "ls").err
+    assert json.loads(guild("ls", "jobs", "--json").out) == nothing
+    assert "guild dispatch" in guild("ls", "jobs").err
 
 
 @pytest.mark.req("X-3", "WD-32")
@@ -314,4 +312,4 @@ def test_the_dollars_of_a_job_are_those_of_all_that_it_calls(guild: Guild, shop:
     assert told["cost_usd"] < 0.15
     more = guild("resume", told["jobId"], "--budget", "1", "--output", "json").json
     assert more["status"] == "completed"
-    assert guild("job", "show", told["jobId"], "--json").json["status"] == "completed"
+    assert guild("show", told["jobId"], "--json").json["status"] == "completed"

@@ -28,12 +28,13 @@ def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Wor
     return made
 
 
-NEW = ("commission", "new", "--worker", "smith", "Forge a key.")
+NEW = ("dispatch", "smith", "Forge a key.", "--project", "shop")
+HELD = ("dispatch", "smith", "--hold", "Forge a key.")
 
 
 def standing(guild: Guild) -> dict[str, str]:
     """How each one stands, by its id; who only looks changes nothing."""
-    return {row["commission"]: row["status"] for row in guild("commission", "ls", "--json").json["commissions"]}
+    return {row["commission"]: row["status"] for row in guild("ls", "commissions", "--json").json["commissions"]}
 
 
 @pytest.mark.req("COM-2", "WKR-9", "X-6")
@@ -52,12 +53,12 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
         ]
     )
     words = ("--title", "A key", "--artifact", "src/key.py", "--check", "test -s src/key.py", "--link", ".lore/plan.md")
-    made = guild(*NEW, *words, "--json")
+    made = guild(*HELD, *words, "--json")
     assert made.code == 0, made.err
     one = made.json
     assert (one["status"], one["artifacts"], one["checks"]) == ("pending", ["src/key.py"], ["test -s src/key.py"])
     id = one["commission"]
-    done = guild("commission", "dispatch", id, "--wait", "--json")
+    done = guild("dispatch", id, "--wait", "--json")
     assert done.code == 0, done.err + done.out
     assert (done.json["status"], done.json["result"]) == ("completed", {"keys": 3})
     shown = guild("show", id, "--json").json
@@ -73,8 +74,8 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     assert "Which iron?" in artifact
     assert "Which lock is it for?" in artifact
     assert guild("log", id).code == 0
-    assert [row["commission"] for row in guild("commission", "ls", "--json").json["commissions"]] == [id]
-    assert id in guild("commission", "ls", "--status", "completed").out
+    assert [row["commission"] for row in guild("ls", "commissions", "--json").json["commissions"]] == [id]
+    assert id in guild("ls", "commissions", "--status", "completed").out
     assert id in guild("ls").out
     assert guild("ls", id, "--json").json["status"] == "completed"
     assert guild("ls", id).out.startswith(f"{id}  completed")
@@ -90,20 +91,20 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
 @pytest.mark.req("COM-7")
 def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, workshop: Workshop) -> None:
     workshop.script([write("src/key.py"), submit("Forged."), say()])
-    made = guild_hall(*NEW, "--dispatch", "--json")
+    made = guild_hall(*NEW, "--json")
     assert made.code == 0, made.err
     id = made.json["commission"]
     assert made.json["status"] == "in_progress"
     done = guild_hall("wait", id, "--json")
     assert (done.code, done.json["status"]) == (0, "completed")
-    assert guild_hall("commission", "show", id, "--json").json["status"] == "completed"
+    assert guild_hall("show", id, "--json").json["status"] == "completed"
     # What the person commits unblocks another one, although nobody looks.
-    blocked = guild_hall(*NEW, "--depends-on", "docs/lock.md").out.strip()
+    blocked = guild_hall(*HELD, "--depends-on", "docs/lock.md").out.strip()
     workshop.repo.commit({"docs/lock.md": "The lock\n"}, "Lock")
     _until_pending(workshop.home, blocked)
     # The person changes the same place meanwhile.
     workshop.script([{"sleep": 1, **write("src/cart.py", "total = 2\n")}, submit("Two."), say()])
-    both = guild_hall(*NEW, "--dispatch").out.strip()
+    both = guild_hall(*NEW).out.strip()
     workshop.repo.commit({"src/cart.py": "total = 3\n"}, "Three")
     waited = guild_hall("wait", both, "--json")
     assert (waited.code, waited.json["status"]) == (4, "failed")
@@ -112,7 +113,7 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     assert workshop.repo.at("claude/main", "src/cart.py") == "total = 3"
     asked = guild_hall("ls", "--json").json["needs_you"]["asks"]
     asks = {ask["kind"]: ask["ask"] for ask in asked}
-    (meeting,) = guild_hall("meeting", "ls", "--json").json["meetings"]
+    (meeting,) = guild_hall("ls", "meetings", "--json").json["meetings"]
     assert (meeting["status"], meeting["worker"], meeting["ask"]) == ("requested", "smith", asks["meeting"])
     assert "src/cart.py" in next(ask["body"] for ask in asked if ask["kind"] == "meeting")
     told = guild_hall("answer", asks["conflict"], "redispatch")
@@ -122,10 +123,10 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     assert guild_hall("wait", both).code == 0
     # Killed, nobody is at it any more: that is said, and not waited for.
     workshop.script([write("src/key.py"), LATE])
-    other = guild_hall(*NEW, "--dispatch").out.strip()
-    waits = guild_hall("commission", "new", "--worker", "guide", "--model", "openai:gpt-4o", "Help.").out.strip()
+    other = guild_hall(*NEW).out.strip()
+    waits = guild_hall("dispatch", "guide", "--hold", "--model", "openai:gpt-4o", "Help.").out.strip()
     guild_hall.kill_hall()
-    assert f"Its run has stopped. Continue: guild resume {other}" in guild_hall("commission", "show", other).err
+    assert f"Its run has stopped. Continue: guild resume {other}" in guild_hall("show", other).err
     left = guild_hall("wait", other)
     assert left.code == 4
     assert f"guild resume {other}" in left.err
@@ -144,22 +145,22 @@ def _until_pending(home: Home, id: str) -> None:
 def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     repo = workshop.repo
     workshop.script([call("report_progress", summary="Hot."), write("src/key.py", "half\n"), say("No.")])
-    done = guild(*NEW, "--dispatch", "--wait", "--json")
+    done = guild(*NEW, "--wait", "--json")
     assert done.code == 1
     assert done.json["reason"] == "the run ended without submitting a result"
     id, branch = done.json["commission"], done.json["branch"]
-    (row,) = guild("commission", "ls").out.splitlines()
+    (row,) = guild("ls", "commissions").out.splitlines()
     assert row.split()[:4] == [id, "failed", "shop", "smith"]
     assert row.endswith("the run ended without submitting a result"), "and not how far it was"
     assert repo.at(branch, "src/key.py") == "half", "kept before its checkout went"
     assert "status: failed" in repo.at("claude/main", f".lore/commissions/{id}.md")
     assert not list((workshop.home.worktrees / "shop").glob(f"{id}*"))
-    assert "redispatch" in guild("commission", "show", id).err
+    assert f"guild retry {id}" in guild("show", id).err
     refused = guild("resume", id)
     assert refused.code != 0
-    assert "redispatch" in refused.err
+    assert "guild retry" in refused.err
     workshop.script([write("src/lock.py", "whole\n"), submit("Forged.")])  # and then its model has no answer left
-    again = guild("commission", "redispatch", id, "--wait", "--json")
+    again = guild("retry", id, "--wait", "--json")
     assert (again.code, again.json["attempt"], again.json["status"]) == (0, 2, "completed")
     assert (again.json["result"], repo.at("claude/main", "src/lock.py")) == ("Forged.", "whole")
     assert "after the result was submitted" in again.json["reason"]
@@ -167,8 +168,8 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     assert repo.at(branch, "src/key.py") == "half"
     assert repo.git("ls-tree", "claude/main", "src/key.py") == ""
     assert again.json["timeline"][: len(done.json["timeline"])] == done.json["timeline"]
-    assert guild("commission", "abandon", id).code != 0
-    waits = guild(*NEW).out.strip()
+    assert guild("stop", "--abandon", id).code != 0
+    waits = guild(*HELD).out.strip()
     rows = [line.split()[:2] for line in guild("ls").out.splitlines()]
     assert [row for row in rows if row[0] == id] == [[id, "completed"]], "once, with its own status"
     assert [waits, "pending"] in rows
@@ -181,7 +182,7 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
 def test_a_check_that_fails_is_shown_with_what_it_says(guild: Guild, workshop: Workshop) -> None:
     workshop.script([submit("Forged."), say()])
     check = """echo 'it is "too" small' && false"""
-    done = guild(*NEW, "--check", "true", "--check", check, "--dispatch", "--wait")
+    done = guild(*NEW, "--check", "true", "--check", check, "--wait")
     assert done.code == 1
     assert f"the check `{check}` failed" in done.out
     assert any(line.endswith('it is "too" small') for line in done.out.splitlines())
@@ -189,14 +190,14 @@ def test_a_check_that_fails_is_shown_with_what_it_says(guild: Guild, workshop: W
 
 def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
-    id = guild(*NEW, "--model", "script:script.yaml").out.strip()
+    id = guild(*HELD, "--model", "script:script.yaml").out.strip()
     (workshop.repo.path / "script.yaml").unlink()
-    done = guild("commission", "dispatch", id, "--wait")
+    done = guild("dispatch", id, "--wait")
     assert done.code == 1
     assert done.out == f"{id} is failed\n"
     assert "script.yaml: there is no such file. Create it" in done.err
-    assert f"guild commission redispatch {id}" in done.err
-    edited = guild("commission", "edit", id, "--title", "Later")
+    assert f"guild retry {id}" in done.err
+    edited = guild("edit", id, "--title", "Later")
     assert edited.code == 0
     assert "It failed" not in edited.err
     rows = [line.split() for line in guild("ls").out.splitlines()]
@@ -204,84 +205,84 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     refused = guild("project", "rm", "shop")
     assert refused.code == 1
     assert f"not ended: {id}\n" in refused.err
-    assert guild("commission", "abandon", id).code == 0
+    assert guild("stop", "--abandon", id).code == 0
     assert guild("project", "rm", "shop").code == 0
 
 
 def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
-    guide = ("commission", "new", "--worker", "guide", "Help.")
+    guide = ("dispatch", "guide", "--hold", "Help.")
     nothing = guild(*guide)
     assert (nothing.code, nothing.out) == (2, "")
     assert "no model set for worker" in nothing.err
     assert "or use --model" in nothing.err
     assert "dispatch" not in nothing.err
-    assert "no known price" in guild(*NEW, "--max-budget-usd", "2").err
-    assert "no model set for worker" in guild(*NEW, "--reviewer", "guide").err
-    unknown = guild(*NEW, "--depends-on", ".lore/commissions/c-2222222222.md")
+    assert "no known price" in guild(*HELD, "--max-budget-usd", "2").err
+    assert "no model set for worker" in guild(*HELD, "--reviewer", "guide").err
+    unknown = guild(*HELD, "--depends-on", ".lore/commissions/c-2222222222.md")
     assert (unknown.code, unknown.out) == (3, "")
     assert "dependencies: unknown commission 'c-2222222222'" in unknown.err
-    assert guild("commission", "ls", "--json").json["commissions"] == []
+    assert guild("ls", "commissions", "--json").json["commissions"] == []
     # What is made can be put right, and never into something that cannot be done.
     made = guild(*guide, "--model", "script:script.yaml", "--max-turns", "3", "--link", "docs/nowhere.md")
     id = made.out.strip()
     assert "linked: docs/nowhere.md is not on claude/main" in made.err
-    assert "docs/nowhere.md is not" in guild("commission", "show", id).err
-    assert "no price" not in guild("commission", "show", id).out, "it has cost nothing yet"
-    assert "no known price" in guild("commission", "edit", id, "--max-budget-usd", "2").err
-    assert "no model set for worker" in guild("commission", "edit", id, "--model", "").err
-    edited = guild("commission", "edit", id, "--max-turns", "", "--max-budget-usd", "", "--json").json
+    assert "docs/nowhere.md is not" in guild("show", id).err
+    assert "no price" not in guild("show", id).out, "it has cost nothing yet"
+    assert "no known price" in guild("edit", id, "--max-budget-usd", "2").err
+    assert "no model set for worker" in guild("edit", id, "--model", "").err
+    edited = guild("edit", id, "--max-turns", "", "--max-budget-usd", "", "--json").json
     assert "max_turns" not in edited
-    assert "--max-turns" in guild("commission", "edit", id, "--max-turns", "none").err
+    assert "--max-turns" in guild("edit", id, "--max-turns", "none").err
 
 
 def test_what_keeps_it_from_beginning_leaves_it_pending(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
-    other = guild(*NEW).out.strip()
+    other = guild(*HELD).out.strip()
     workshop.repo.git("worktree", "add", "-q", str(workshop.repo.path.parent / "aside"), "claude/main")
-    made = guild(*NEW, "--dispatch", "--wait")
+    made = guild(*NEW, "--wait")
     id = made.out.strip()
     assert made.code == 1
-    assert f"{id} was created and is pending. Then: guild commission dispatch {id}" in made.err
+    assert f"{id} was created and is pending. Then: guild dispatch {id}" in made.err
     workshop.repo.git("worktree", "remove", "--force", str(workshop.repo.path.parent / "aside"))
     (workshop.repo.path / "workers" / "smith.yaml").write_text("name: smith\ninstructions: You forge.\n")
-    refused = guild("commission", "dispatch", id, "--wait")
+    refused = guild("dispatch", id, "--wait")
     assert refused.code == 2
-    assert f"guild commission edit {id} --model" in refused.err
+    assert f"guild edit {id} --model" in refused.err
     assert standing(guild) == {other: "pending", id: "pending"}
 
 
 def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
-    id = guild(*NEW).out.strip()
+    id = guild(*HELD).out.strip()
     assert guild("wait", id).code == 4, "it goes on only when told to"
-    assert f"guild commission dispatch {id}" in guild("resume", id).err
-    edited = guild("commission", "edit", id, "--prompt", "Forge two.", "--max-turns", "7", "--json").json
+    assert f"guild dispatch {id}" in guild("resume", id).err
+    edited = guild("edit", id, "--prompt", "Forge two.", "--max-turns", "7", "--json").json
     assert (edited["prompt"], edited["max_turns"], edited["status"]) == ("Forge two.", 7, "pending")
     assert edited["title"] == "Forge two.", "nobody has given it one of its own"
-    nothing = guild("commission", "edit", id)
+    nothing = guild("edit", id)
     assert nothing.code == 2
     assert "--depends-on" in nothing.err
     words = ("--title", "Keys", "--check", "true", "--check", "false", "--reviewer", "smith", "--link", "README.md")
-    more = guild("commission", "edit", id, *words, "--model", "script:script.yaml", "--json").json
+    more = guild("edit", id, *words, "--model", "script:script.yaml", "--json").json
     assert (more["checks"], more["reviewer"], more["linked"]) == (["true", "false"], "smith", ["README.md"])
     less = ("--check", "", "--reviewer", "", "--model", "", "--link", "", "--prompt", "Forge three.")
-    gone = guild("commission", "edit", id, *less, "--json").json
+    gone = guild("edit", id, *less, "--json").json
     assert (gone["checks"], gone["reviewer"], gone["linked"], gone.get("model")) == ([], None, [], None)
     assert gone["title"] == "Keys"
-    waited = guild("commission", "edit", id, "--title", "Two keys", "--wait")
+    waited = guild("edit", id, "--title", "Two keys", "--wait")
     assert (waited.code, waited.out) == (4, f"{id} is pending\n"), "nothing that could be waited for"
-    assert "it is empty" in guild("commission", "cancel", id, "--reason", "").err
+    assert "it is empty" in guild("stop", id, "--reason", "").err
     long = f"not now: {'it is late ' * 50}\nand the iron is cold"
-    assert guild("commission", "cancel", id, "--reason", long, "--json").json["reason"] == long
+    assert guild("stop", id, "--reason", long, "--json").json["reason"] == long
     shown = guild("show", id).out
     assert long.splitlines()[0] in shown, "all of it"
     assert "│ and the iron is cold" in shown
-    assert guild("commission", "abandon", id).out == f"{id} is abandoned\n"
-    assert guild("rm", id).out == f"{id} deleted\n"
-    assert guild("commission", "rm", id).code == 3
+    assert guild("stop", "--abandon", id).out == f"{id} is abandoned\n"
+    assert guild("rm", id).out == f"Deleted {id}.\n"
+    assert guild("rm", id).code == 3
     assert id not in guild("ls").out
-    other = guild(*NEW).out.strip()
+    other = guild(*HELD).out.strip()
     assert "abandon" in guild("rm", other, "--json").err
     assert guild("stop", other).out.startswith(f"{other} is cancelled")
 
@@ -296,7 +297,7 @@ def test_cancelled_too_late_is_not_cancelled(guild: Guild, workshop: Workshop) -
         return begun.id
 
     id = workshop.inside(leave)
-    late = guild("commission", "cancel", id)
+    late = guild("stop", id)
     assert (late.code, late.out) == (1, f"{id} is completed\n")
     assert "Not cancelled" in late.err
 
@@ -320,7 +321,7 @@ def test_a_manager_that_waits_is_interrupted_without_a_doubt(guild: Guild, works
 
 def test_who_interrupts_the_wait_is_told_the_way_back(guild: Guild, workshop: Workshop) -> None:
     workshop.script([LATE])
-    process = guild.start(*NEW, "--dispatch", "--wait")
+    process = guild.start(*NEW, "--wait")
     assert process.stderr
     assert process.stdout
     for line in process.stderr:
@@ -334,13 +335,13 @@ def test_who_interrupts_the_wait_is_told_the_way_back(guild: Guild, workshop: Wo
 
 
 def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:
-    made = guild(*NEW, "--depends-on", ".lore/design.md", "--json").json
+    made = guild(*HELD, "--depends-on", ".lore/design.md", "--json").json
     assert (made["status"], made["reason"]) == ("blocked", "waiting for .lore/design.md")
-    there = guild(*NEW, "--depends-on", ".lore/design.md", "--dispatch", "--wait")
+    there = guild(*NEW, "--depends-on", ".lore/design.md", "--wait")
     assert there.code == 4
     assert there.out.startswith("c-"), "it is there, whatever becomes of it"
-    assert "waiting for .lore/design.md" in guild("commission", "ls").out
-    refused = guild("commission", "dispatch", made["commission"], "--wait")
+    assert "waiting for .lore/design.md" in guild("ls", "commissions").out
+    refused = guild("dispatch", made["commission"], "--wait")
     assert refused.code != 0
     assert "waiting for .lore/design.md" in refused.err
     assert "(missing)" in guild("show", made["commission"]).out
@@ -350,27 +351,27 @@ def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) 
 def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Guild, workshop: Workshop) -> None:
     repo = workshop.repo
     workshop.script([write(".lore/design.md", "A design\n"), submit("Designed."), say()])
-    design = guild(*NEW, "--artifact", ".lore/design.md").out.strip()
+    design = guild(*HELD, "--artifact", ".lore/design.md").out.strip()
     needs = ("--depends-on", ".lore/design.md", "--depends-on", "docs/a.md")
-    made = guild(*NEW, "--artifact", "src/key.py", *needs, "--json").json
+    made = guild(*HELD, "--artifact", "src/key.py", *needs, "--json").json
     id = made["commission"]
     assert (made["status"], made["reason"]) == ("blocked", "waiting for .lore/design.md, docs/a.md")
     assert guild("show", id, "--json").json["after"] == [design]
-    circle = guild("commission", "edit", design, "--depends-on", "src/key.py")
+    circle = guild("edit", design, "--depends-on", "src/key.py")
     assert f"{design} -> src/key.py -> {id} -> .lore/design.md -> {design}" in circle.err
 
     mine = repo.commit({"docs/a.md": "A\n"}, "Mine")
-    assert guild("commission", "dispatch", design, "--wait").code == 0
+    assert guild("dispatch", design, "--wait").code == 0
     assert standing(guild)[id] == "pending", "by itself"
     assert (repo.at("claude/main", ".lore/design.md"), repo.at("claude/main", "docs/a.md")) == ("A design", "A")
     assert (repo.git("rev-parse", "main"), repo.git("rev-list", "claude/main..main")) == (mine, "")
     repo.git("rm", "-q", "docs/a.md")
     repo.commit({}, "No more")
-    assert "waiting for docs/a.md" in guild("commission", "dispatch", id, "--wait").err
+    assert "waiting for docs/a.md" in guild("dispatch", id, "--wait").err
     assert standing(guild)[id] == "blocked"
     repo.commit({"docs/a.md": "Again\n"}, "Again")
     workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
-    done = guild("commission", "dispatch", id, "--wait", "--json").json
+    done = guild("dispatch", id, "--wait", "--json").json
     moves = [line["after"] for line in done["timeline"] if line["after"]]
     assert moves == ["blocked", "pending", "blocked", "pending", "dispatched", "in_progress", "completed"]
 
@@ -378,27 +379,27 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("commission", "new", "--worker", "nobody", "Forge."), "nobody"),
-        (("commission", "new", "Forge."), "--worker"),
-        ((*NEW, "--artifact", "../x"), "is outside of the project"),
-        ((*NEW, "--artifact", ".git/hooks/pre-commit"), "is outside of the project"),
-        ((*NEW, "--project", "nowhere"), "nowhere"),
-        ((*NEW, "--dispatch"), "--wait"),
-        ((*NEW, "--wait"), "--wait needs --dispatch"),
-        ((*NEW, "--model", "bogus"), "does not say whose model it is"),
-        ((*NEW, "--model", "nobody:gpt-4"), "no provider 'nobody'"),
-        ((*NEW, "--model", "script:nope.yaml"), "nope.yaml"),
-        ((*NEW[:-1], " "), "prompt: it is empty"),
-        ((*NEW[:-1], "x" * 50_001), "prompt: it is longer than 50,000 bytes"),
-        ((*NEW[:-1], "ü" * 25_001), "prompt: it is longer than 50,000 bytes"),
-        ((*NEW, "--title", ""), "title: it is empty"),
-        (("commission", "ls", "--project", "nowhere"), "nowhere"),
-        (("commission", "dispatch", "c-2222222222", "--wait"), "unknown commission"),
-        (("commission", "show", "x" * 500), "no commission"),
-        (("commission", "cancel", "r-2222222222"), "r-2222222222 is a run, not a commission"),
-        (("job", "show", "c-2222222222"), "is a commission, not a job"),
+        (("dispatch", "nobody", "--hold", "Forge."), "nobody"),
+        (("dispatch",), "WORKER"),
+        ((*HELD, "--artifact", "../x"), "is outside of the project"),
+        ((*HELD, "--artifact", ".git/hooks/pre-commit"), "is outside of the project"),
+        ((*HELD, "--project", "nowhere"), "nowhere"),
+        (NEW, "--wait"),
+        ((*HELD, "--wait"), "--wait does not go with --hold"),
+        ((*HELD, "--model", "bogus"), "does not say whose model it is"),
+        ((*HELD, "--model", "nobody:gpt-4"), "no provider 'nobody'"),
+        ((*HELD, "--model", "script:nope.yaml"), "nope.yaml"),
+        ((*HELD[:-1], " "), "the task is empty"),
+        ((*HELD[:-1], "x" * 50_001), "prompt: it is longer than 50,000 bytes"),
+        ((*HELD[:-1], "ü" * 25_001), "prompt: it is longer than 50,000 bytes"),
+        ((*HELD, "--title", ""), "title: it is empty"),
+        (("ls", "commissions", "--project", "nowhere"), "nowhere"),
+        (("dispatch", "c-2222222222", "--wait"), "unknown commission"),
+        (("edit", "x" * 500, "--title", "y"), "unknown commission"),
+        (("retry", "r-2222222222"), "r-2222222222 is a run, not a commission"),
+        (("retry", "j-2222222222"), "it is a job"),
         (("run", "c-2222222222", "Go."), "is a commission, not a worker"),
-        (("commission", "ls", "--status", "done"), "unknown commission status"),
+        (("ls", "commissions", "--status", "done"), "unknown commission status"),
         (("show", "c-2222222222"), "unknown commission"),
         (("wait", "c-2222222222"), "unknown commission"),
     ],
@@ -412,6 +413,6 @@ def test_what_is_wrong_is_said(guild: Guild, workshop: Workshop, words: tuple[st
 
 
 def test_outside_of_a_project(guild: Guild, workshop: Workshop, tmp_path: Path) -> None:
-    ran = guild(*NEW, cwd=tmp_path)
+    ran = guild(*HELD, cwd=tmp_path)
     assert ran.code != 0
     assert "guild project add" in ran.err

@@ -28,7 +28,7 @@ def parlour(home: Home, project: Path) -> Parlour:
 
 
 def only(guild: Guild) -> str:
-    (meeting,) = guild("meeting", "ls", "--json").json["meetings"]
+    (meeting,) = guild("ls", "meetings", "--json").json["meetings"]
     return meeting["meeting"]
 
 
@@ -46,22 +46,22 @@ def until(so: Callable[[], bool]) -> None:
 def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("We could use Parquet."), LINK, say("Linked."), say("Bye then.")])
     terminal = Terminal(guild, "meet", "architect", whole=True)
-    terminal.until("What is it about?")
+    terminal.until("Your first message")
     terminal.types("/help\n")
     terminal.until("Ctrl-D or /leave")
-    terminal.until("What is it about?")
+    terminal.until("Your first message")
     terminal.types("/close\n")
     terminal.until("No meeting is open yet")
-    terminal.until("What is it about?")
+    terminal.until("Your first message")
     terminal.types("Which form for exports?\n")
     terminal.until("We could use Parquet.")
     terminal.until("> ")
     terminal.types("/help\n")
     terminal.until("Ctrl-D or /leave")
     terminal.types("/clsoe\n")
-    terminal.until("There is no /clsoe, and it was not said.")
+    terminal.until("Unknown command /clsoe; nothing was sent.")
     terminal.types("/close now\n")
-    terminal.until("/close stands alone: nothing was done, and nothing was said.")
+    terminal.until("/close takes no text; nothing was done or sent.")
     terminal.types("Link the plan\n")
     terminal.until("I link it.")
     terminal.until("→ link_artifact path=.lore/plan.md")
@@ -69,7 +69,7 @@ def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) ->
     terminal.until("Linked.")
     terminal.until("> ")
     terminal.types("\x04")
-    terminal.until("stays open. Come back with: guild meet t-")
+    terminal.until("stays open. Continue: guild meet t-")
     assert terminal.ends()[0] == 0
     terminal.close()
 
@@ -85,18 +85,18 @@ def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) ->
     back.until(f"{id} is closed")
     assert back.ends()[0] == 0
     back.close()
-    assert guild("meeting", "show", id, "--json").json["status"] == "closed"
+    assert guild("show", id, "--json").json["status"] == "closed"
 
 
 @pytest.mark.parametrize("typed", ["\x04", "/leave\n"])
 def test_who_leaves_at_once_has_opened_nothing(guild: Guild, parlour: Parlour, typed: str) -> None:
     terminal = Terminal(guild, "meet", "architect", whole=True)
-    terminal.until("What is it about?")
+    terminal.until("Your first message")
     terminal.types(typed)
-    terminal.until("Nothing was opened.")
+    terminal.until("No meeting was opened.")
     assert terminal.ends()[0] == 0
     terminal.close()
-    assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
+    assert guild("ls", "meetings", "--all", "--json").json == {"meetings": []}
 
 
 def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Parlour) -> None:
@@ -105,12 +105,12 @@ def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Par
     terminal.until("one")
     terminal.until("> ")
     terminal.types("tell me all\n")
-    id = _until(lambda: next(iter(guild("meeting", "ls", "--json").json["meetings"]), {}).get("meeting"))
+    id = _until(lambda: next(iter(guild("ls", "meetings", "--json").json["meetings"]), {}).get("meeting"))
     _until(lambda: guild("log", id).out.count("model_asked") == 2)
     terminal.types("\x03")
-    terminal.until("The answer was cut off")
+    terminal.until("The answer was interrupted")
     terminal.until("> ")
-    assert "answer is due" not in guild("meeting", "show", id).out
+    assert "answer is due" not in guild("show", id).out
     terminal.types("something else\n")
     terminal.until("three")
     terminal.types("/leave\n")
@@ -129,7 +129,7 @@ def test_what_is_pasted_is_one_message(guild: Guild, parlour: Parlour) -> None:
     terminal.types("/leave\n")
     assert terminal.ends()[0] == 0
     terminal.close()
-    shown = guild("meeting", "show", only(guild), "--json").json
+    shown = guild("show", only(guild), "--json").json
     assert shown["exchanges"][1]["words"] == "a line\nanother line\n\nand a third"
 
 
@@ -164,7 +164,7 @@ def test_several_terminals_hear_the_answers_to_their_own_words(guild_hall: Guild
     id = guild_hall("meet", "architect", "Hello", "--output", "json").json["meeting"]
     asking = {f"words {number}": guild_hall.start("meet", id, f"words {number}") for number in range(3)}
     heard = {words: (terminal.communicate(timeout=30)[0], terminal.returncode) for words, terminal in asking.items()}
-    said = guild_hall("meeting", "show", id, "--json").json["exchanges"][1:]
+    said = guild_hall("show", id, "--json").json["exchanges"][1:]
     assert heard == {one["words"]: (f"{one['answer']}\n", 0) for one in said}
     assert len(said) == 3
 
@@ -210,7 +210,7 @@ def test_an_answer_comes_in_pieces_and_what_was_said_is_on_disk_exchange_by_exch
     kept = transcript.read_text()
     assert ("Well." in kept, "Parquet" in kept) == (True, False)
     parlour.script([say("Well."), wait, say("Parquet it is.")])
-    shown = guild_hall("meeting", "show", id, "--json").json["exchanges"]
+    shown = guild_hall("show", id, "--json").json["exchanges"]
     assert [one["words"] for one in shown] == ["Exports", "Which form?"]
     assert shown[1]["answer"] == "We could use Parquet, which is small."
     guild_hall("hall", "stop")
@@ -228,16 +228,16 @@ def test_the_worker_cannot_close_it(guild: Guild, parlour: Parlour) -> None:
         *(call(name, meeting=id, id=id) for name in ("close_meeting", "meeting_close", "end_meeting")),
         call("Write", file_path=notes, content=closed),
         call("artifact_write", path=notes, title="Close it", status="closed", body="x"),
-        call("Bash", command=f"guild meeting close {id} --no-summary; git update-ref refs/heads/claude/main HEAD"),
+        call("Bash", command=f"guild meet {id} --close --no-summary; git update-ref refs/heads/claude/main HEAD"),
     ]
     parlour.script([say("Hello."), {"calls": tries}, say("I cannot.")])
     tried = guild("meet", id, "Now.", "--output", "json")
     assert (tried.code, tried.json["status"]) == (0, "open")
     assert len(tried.json["exchanges"][0]["calls"]) == len(tries)
-    assert guild("meeting", "show", id, "--json").json["status"] == "open"
+    assert guild("show", id, "--json").json["status"] == "open"
     assert "status: open" in parlour.repo.at("claude/main", notes)
-    assert guild("meeting", "close", id, "--no-summary").code == 0
-    assert guild("meeting", "show", id, "--json").json["status"] == "closed"
+    assert guild("meet", "--close", id, "--no-summary").code == 0
+    assert guild("show", id, "--json").json["status"] == "closed"
 
 
 @pytest.mark.req("MTG-15")
@@ -278,7 +278,7 @@ def test_closed_it_leaves_notes_and_one_commit(guild: Guild, parlour: Parlour) -
     assert repo.git("ls-tree", "claude/main", spec) == ""
     assert repo.git("branch", "--list", "claude/meeting/*").endswith(branch)
 
-    closed = guild("meeting", "close", id, "--json")
+    closed = guild("meet", "--close", id, "--json")
     assert (closed.code, closed.json["status"]) == (0, "closed"), closed
     notes = repo.at("claude/main", closed.json["notes"])
     assert "## Summary\n\nThey talked.\n\n## Decisions\n\n### Which form?\n\nParquet\n\nIt is small.\n" in notes
@@ -354,17 +354,16 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "t-7k2m9x4qpw", "hello"), 3, "unknown meeting"),
     (("meet", "t-nope", "hello"), 3, "unknown meeting or worker 't-nope'"),
     (("meet", "r-7k2m9x4qpw", "hello"), 3, "is a run, not a worker"),
-    (("meeting", "show", "a-7k2m9x4qpw"), 3, "is an ask, not a meeting"),
+    (("show", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),
     (("meet", "architect", "hello", "--renew"), 2, "--renew"),
-    (("meeting", "show", "x"), 3, "Meetings look like"),
-    (("meeting", "close", "t-7k2m9x4qpw"), 3, "unknown meeting"),
-    (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
-    (("meeting", "ls", "--project", "ship"), 3, "ship"),
+    (("meet", "--close", "t-7k2m9x4qpw"), 3, "unknown meeting"),
+    (("answer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
+    (("ls", "meetings", "--project", "ship"), 3, "ship"),
     (("meet", "guide", "hello"), 2, "or use --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
     (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
-    (("meeting", "decline", "t-7k2m9x4qpw", "--reason", ""), 2, "it is empty"),
+    (("answer", "t-7k2m9x4qpw", "no", "--note", ""), 2, "it is empty"),
     (("rm", "t-7k2m9x4qpw"), 3, "unknown meeting"),
     (("resume", "t-7k2m9x4qpw"), 3, "unknown meeting"),
 )
@@ -376,7 +375,7 @@ def test_what_cannot_be_done_is_said(guild: Guild, parlour: Parlour) -> None:
         assert (ran.code, ran.out) == (code, ""), words
         assert said in ran.err
         assert len(ran.err.splitlines()) > 1 or "Known" in ran.err, "what to do next is said"
-    assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
+    assert guild("ls", "meetings", "--all", "--json").json == {"meetings": []}
 
 
 def test_a_new_session_has_the_model_that_the_person_named(guild: Guild, parlour: Parlour, tmp_path: Path) -> None:
@@ -393,19 +392,19 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     id = only(guild)
     listed = guild("ls")
     assert f"guild meet {id}" in listed.out
-    assert "needs you" not in listed.out
+    assert "Needs you" not in listed.out
     assert guild("ls", "--json").json["meetings"][0]["meeting"] == id
     assert "Which form?" in guild("show", id).out
     assert "Which form?" in guild("log", id).out
     waited = guild("wait", id)
-    assert (waited.code, waited.err) == (4, f"Go on with: guild meet {id}\n")
+    assert (waited.code, waited.err) == (4, f"Continue: guild meet {id}\n")
     assert guild("rm", id).code == 1
     resumed = guild("resume", guild("show", id, "--json").json["run"])
-    assert (resumed.code, resumed.err) == (0, f'{id} owes no answer. Say something: guild meet {id} "..."\n')
-    assert "Nothing lives here" in guild("stop", "--all").err
+    assert (resumed.code, resumed.err) == (0, f'No answer is due in {id}. Send a message: guild meet {id} "..."\n')
+    assert "Nothing is running" in guild("stop", "--all").err
     assert guild("meet", id, "more").code == 1, "its script has one answer"
     failed = guild("ls").out
-    assert "could not answer" in failed
+    assert "no answer" in failed
     assert "failed" not in failed
     assert guild("resume", id).code == 1
     assert "is closed" in guild("stop", id).out
@@ -415,8 +414,8 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert guild("wait", id).code == 0
     assert "No summary: not requested." in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
     assert guild("rm", id).code == 0
-    assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
-    assert "No meetings here" in guild("meeting", "ls").err
+    assert guild("ls", "meetings", "--all", "--json").json == {"meetings": []}
+    assert "No meetings." in guild("ls", "meetings").err
 
 
 def _until(true: Any) -> Any:

@@ -58,18 +58,18 @@ def test_without_a_terminal_the_run_waits_and_the_command_says_how_to_go_on(guil
     assert answer
     assert not (asking / "notes" / "line.md").exists()
     listed = guild("ls").out
-    assert listed.startswith("needs you\n")
+    assert listed.startswith("Needs you\n")
     assert f"guild answer {answer[1]}" in listed
     done = guild("answer", answer[1], "yes")
     assert (done.code, done.out) == (0, "written\n")
     assert (asking / "notes" / "line.md").read_text() == "one line"
-    assert "needs you" not in guild("ls").out
+    assert "Needs you" not in guild("ls").out
 
 
 @pytest.mark.parametrize(
     ("words", "written"),
     [
-        (["answer", "ASK", "SESSION"], True),
+        (["answer", "ASK", "ALWAYS"], True),
         (["approve", "ASK"], True),
         (["deny", "ASK", "--note", "use other.md"], False),
     ],
@@ -101,7 +101,7 @@ def test_an_ask_takes_one_answer(guild: Guild, asking: Path) -> None:
     assert guild("approve", ask).code == 0
     again = guild("deny", ask)
     assert again.code == 1
-    assert f"{ask} is no longer open: it was answered: yes" in again.err
+    assert f"{ask} is closed: it was answered: yes" in again.err
     shown = guild("show", guild("ls", "--json").json["done"][0]["run"]).out
     assert f"{ask} yes: scribe wants" in shown
 
@@ -128,7 +128,7 @@ def test_a_budget_pauses_and_takes_more(guild: Guild, scribe: Path) -> None:
     ran = guild("run", "scribe", "go", "--budget", "0.006", "--output", "json")
     assert ran.code == 4
     assert ran.json["asks"][0]["kind"] == "limit"
-    assert f"guild answer {ran.json['asks'][0]['ask']} yes    (or: no, 2.50; all of it: " in ran.err
+    assert f"guild answer {ran.json['asks'][0]['ask']} yes (or no, 2.50). Details: " in ran.err
     done = guild("answer", ran.json["asks"][0]["ask"], "$2.50")
     assert (done.code, done.out) == (0, "written\n")
 
@@ -138,9 +138,9 @@ def test_a_budget_pauses_and_takes_more(guild: Guild, scribe: Path) -> None:
 
 def test_no_with_a_note_for_the_worker(terminal: At, guild: Guild, asking: Path) -> None:
     at = terminal("run", "scribe", "go", env={"NO_COLOR": "1"})
-    at.until("Allow it?")
+    at.until("Allow this call?")
     at.types("n\n")
-    at.until("Why not?")
+    at.until("Reason for the worker")
     at.types("use other.md\n")
     code, _ = at.ends()
     assert code == 0
@@ -152,10 +152,10 @@ def test_no_with_a_note_for_the_worker(terminal: At, guild: Guild, asking: Path)
 def test_session_asks_once(terminal: At, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING, script=TWICE)
     at = terminal("run", "scribe", "go")
-    at.until("Allow it?")
-    at.types("s\n")
+    at.until("Allow this call?")
+    at.types("a\n")
     assert at.ends() == (0, "written\n")
-    assert at.seen.count("Allow it?") == 1
+    assert at.seen.count("Allow this call?") == 1
 
 
 @pytest.mark.req("X-5", "DO-6")
@@ -164,7 +164,7 @@ def test_yes_asks_each_time(terminal: At, project: Path) -> None:
     at = terminal("run", "scribe", "go", whole=True)
     for _ in range(2):
         at.until("scribe wants to call sandbox_write_text")
-        at.until("Allow it? yes, always")
+        at.until("Allow this call? [y]es")
         at.types("y\n")
     assert at.ends() == (0, None)
     assert (project / "notes" / "line.md").read_text() == "one"
@@ -175,19 +175,19 @@ def test_yes_asks_each_time(terminal: At, project: Path) -> None:
 def test_nonsense_is_asked_again(terminal: At, asking: Path) -> None:
     at = terminal("run", "scribe", "go")
     for nonsense in ("maybe", "", "\x1b[A"):
-        at.until("Allow it?")
+        at.until("Allow this call?")
         at.types(f"{nonsense}\n")
-        at.until("Answer with: yes, no, always.")
-    at.until("Allow it?")
+        at.until("Choose one of: yes, no, always.")
+    at.until("Allow this call?")
     at.types("yes\n")
     assert at.ends() == (0, "written\n")
 
 
 def test_what_cannot_be_seen_is_spelled_out(terminal: At, project: Path) -> None:
-    hidden = r"\x1b[2J\x1b[1;1H safe\u202etxt.exe \u200b" + " " * 200 + r"\n\n  Allow it? yes\r"
+    hidden = r"\x1b[2J\x1b[1;1H safe\u202etxt.exe \u200b" + " " * 200 + r"\n\n  Allow this call? yes\r"
     make_project(project, worker=WORKER + ASKING, script=SCRIPT.replace("one line", hidden))
     at = terminal("run", "scribe", "go", env={"NO_COLOR": "1"})
-    at.until("no:")
+    at.until("this run):")
     question = at.seen[at.seen.index("wants to call") :]
     assert "\x1b" not in question
     for char in ("\u202e", "\u200b", "\x1b", "\r"):
@@ -202,11 +202,11 @@ def test_what_cannot_be_seen_is_spelled_out(terminal: At, project: Path) -> None
 def test_keys_typed_before_the_question_do_not_answer_it(terminal: At, project: Path) -> None:
     make_project(project, worker=WORKER + ASKING, script=SCRIPT.replace("- - call", "- - sleep: 0.2\n        call"))
     at = terminal("run", "scribe", "go")
-    at.until("starts:")
+    at.until("Run r-")
     at.types("yes\nyes\n")
-    at.until("Allow it?")
+    at.until("Allow this call?")
     at.types("no\n")
-    at.until("Why not?")
+    at.until("Reason for the worker")
     at.types("\n")
     assert at.ends()[0] == 0
     assert not (project / "notes" / "line.md").exists()
@@ -216,19 +216,19 @@ def test_an_approval_whose_time_is_over_is_no_denial(terminal: At, guild: Guild,
     rule = "tool_rules:\n  fs.write: {approval_required: true, timeout: 0.2s}\n"
     make_project(project, worker=WORKER + rule)
     at = terminal("run", "scribe", "go")
-    at.until("Allow it?")
-    at.until("The time for this answer is over")
+    at.until("Allow this call?")
+    at.until("Too late: the ask timed out")
     assert at.ends()[0] == 0
     assert not (project / "notes" / "line.md").exists()
 
 
 def test_end_of_input_leaves_the_question_open(terminal: At, guild: Guild, asking: Path) -> None:
     at = terminal("run", "scribe", "go")
-    at.until("Allow it?")
+    at.until("Allow this call?")
     at.types("\x04")
     code, out = at.ends()
     assert (code, out) == (4, "")
-    assert re.search(r"no: ?\nr-\w{10} paused", at.seen)
+    assert re.search(r"run\): ?\nr-\w{10} paused", at.seen)
     ask = re.search(r"guild answer (a-\w{10})", at.seen)
     assert ask
     answered = guild("answer", ask[1], "yes")
@@ -241,11 +241,11 @@ def test_end_of_input_leaves_the_question_open(terminal: At, guild: Guild, askin
 def test_a_waiting_ask_can_be_answered_at_the_terminal_later(terminal: At, guild: Guild, asking: Path) -> None:
     _, ask = waiting(guild)
     left = terminal("answer", ask)
-    left.until("Allow it?")
+    left.until("Allow this call?")
     left.types("\x04")
     assert left.ends()[0] == 2
     at = terminal("answer", ask)
-    at.until("Allow it?")
+    at.until("Allow this call?")
     at.types("yes\n")
     assert at.ends() == (0, "written\n")
 
@@ -254,7 +254,7 @@ def test_a_limit_at_the_terminal(terminal: At, scribe: Path) -> None:
     at = terminal("run", "scribe", "go", "--budget", "0.006")
     at.until("Allow more?")
     at.types("lots\n")
-    at.until("Answer with: yes, no, an amount such as 2.50.")
+    at.until("Choose one of: yes, no, an amount such as 2.50.")
     at.until("Allow more?")
     at.types("1.5\n")
     assert at.ends() == (0, "written\n")
@@ -264,14 +264,14 @@ def test_a_limit_at_the_terminal(terminal: At, scribe: Path) -> None:
 
 
 def paused(seen: str) -> str:
-    found = re.search(r"Go on with: guild resume (r-\w{10})", seen)
+    found = re.search(r"Continue: guild resume (r-\w{10})", seen)
     assert found, seen
     return found[1]
 
 
-@pytest.mark.parametrize("place", ["starts:", "Allow it?"])
+@pytest.mark.parametrize("place", ["Run r-", "Allow this call?"])
 def test_ctrl_c_pauses_and_breaks_nothing(terminal: At, guild: Guild, project: Path, place: str) -> None:
-    slow = SCRIPT.replace("- - call", "- - sleep: 1\n        call") if place == "starts:" else SCRIPT
+    slow = SCRIPT.replace("- - call", "- - sleep: 1\n        call") if place == "Run r-" else SCRIPT
     make_project(project, worker=WORKER + ASKING, script=slow)
     at = terminal("run", "scribe", "go")
     at.until(place)
@@ -283,7 +283,7 @@ def test_ctrl_c_pauses_and_breaks_nothing(terminal: At, guild: Guild, project: P
     assert guild("show", run, "--json").json["status"] == "paused"
     assert guild("ls").out.count("guild ") == 1  # the run, or what it asks: not both
     again = terminal("resume", run)
-    again.until("Allow it?")
+    again.until("Allow this call?")
     again.types("yes\n")
     assert again.ends() == (0, "written\n")
     assert (project / "notes" / "line.md").read_text() == "one line"
@@ -340,13 +340,13 @@ workers:
     run = guild("ls", "--json").json["needs_you"]["runs"][0]["run"]
     waits = guild("resume", run)
     assert waits.code == 4
-    assert "ANSWER    (one of: done, again, fail; " in waits.err
+    assert "ANSWER (one of done, again, fail). " in waits.err
     at = terminal("answer", guild("ls", "--json").json["needs_you"]["asks"][0]["ask"])
-    at.until("Did it happen?")
+    at.until("Did it take effect?")
     at.types("again\n")
     at.until("→ Bash")
     at.types("\x03")
-    at.until("Bash was cut off before its end")
+    at.until("Bash was interrupted.")
     assert at.ends()[0] == 130
 
 

@@ -274,4 +274,4 @@ def test_a_worker_is_shown_with_its_plan_and_schema(guild: Guild, project: Path)
     (project / "guildhall.yaml").write_text("nonsense: true\n")
     shown = guild("worker", "show", "scribe")
     assert (shown.code, "Write what you are told." in shown.out) == (0, True)
-    assert "there is no plan" in shown.err
+    assert "no plan" in shown.err

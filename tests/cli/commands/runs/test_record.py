@@ -83,17 +83,17 @@ def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
         assert isinstance(screen.out, io.StringIO)
         assert isinstance(screen.err, io.StringIO)
         heading, *lines = screen.out.getvalue().splitlines()
-        assert heading == "done"
+        assert heading == "Recent"
         assert [line.split()[0] for line in lines] == [f"r-{number}" for number in range(shown)]
-        assert screen.err.getvalue() == ("" if everything else "1 more are done: guild ls --all\n")
+        assert screen.err.getvalue() == ("" if everything else "1 more: guild ls --all\n")
 
 
 def test_ls_groups_by_what_it_means_for_you() -> None:
     every: list[RunStatus] = ["running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
     groups = ls.Groups([recorded(status, status=status) for status in every], [])
-    assert [run.id for run in groups.stopped] == ["waiting", "paused", "interrupted"]
-    assert [run.id for run in groups.working] == ["running"]
-    assert [run.id for run in groups.done] == ["completed", "failed", "cancelled"]
+    assert [run.id for run in groups.stopped_runs] == ["waiting", "paused", "interrupted"]
+    assert [run.id for run in groups.running_runs] == ["running"]
+    assert [run.id for run in groups.ended_runs] == ["completed", "failed", "cancelled"]
 
 
 def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
@@ -144,11 +144,11 @@ def test_ls_lists_a_job_of_a_member_once_and_says_since_when() -> None:
     ls.print_groups(ls.Groups([], [], members=members), screen, Path("/here"), everything=False)
     assert isinstance(screen.out, io.StringIO)
     assert [" ".join(line.split()) for line in screen.out.getvalue().splitlines()] == [
-        "needs you",
+        "Needs you",
         "ant/j-1 question Red?\\x1b[1m cd '/a b' && guild answer ant/j-1 \"...\" --question 'Red?'",
         "ant/j-1 question Blue? cd '/a b' && guild answer ant/j-1 \"...\" --question 'Blue?'",
         "ant/j-2 question When? cd '/a b' && guild answer ant/j-2 \"...\"",
-        "working",
+        "Working",
         "ant/j-2 ant d (in /a b) 3 h ago",
         "ant/j-3 ant d (in /a b) at dawn",
     ]
@@ -158,8 +158,8 @@ def test_a_run_at_work_is_shown_while_it_works(guild: Guild, project: Path) -> N
     make_project(project, script=SCRIPT.replace("{say: written,", "{sleep: 60, say: written,"))
     process = guild.start("run", "scribe", "go")
     assert process.stderr
-    run = process.stderr.readline().split()[0]
-    assert guild("ls").out.splitlines()[0] == "working"
+    run = process.stderr.readline().split()[1].rstrip(":")
+    assert guild("ls").out.splitlines()[0] == "Working"
     assert guild("show", run, "--json").json["status"] == "running"
     refused = guild("run", "scribe", "go")
     assert refused.code == 7
@@ -167,7 +167,7 @@ def test_a_run_at_work_is_shown_while_it_works(guild: Guild, project: Path) -> N
     process.kill()
     process.wait(5)
     stopped = guild("ls").out
-    assert stopped.splitlines()[0] == "needs you"
+    assert stopped.splitlines()[0] == "Needs you"
     assert f"guild resume {run}" in stopped
 
 
@@ -246,7 +246,7 @@ def test_following_ends_when_the_run_stops(guild: Guild, project: Path) -> None:
     assert f"guild answer {told['asks'][0]['ask']}" in waits.err
     running = guild.start("approve", told["asks"][0]["ask"])
     assert running.stderr
-    assert "goes on: " in running.stderr.readline() + running.stderr.readline()
+    assert "Resumed " in running.stderr.readline() + running.stderr.readline()
     followed = guild("log", told["run"], "--follow")
     assert (followed.code, followed.err) == (0, "")
     assert followed.out.splitlines()[-1].endswith("completed")
@@ -296,7 +296,7 @@ def test_replay_agrees_or_shows_the_first_difference(guild: Guild, scribe: Path)
     run = a_run(guild)
     same = guild("replay", run)
     assert same.code == 0
-    assert "all as on record" in same.out
+    assert "Replay matches the recording" in same.out
     assert guild("replay", run, "--json").json["same"]
     (scribe / "workers" / "scribe.yaml").write_text(WORKER.replace("Write what", "Write exactly what"))
     other = guild("replay", run)
@@ -306,7 +306,7 @@ def test_replay_agrees_or_shows_the_first_difference(guild: Guild, scribe: Path)
     (scribe / "workers" / "scribe.yaml").unlink()
     gone = guild("replay", run, "--json")
     assert (gone.code, gone.json["worker_gone"]) == (0, True)
-    assert "the definition on record was used" in gone.err
+    assert "Its recorded definition was used" in gone.err
 
 
 def test_a_run_that_is_over_cannot_be_resumed(guild: Guild, scribe: Path) -> None:
@@ -396,7 +396,7 @@ ESCAPE = {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}
             {"ask": "a-1", "choice": "yes", "note": None, "by": "person", "bounds": {"max_turns": 4}},
             "a-1 yes, max_turns now 4",
         ),
-        ("limit_asked", {"limit": "max_turns", "value": 2, "ask": "a-1"}, "max_turns 2 is used up, a-1 asks for more"),
+        ("limit_asked", {"limit": "max_turns", "value": 2, "ask": "a-1"}, "max_turns 2 reached, a-1 asks for more"),
         (
             "resumed",
             {"was": "interrupted", "reason": None, "bounds": {"budget": 3.0}},

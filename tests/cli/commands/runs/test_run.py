@@ -25,7 +25,7 @@ def test_the_result_is_on_one_side_and_the_rest_on_the_other(guild: Guild, scrib
     ran = guild("run", "scribe", "go")
     assert (ran.code, ran.out) == (0, "written\n")
     lines = ran.err.splitlines()
-    assert re.match(r"r-\w{10} starts: model script:.*writes ./notes.* at most 5.00 USD", lines[0])
+    assert re.match(r"Run r-\w{10}: model script:.*writes ./notes.* at most 5.00 USD", lines[0])
     assert lines[1].startswith("→ sandbox_write_text sandbox=notes path=line.md content=one line")
     assert lines[2].startswith("← sandbox_write_text: ")
     assert re.fullmatch(r"r-\w{10} completed: 2 turns, 3,000 tokens in, 300 out, \$0.0135", lines[3])
@@ -85,9 +85,9 @@ def test_the_input_comes_from_the_command_or_from_a_pipe(
         (["scribe", "-"], "a\0b", "NUL"),
         (["scribe", "-"], "x" * 1_000_001, "larger than 1,000,000 bytes"),
         (["scribe", "-"], "ü" * 500_001, "larger than 1,000,000 bytes"),
-        (["", "go"], "", "the worker's name is empty"),
-        (["x" * 5000, "go"], "", "cannot be a worker's name"),
-        (["a\nb", "go"], "", "cannot be a worker's name"),
+        (["", "go"], "", "the name of the worker is empty"),
+        (["x" * 5000, "go"], "", "invalid name of a worker"),
+        (["a\nb", "go"], "", "invalid name of a worker"),
     ],
 )
 def test_inputs_that_cannot_be(guild: Guild, scribe: Path, words: list[str], typed: str, said: str) -> None:
@@ -128,7 +128,7 @@ def test_a_model_must_be_named_somewhere(guild: Guild, scribe: Path) -> None:
     (scribe / "workers" / "scribe.yaml").write_text(WORKER + "model: script:nowhere.yaml\n")
     lost = guild("run", "scribe", "go", "--model", "script:answers.yaml")
     assert lost.code == 2
-    assert "--model is not used: the worker names its own, script:nowhere.yaml" in lost.err
+    assert "--model is ignored: the worker names script:nowhere.yaml" in lost.err
     assert "scribe.yaml: model: there is no script " in lost.err
     beaten = guild("run", "scribe", "go", "--model", "script:x.yaml", "--override-model", "script:answers.yaml")
     assert beaten.code == 0
@@ -159,7 +159,7 @@ def test_a_failed_run_says_why_and_ends_with_1(guild: Guild, project: Path) -> N
     assert ran.json["status"] == "failed"
     assert ran.json["error"]["code"] == "model_failed"
     assert f"guild: {ran.json['run']} failed: " in ran.err
-    assert f"Try again from there: guild resume {ran.json['run']}" in ran.err
+    assert f"Retry from the last step: guild resume {ran.json['run']}" in ran.err
     assert ran.json["cost_usd"] is None
 
 
@@ -181,19 +181,15 @@ def test_what_can_be_done_about_a_failure_is_said_once(
     assert (ran.code, error["code"]) == (1, code)
     assert error.get("hint", "") == hint.replace("RUN", run)
     assert ran.err.count(f"guild resume {run}") == hint.count("RUN")
-    assert "Try again from there" not in ran.err
+    assert "Retry from the last step" not in ran.err
 
 
 @pytest.mark.parametrize(
-    "words", [("run", "scribe", "go"), ("answer", "a-3h8n5w2kcd", "yes"), ("resume", "r-7k2m9x4qpw")]
+    "words", [("run", "nobody", "go"), ("answer", "a-3h8n5w2kcd", "yes"), ("resume", "r-7k2m9x4qpw")]
 )
-def test_the_option_of_other_commands_for_json_is_told_apart(
-    guild: Guild, scribe: Path, words: tuple[str, ...]
-) -> None:
-    told = guild(*words, "--json")
-    assert told.code == 2
-    assert "there is no option '--json'" in told.err
-    assert "Write --output json." in told.err
+def test_json_means_output_json(guild: Guild, scribe: Path, words: tuple[str, ...]) -> None:
+    assert guild(*words, "--json").json == guild(*words, "--output", "json").json
+    assert set(guild(*words, "--json").json) == {"run", "status", "output", "error", "usage", "cost_usd", "asks"}
 
 
 def test_dollars_are_told_without_the_dust_of_adding(guild: Guild, project: Path) -> None:
@@ -234,7 +230,7 @@ def test_failures_that_pass_and_calls_that_fail_are_told(guild: Guild, project: 
     assert lines[1].startswith("retrying in 0.05 s (2 of 4): ")
     assert "← sandbox_read_text sandbox=notes path=a.md: one" in lines
     assert any(line.startswith("✗ sandbox_read_text sandbox=notes path=b.md: ") for line in lines)
-    assert "not called: Bash command=ls" in lines
+    assert "✗ denied: Bash command=ls" in lines
     assert not any(line.startswith("→ Bash") for line in lines)
 
 
@@ -252,11 +248,12 @@ def test_a_limit_ends_with_5_and_says_how_to_go_on_with_more(guild: Guild, scrib
         assert "the run has already used " in little.err
     again = guild("resume", ran.json["run"], "--max-turns", "9", "--budget", "7")
     assert (again.code, again.out) == (0, "written\n")
-    assert re.search(r"goes on: .*at most 7.00 USD; 9 turns", again.err)
+    assert re.search(r"Resumed .*at most 7.00 USD; 9 turns", again.err)
 
 
 @pytest.mark.parametrize(
-    ("flag", "written", "said"), [("--approve-all", True, "approves everything"), ("--strict", False, "refuses every")]
+    ("flag", "written", "said"),
+    [("--approve-all", True, "approvals: all granted"), ("--strict", False, "approvals: all denied")],
 )
 def test_approvals_can_be_decided_beforehand(guild: Guild, project: Path, flag: str, written: bool, said: str) -> None:
     make_project(project, worker=WORKER + ASKING)
@@ -285,7 +282,7 @@ def test_progress_that_nobody_reads_does_not_stop_the_work(guild: Guild, scribe:
         text=True,
         env=guild.environment(),
     )
-    assert done.stdout == "r"
+    assert done.stdout == "R"
     assert guild("ls", "--json").json["done"][0]["status"] == "completed"
 
 
@@ -295,7 +292,7 @@ def test_a_stream_that_nobody_reads_any_more_pauses_the_run(guild: Guild, projec
     command = f"set -o pipefail; {GUILD} run scribe go --output stream-json | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=guild.environment())
     assert done.returncode == 130
-    assert "Go on with: guild resume" in done.stderr
+    assert "Continue: guild resume" in done.stderr
     assert "Traceback" not in done.stderr
     run = json.loads(done.stdout)["run"]
     assert guild("resume", run).out == "written\n"

@@ -25,7 +25,7 @@ def test_every_command_is_in_the_script(guild: Guild, shell: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        (["re"], ["resume", "replay"]),
+        (["re"], ["resume", "retry", "replay"]),
         (["worker", "l"], ["ls", "lock"]),
         (["worker", "new", "x", "--f"], ["--force"]),
         (["run", "x", "--ov"], ["--override-model"]),

@@ -47,8 +47,8 @@ def test_what_is_there_stays(guild: Guild, project: Path) -> None:
     assert str((project / "README.md").readlink()) == "nowhere"
     again = guild("init")
     assert again.code == 0
-    assert again.out.count("kept ") == 6
-    assert "keeps its own" in again.err
+    assert again.out.count("Kept ") == 6
+    assert "guildhall.yaml is not changed" in again.err
 
 
 @pytest.mark.parametrize("place", ["file", "file/inside", "x" * 300, "/proc/guild"])

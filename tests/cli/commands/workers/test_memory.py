@@ -1,4 +1,4 @@
-"""`guild memory`: list, show, write, remove, blame and revert entries from the command line."""
+"""`guild memory`: list, show, write, remove, log and revert entries from the command line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_empty_memory(guild: Guild, project: Path) -> None:
 
 def test_command_without_verb_lists_the_verbs(guild: Guild) -> None:
     out = guild("memory").out
-    for verb in ("ls", "show", "write", "rm", "blame", "revert"):
+    for verb in ("ls", "show", "write", "rm", "log", "revert"):
         assert f"  memory {verb} " in out
 
 
@@ -83,23 +83,23 @@ def test_rm_prints_the_command_that_restores_the_entry(guild: Guild, scribe_proj
 
 
 @pytest.mark.req("X-9")
-def test_blame_names_the_run_and_revert_restores(guild: Guild, scribe_project: Path, home: Home) -> None:
+def test_log_names_the_run_and_revert_restores(guild: Guild, scribe_project: Path, home: Home) -> None:
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
     fact = ("fact", "--worker", "scribe")
-    assert guild("memory", "blame", *fact).out.startswith(f"worker/fact: written by scribe in {run}, 20")
+    assert guild("memory", "log", *fact).out.startswith(f"worker/fact: written by scribe in {run}, 20")
     assert guild("memory", "write", "fact", "by a person", "--worker", "scribe").code == 0
     (file,) = home.path.rglob("fact.md")
     file.write_text("by hand")
-    history = guild("memory", "blame", *fact, "--json").json
+    history = guild("memory", "log", *fact, "--json").json
     assert history["by_hand"] is True
     assert [(change["by"], change["run"]) for change in history["records"]] == [("person", None), ("worker", run)]
     assert guild("memory", "revert", *fact).out == "by a person\n"
     first_change = str(history["records"][-1]["id"])
     assert guild("memory", "revert", *fact, "--to", first_change, "--json").json["content"] == "by a worker"
     assert file.read_text() == "by a worker"
-    changes = guild("memory", "blame", *fact, "--json").json["records"]
+    changes = guild("memory", "log", *fact, "--json").json["records"]
     assert [change["action"] for change in changes] == ["revert", "revert", "edit", "write", "write"]
-    assert "by hand" in guild("memory", "blame", *fact).out, "the edit by hand was logged before the revert"
+    assert "by hand" in guild("memory", "log", *fact).out, "the edit by hand was logged before the revert"
     unknown = guild("memory", "revert", *fact, "--to", "9999")
     assert unknown.code == 2
     assert "change 9999 has no content of worker/fact" in unknown.err
@@ -108,16 +108,16 @@ def test_blame_names_the_run_and_revert_restores(guild: Guild, scribe_project: P
 def test_revert_restores_a_removed_entry(guild: Guild, project: Path) -> None:
     guild("memory", "write", "build", "make")
     guild("memory", "rm", "build")
-    assert guild("memory", "blame", "build").out.startswith("project/build: removed by you, ")
+    assert guild("memory", "log", "build").out.startswith("project/build: removed by you, ")
     assert guild("memory", "revert", "build").out == "make\n"
-    assert guild("memory", "blame", "never").code == 3
+    assert guild("memory", "log", "never").code == 3
 
 
 def test_entry_created_by_hand_has_no_changes(guild: Guild, project: Path, home: Home) -> None:
     folder = home.path / "memory" / "global"
     folder.mkdir(parents=True)
     (folder / "mine.md").write_text("by hand")
-    ran = guild("memory", "blame", "mine", "--scope", "global")
+    ran = guild("memory", "log", "mine", "--scope", "global")
     assert ran.out.startswith("global/mine: created by hand, ")
     assert len(ran.out.splitlines()) == 1
 
@@ -134,7 +134,7 @@ def test_ls_names_skipped_files(guild: Guild, project: Path, home: Home) -> None
 
 
 @pytest.mark.req("WD-29")
-@pytest.mark.parametrize("verb", ["show", "write", "rm", "blame", "revert"])
+@pytest.mark.parametrize("verb", ["show", "write", "rm", "log", "revert"])
 @pytest.mark.parametrize(
     "key", ["../up", "/etc/passwd", "a/b", "", ".hidden", "a" * 65, "x.md", "a\nb", "\x1b[2J", "é"]
 )
@@ -157,7 +157,7 @@ def test_hostile_keys_are_rejected(guild: Guild, project: Path, home: Home, verb
         (["compacted", "x"], "", "reserved for compaction"),
         (["k", "x", "--scope", "worker"], "", "needs the name of a worker"),
         (["k", "x", "--scope", "everyone"], "", "invalid choice: 'everyone'"),
-        (["k", "x", "--worker", ""], "", "the worker's name is empty"),
+        (["k", "x", "--worker", ""], "", "the name of the worker is empty"),
     ],
 )
 def test_invalid_writes_are_rejected(

@@ -36,7 +36,7 @@ def test_one_is_made_shown_and_removed(guild: Guild, project: Path, home: Home) 
     told = guild("package", "show", "hours", "--json").json
     assert (told["types"], told["export"], told["problems"]) == (["worker", "toolbox"], "timekeeping.tools", [])
     assert told["rights"]["toolboxes"] == ["hours"]
-    assert guild("package", "validate", "hours").out == "hours: ok\n"
+    assert guild("check", "hours").out == "ok       package hours\n"
     assert guild("package", "new", "hours").code == 1
     removed = guild("package", "rm", "hours", "--json")
     assert removed.json["kept"].startswith(f"{home.packages}/.aside/hours-")
@@ -54,46 +54,51 @@ def test_nothing_is_added_without_a_word_and_nothing_of_it_runs(guild: Guild, pr
     assert "is not added without a person's word" in asked.err
     assert "post/tools.py" in asked.out
     assert "weigh" in asked.out
-    assert guild("package", "validate", "./letters").code == 0
+    assert guild("check", "./letters").code == 0
     assert guild("package", "ls", "--json").json == []
     added = guild("package", "add", "letters", "--yes", "--json")
     assert added.json["path"] == f"{home.packages}/mail"
     assert guild("package", "add", "letters", "--yes").code == 1
     assert guild("package", "add", "letters", "--yes", "--force", "--json").json["kept"]
     assert not list(project.rglob("ran"))
-    broken = guild("package", "validate", "mail", "--json")
+    broken = guild("check", "mail", "--json")
     assert (broken.code, broken.json[0]["ok"]) == (1, False)
-    assert "packages/mail/post/tools.py:2" in broken.json[0]["problems"][0]
+    assert "packages/mail/post/tools.py:2" in broken.json[0]["errors"][0]["message"]
     (project / "mail.tar.gz").write_text("x")
     assert "Unpack an archive first" in guild("package", "add", "mail.tar.gz").err
+
+
+def errors(guild: Guild, package: str) -> list[str]:
+    """What `guild check` finds in a package."""
+    (report,) = guild("check", package, "--json").json
+    return [f"{one.get('where', '')}: {one['message']}" for one in report["errors"]]
 
 
 def test_all_that_is_wrong_is_named_with_file_and_field(guild: Guild, project: Path, home: Home, terminal: Any) -> None:
     put_package(home, "writer", WRITER.replace("[tool.guildhall]", '[tool.guildhall]\nactivate = "start:begin"'))
     (home.packages / "writer" / "start.py").write_text("raise RuntimeError\n")
-    broken = guild("package", "validate", "writer", "--json").json[0]
-    assert any("writer/start.py:1" in one for one in broken["problems"])
+    assert any("writer/start.py:1" in one for one in errors(guild, "writer"))
     (home.packages / "writer" / "start.py").write_text("began = 5\n")
-    (absent,) = (one for one in guild("package", "validate", "writer", "--json").json[0]["problems"] if "begin" in one)
-    assert "activate: start:begin is no function: there is no such name" in absent
+    (absent,) = (one for one in errors(guild, "writer") if "begin" in one)
+    assert "activate: start:begin is no function: the module has no such name" in absent
     assert "writer/pyproject.toml" in absent
     (home.packages / "writer" / "start.py").write_text("def begin(context):\n    raise SystemExit\n")
     put_mail(home)
-    assert guild("package", "validate", "writer").out == "writer: ok\n", "it is not called"
+    assert guild("check", "writer").out == "ok       package writer\n", "it is not called"
     put_package(
         home, "odd", '[tool.guildhall]\ntype = "worker"\nposture = 5\ntolls = ["Read"]\nlimits = {max_turn = 3}\n'
     )
-    said = "\n".join(guild("package", "validate", "odd", "--json").json[0]["problems"])
+    said = "\n".join(errors(guild, "odd"))
     for field in ("posture", "tolls", "limits.max_turn"):
         assert f"tool.guildhall.{field}: " in said
     put_package(home, "empty", MAIL.replace('"mail"', '"empty"'), {"post/tools.py": "x = 1\n"})
-    (nothing,) = guild("package", "validate", "empty", "--json").json[0]["problems"]
+    (nothing,) = errors(guild, "empty")
     assert "empty/pyproject.toml: export: " in nothing
     toolbox = guild("run", "mail", "Go")
     assert (toolbox.code, "is a toolbox, not a worker" in toolbox.err) == (3, True)
     there = (home.packages / "mail").rename(project / "mail")
     asked = terminal("package", "add", "./mail")
-    asked.until("yes, no:")
+    asked.until("[y]es  [n]o:")
     asked.types("maybe\n")
     asked.until("Nothing was added.")
     assert asked.ends()[0] == 4
@@ -141,12 +146,12 @@ def test_workers_of_packages_are_found_in_their_place(guild: Guild, project: Pat
     assert "Use home/writer or package/writer." in both.err
     shown = guild("worker", "show", "package/writer", "--json").json
     assert (shown["scope"], shown["instructions"]) == ("package", "You write letters.")
-    assert guild("worker", "validate", "package/writer").code == 0
+    assert guild("check", "package/writer").code == 0
     assert guild("worker", "lock", "package/writer").code == 0
     (home.packages / "writer" / "pyproject.toml").write_text(WRITER.replace('["mail"]', "[]") + "\n# changed")
     assert "is locked, and its file was changed" in guild("run", "package/writer", "Go", "--model", "script:x.yaml").err
     assert guild("worker", "unlock", "package/writer").code == 0
-    retired = guild("worker", "retire", "package/writer")
+    retired = guild("worker", "set", "package/writer", "retired")
     assert "cannot edit the worker 'writer': it is a package" in retired.err
     (project / "elsewhere").mkdir()
     (project / "elsewhere" / "pyproject.toml").write_text(WRITER)

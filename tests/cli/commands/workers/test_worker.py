@@ -53,28 +53,31 @@ def test_a_worker_is_shown(guild: Guild, scribe: Path) -> None:
 
 
 def test_files_are_checked(guild: Guild, scribe: Path) -> None:
-    fine = guild("worker", "validate")
+    fine = guild("check")
     assert fine.code == 0
-    assert fine.out.startswith("ok  scribe  ")
+    assert fine.out.startswith("ok       worker scribe  ")
     assert "exfiltration risk: none (no network access)" in fine.out
     (scribe / "workers" / "broken.yaml").write_text("name: broken\ninstructions: x\nsandboxs: {}\n")
-    wrong = guild("worker", "validate")
+    wrong = guild("check")
     assert wrong.code == 2
     assert "broken.yaml:3" in wrong.err
     assert "'sandboxes'" in wrong.err
     rows = wrong.out.splitlines()
-    assert {" ".join(row.split()[:2]) for row in rows if not row.startswith(" ")} == {"ok scribe", "wrong broken"}
-    told = guild("worker", "validate", "scribe", "workers/broken.yaml", "--json")
+    assert {" ".join(row.split()[:3]) for row in rows if not row.startswith(" ")} == {
+        "ok worker scribe",
+        "invalid worker broken",
+    }
+    told = guild("check", "scribe", "workers/broken.yaml", "--json")
     assert told.code == 2
     assert [line["ok"] for line in told.json] == [True, False]
-    assert guild("worker", "validate", "nobody").code == 3
+    assert guild("check", "nobody").code == 3
 
 
 def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> None:
     """By validate, by the doctor, and by a run: the same list."""
     (scribe / "workers" / "wish.yaml").write_text(WISHFUL)
     env = {"GUILDHALL_CLAUDE": str(scribe / "claude")}
-    checked = guild("worker", "validate", "wish", "--json", env=env)
+    checked = guild("check", "wish", "--json", env=env)
     assert checked.code == 1
     told = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
@@ -88,11 +91,11 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     ]
     assert told == expected
     assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])
-    assert checked.json[0]["doubts"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
-    shown = guild("worker", "validate", "wish", env=env)
+    assert checked.json[0]["warnings"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
+    shown = guild("check", "wish", env=env)
     assert "\n\n" not in shown.err
     row, risk = shown.out.splitlines()
-    assert (row.split()[:2], risk.strip().startswith("exfiltration risk:")) == (["wrong", "wish"], True)
+    assert (row.split()[:3], risk.strip().startswith("exfiltration risk:")) == (["invalid", "worker", "wish"], True)
     assert "Edit can write nothing" in shown.err
     refused = guild("run", "wish", "go", env=env)
     assert refused.code == 1
@@ -112,43 +115,43 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
 def test_files_that_a_worker_names_are_checked_too(guild: Guild, scribe: Path, field: str, said: str) -> None:
     (scribe / "answers.yaml.json").write_text("{")
     (scribe / "workers" / "scribe.yaml").write_text(f"{WORKER}{field}\n")
-    for words in (["worker", "validate"], ["run", "scribe", "go"]):
+    for words in (["check"], ["run", "scribe", "go"]):
         ran = guild(*words)
         assert ran.code == 2
         assert said in ran.err
 
 
 def test_nothing_to_check(guild: Guild, project: Path) -> None:
-    ran = guild("worker", "validate")
+    ran = guild("check")
     assert (ran.code, ran.out) == (0, "")
-    assert "no workers" in ran.err
+    assert "Nothing to check" in ran.err
 
 
 @pytest.mark.req("DO-9")
 def test_a_life(guild: Guild, scribe: Path) -> None:
     made = guild("worker", "new", "helper", "--json").json
     assert made["worker"] == "helper"
-    assert guild("worker", "validate", "helper").code == 0
+    assert guild("check", "helper").code == 0
     again = guild("worker", "new", "helper")
     assert again.code != 0
     assert "--force" in again.err
     assert guild("worker", "new", "helper", "--force").out.strip() == made["path"]
-    assert guild("worker", "lock", "scribe").out == "scribe is locked: nothing overwrites its file\n"
+    assert guild("worker", "lock", "scribe").out == "scribe is locked: its file must not change\n"
     assert "active, locked" in guild("worker", "ls").out
     refused = guild("worker", "new", "scribe")
     assert refused.code == 4
     assert "locked" in refused.err
-    assert guild("worker", "retire", "scribe").code == 4
+    assert guild("worker", "set", "scribe", "retired").code == 4
     (scribe / "workers" / "scribe.yaml").write_text(WORKER + "# changed\n")
-    assert "not what was locked" in guild("worker", "show", "scribe").out
+    assert "the file has changed since" in guild("worker", "show", "scribe").out
     assert guild("run", "scribe", "go").code == 4
     assert guild("worker", "unlock", "scribe", "--json").json["locked"] is False
-    assert guild("worker", "retire", "scribe").code == 0
+    assert guild("worker", "set", "scribe", "retired").code == 0
     assert guild("run", "scribe", "go").code == 4
     (scribe / "workers" / "draft.yaml").write_text(
         "# mine\n" + WORKER.replace("name: scribe", "name: draft\nstatus: draft")
     )
-    assert guild("worker", "promote", "draft").out == "draft is active\n"
+    assert guild("worker", "set", "draft", "active").out == "draft is active\n"
     assert (scribe / "workers" / "draft.yaml").read_text().startswith("# mine\n")
 
 

@@ -30,7 +30,7 @@ def status(ctx: Context) -> None:
 
 
 async def _status(address: Address) -> dict[str, Any]:
-    """Return the status that the hall reports, or what its address file says if it does not answer."""
+    """Return the status from the hall, or from its address file if the hall does not answer."""
     from guildhall.hall.client.remote import RemoteHall
 
     client = RemoteHall(address, BlockingTransport(address))
@@ -46,10 +46,10 @@ async def _status(address: Address) -> dict[str, Any]:
 
 def _print_status(status: dict[str, Any], screen: Screen) -> None:
     if not status["running"]:
-        screen.result("No hall is running. A command that needs one starts it.")
+        screen.result("The hall is not running. Commands start it when they need it.")
         return
     rows = [
-        ["hall", f"process {status['pid']}, {status['state']}"],
+        ["hall", f"pid {status['pid']}, {status['state']}"],
         ["at", status["url"]],
         ["version", status["version"]],
         ["started", age(status["since"], SystemClock().now())],
@@ -57,10 +57,10 @@ def _print_status(status: dict[str, Any], screen: Screen) -> None:
     if status["runs"] is not None:
         rows += [["runs", str(status["runs"])], ["clients", str(status["clients"])]]
         for one in status.get("members") or ():
-            jobs = f", jobs that go on: {one['jobs']}" if one["jobs"] else ""
+            jobs = f", running jobs: {one['jobs']}" if one["jobs"] else ""
             rows.append(["member", f"{one['member']}, {one['state']}{jobs}"])
         idle = status["idle"]
-        rows += [["leaves", "when it is told to" if idle is None else f"after {idle:g} s without either"]]
+        rows += [["idle exit", "never" if idle is None else f"after {idle:g} s without runs or clients"]]
     screen.table(rows)
 
 
@@ -69,8 +69,8 @@ def stop(ctx: Context) -> None:
     pid = process_of(Home.locate(dict(os.environ)))
     if pid is not None:
         stop_process(pid)
-    text = f"The hall (process {pid}) has left. What ran there goes on when the next one starts."
-    ctx.print({"stopped": pid is not None, "pid": pid}, "No hall is running." if pid is None else text)
+    text = f"Stopped the hall (pid {pid}). Its runs resume when it starts again."
+    ctx.print({"stopped": pid is not None, "pid": pid}, "The hall is not running." if pid is None else text)
 
 
 @command()

@@ -26,8 +26,8 @@ _MAX_FILE_BYTES = 64 * 1024**2
 def mcp(ctx: Context) -> Work:
     if sys.stdin.isatty():
         raise UsageError(
-            "mcp: this is for a program, which writes to its standard input",
-            hint="Name the command in that program's settings, such as: claude mcp add guild -- guild mcp",
+            "mcp: standard input is a terminal, not a program",
+            hint="Add the command to a program's settings, such as: claude mcp add guild -- guild mcp",
         )
     return _serve(ctx.screen)
 
@@ -41,7 +41,7 @@ async def _serve(screen: Screen) -> None:
     lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     reading = await _read(lines)
     try:
-        tools = outside_tools(connection.reach)
+        tools = outside_tools(connection.get)
         await StdioServer(tools, name="guild", version=__version__, write=_say).serve(lines)
     except BrokenPipeError:  # nobody listens any more
         pass
@@ -73,23 +73,23 @@ class _Connection:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._there: tuple[HallClient, Frame] | None = None
-        self._finding = asyncio.Lock()
+        self._connection: tuple[HallClient, Frame] | None = None
+        self._lock = asyncio.Lock()
 
-    async def reach(self) -> tuple[HallClient, Frame]:
+    async def get(self) -> tuple[HallClient, Frame]:
         from guildhall.hall.client.remote import RemoteHall
 
-        async with self._finding:
-            if self._there is not None and isinstance(self._there[0], RemoteHall):
+        async with self._lock:
+            if self._connection is not None and isinstance(self._connection[0], RemoteHall):
                 try:
-                    await self._there[0].hall.hello(self._there[1].root)
+                    await self._connection[0].hall.hello(self._connection[1].root)
                 except HallGone:
                     await self.close()
-            if self._there is None:
-                self._there = await connect(self._screen)
-            return self._there
+            if self._connection is None:
+                self._connection = await connect(self._screen)
+            return self._connection
 
     async def close(self) -> None:
-        if self._there is not None:
-            there, self._there = self._there, None
+        if self._connection is not None:
+            there, self._connection = self._connection, None
             await there[0].close()

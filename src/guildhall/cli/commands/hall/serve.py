@@ -28,14 +28,14 @@ def _port(text: str) -> int:
 
 @command(
     argument("worker", metavar="WORKER", help="name or file of the worker"),
-    argument("--port", metavar="N", type=_port, default=0, help="where to serve; not given: any free port"),
+    argument("--port", metavar="N", type=_port, default=0, help="the port (default: any free port)"),
     argument("--json", action="store_true", help="print an object with url and secret"),
 )
 async def serve(ctx: Context) -> None:
     secret = os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
     if len(secret) < _MIN_SECRET_CHARS:
         message = f"{SECRET_VARIABLE} has fewer than {_MIN_SECRET_CHARS} characters"
-        raise UsageError(message, hint="Unset it: one is made up.")
+        raise UsageError(message, hint="Unset it to use a generated one.")
     client = await ctx.connect()
     from guildhall import __version__
     from guildhall.hall.server.worker_methods import HallJobs, Operations
@@ -50,8 +50,8 @@ async def serve(ctx: Context) -> None:
     url = f"http://127.0.0.1:{listener.port}{PATH}"
     text = f"{worker.name} serves at {url}\nAuthorization: Bearer {secret}"
     ctx.print({"worker": worker.name, "url": url, "secret": secret}, text)
-    if not ctx.args.json:
-        ctx.screen.note("Ctrl-C ends it; jobs go on.", "dim")
+    if not ctx.as_json:
+        ctx.screen.note("Ctrl-C stops serving. Running jobs continue.", "dim")
     try:
         await asyncio.Event().wait()
     finally:

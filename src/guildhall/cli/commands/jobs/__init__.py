@@ -1,4 +1,4 @@
-"""Commands for jobs in the background: dispatch, job, rm.
+"""The command that starts jobs and commissions in the background: dispatch.
 
 Does not print jobs (see `cli.format.jobs`).
 """

@@ -1,74 +1,140 @@
-"""`guild dispatch WORKER TASK`: starts a job in the hall and prints its id, or with --wait its result.
+"""`guild dispatch WORKER TASK`: starts a job in the hall, or a commission if an option for commissions is given.
 
-Does not show or cancel jobs (see `cli.commands.jobs.job`).
+`guild dispatch ID` starts a commission that was created with --hold. Does not change commissions (see
+`cli.commands.projects.edit`) or cancel work (see `cli.commands.runs.stop`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.arguments import Resolved, is_member_job, json_object, read_text, worker_name
+from guildhall.cli import exit_codes
+from guildhall.cli.arguments import is_member_job, json_object, read_text, worker_name
 from guildhall.cli.command import JSON, Context, Work, argument, check_background, command
-from guildhall.cli.commands.runs.wait import wait_stopped
+from guildhall.cli.commands.projects.edit import LIMITS, WAIT, draft_arguments, given_fields
+from guildhall.cli.commands.runs.wait import wait_for_job
 from guildhall.cli.format.jobs import label_of, wait_for_member
-from guildhall.cli.format.runs import print_outcome
+from guildhall.cli.format.projects import print_new_state
+from guildhall.cli.short_ids import is_kind, read_id
+from guildhall.core.errors import GuildError, UsageError
+from guildhall.core.ids import COMMISSION
+from guildhall.hall.client.discovery import is_embedded
 
 if TYPE_CHECKING:
     from guildhall.jobs.model import Dispatch
+    from guildhall.projects.commissions.model import Commission, Draft
+
+_JOB_CONFIG = {"model": "model", "max_turns": "maxTurns", "max_budget_usd": "maxBudgetUsd"}
+
+
+def _worker_or_commission(text: str) -> str:
+    id = read_id(text)
+    return id if is_kind(id, COMMISSION) else worker_name(text)
 
 
 @command(
     argument(
         "worker",
-        metavar="WORKER|MEMBER",
-        type=worker_name,
-        help="a worker's name (`guild worker ls`), its file, or a guild member's name (`guild member ls`)",
+        metavar="WORKER|MEMBER|ID",
+        type=_worker_or_commission,
+        help="a worker's name or file, a guild member's name, or the id of a commission that was held",
     ),
-    argument("task", metavar="TASK", nargs="?", help="all that it is told; `-` reads standard input"),
-    argument("--description", metavar="D", help="a short label for listings; without it the first line"),
+    argument("task", metavar="TASK", nargs="?", help="the task; `-` reads standard input"),
+    argument("--description", metavar="D", help="of a job: a label for listings (default: the first line)"),
     argument(
         "--config",
         metavar="JSON",
-        help="an object: maxTurns, maxBudgetUsd, artifacts, model, and whatever the worker is to read",
+        help="of a job: an object with maxTurns, maxBudgetUsd, artifacts, model, and fields for the worker",
     ),
-    argument("--wait", action="store_true", help="wait for the result and print it"),
+    argument("--project", metavar="NAME", help="work on this project (default: the project of this folder)"),
+    argument("--hold", action="store_true", help="create the commission without starting it"),
+    *draft_arguments(is_new=True),
+    WAIT,
     JSON,
+    epilog="With --project, --hold, --title, --depends-on, --artifact, --link, --check or --reviewer, the task is a\n"
+    "commission: work on a git repository. Without them it is a job.",
 )
 def dispatch(ctx: Context) -> Work:
+    args = ctx.args
+    if args.task is not None:
+        args.worker = worker_name(args.worker)  # not the id of a commission
+    fields = given_fields(args)
+    is_commission = args.project is not None or args.hold or bool(fields.keys() - {"worker", *LIMITS})
+    if args.hold and args.wait:
+        raise UsageError("dispatch: --wait does not go with --hold", hint="A held commission does not start.")
+    if not args.wait and not args.hold:
+        check_background("dispatch: nothing would keep the work going", "Wait for it with --wait")
+    if is_kind(args.worker, COMMISSION) and args.task is None:
+        if is_commission or fields.keys() - {"worker"}:
+            raise UsageError(f"{args.worker} exists already", hint=f"Change it: guild edit {args.worker} ...")
+        return _start_held(ctx)
+    task = read_text(args.task, "task")
+    if not is_commission:
+        return _dispatch_job(ctx, _job_of(ctx, task, fields))
+    if args.description is not None or args.config is not None:
+        raise UsageError("dispatch: --description and --config are for jobs", hint="Use --title and --max-turns.")
+    if not task.strip():
+        raise UsageError("the task is empty", hint='Say what to do: guild dispatch WORKER "..."')
+    from guildhall.projects.commissions.model import Draft
+
+    return _dispatch_commission(ctx, Draft(title=label_of(task), worker="", prompt=task).edit(fields))
+
+
+def _job_of(ctx: Context, task: str, fields: dict[str, Any]) -> Dispatch:
     from guildhall.jobs.model import Dispatch
 
-    if not ctx.args.wait:
-        check_background("dispatch: nothing would keep the job going", "Wait for it with --wait")
-    task, given = read_text(ctx.args.task, "task"), ctx.args.config
-    dispatch = Dispatch(
-        description=label_of(task) if ctx.args.description is None else ctx.args.description,
-        task=task,
-        config={} if given is None else json_object(given, "--config", """--config '{"maxTurns": 20}'"""),
-    )
-    dispatch.check()
-    for name, meant in dispatch.misspelled_fields.items():
+    given, description = ctx.args.config, ctx.args.description
+    config = {} if given is None else json_object(given, "--config", """--config '{"maxTurns": 20}'""")
+    config |= {_JOB_CONFIG[name]: value for name, value in fields.items() if name in _JOB_CONFIG}
+    job = Dispatch(description=label_of(task) if description is None else description, task=task, config=config)
+    job.check()
+    for name, meant in job.misspelled_fields.items():
         known = ctx.screen.one_line(name, 40)
-        ctx.screen.note(f"--config: {known} is for the worker to read. Did you mean {meant}?", "yellow")
-    return _dispatch(ctx, dispatch)
+        ctx.screen.note(f"--config: {known} is passed to the worker. Did you mean {meant}?", "yellow")
+    return job
 
 
-async def _dispatch(ctx: Context, dispatch: Dispatch) -> int | None:
+async def _dispatch_job(ctx: Context, dispatch: Dispatch) -> int | None:
     client, name, screen = await ctx.connect(), ctx.args.worker, ctx.screen
     job = await ctx.run_trusted(lambda: client.jobs.dispatch(name, dispatch, ctx.frame), worker=name)
     if not ctx.args.wait:
         ctx.print({"jobId": job.id}, job.id)
-        if not ctx.args.json:
-            screen.note(f"It goes on by itself: guild job show {job.id}, guild wait {job.id}", "dim")
+        if not ctx.as_json:
+            screen.note(f"Started job {job.id}. Result: guild wait {job.id}", "dim")
         return None
-    screen.note(f"{job.id} starts. Ctrl-C leaves it as it is.", "dim")
-    if is_member_job(job.id):
-        return await wait_for_member(job.id, ctx)
-    assert job.run is not None
-    code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
-    if ctx.args.json:
-        data = (await client.jobs.get(job.id)).as_dict()
-        screen.json({**data, **(await client.jobs.result(job.id)).as_wire()} if data["status"] == "completed" else data)
-    else:
-        print_outcome(shown, screen)
-    return code
+    screen.note(f"Started job {job.id}. Ctrl-C stops waiting, not the job.", "dim")
+    return await (wait_for_member(job.id, ctx) if is_member_job(job.id) else wait_for_job(job.id, ctx))
+
+
+async def _dispatch_commission(ctx: Context, draft: Draft) -> int:
+    client, args = await ctx.connect(), ctx.args
+    made: Commission | None = None
+    try:
+        made = await ctx.run_trusted(
+            lambda: client.commissions.create(draft, ctx.frame, project=args.project), worker=draft.worker
+        )
+        if args.hold or made.status == "blocked":
+            code = await print_new_state(ctx, made, text=made.id, wait=args.wait)
+            return code if args.hold else exit_codes.NEEDS_YOU
+        id = made.id
+        started = await ctx.run_trusted(lambda: client.commissions.dispatch(id, ctx.frame), worker=draft.worker)
+        return await print_new_state(ctx, started, text=id, wait=args.wait)
+    except (GuildError, asyncio.CancelledError) as error:
+        if made is not None:  # the user must not create it again
+            then = f"{made.id} was created and is pending. Then: guild dispatch {made.id}"
+            if not isinstance(error, GuildError):
+                background = f"It continues in the background: guild wait {made.id}"
+                then = f"Continue it: guild resume {made.id}" if is_embedded(os.environ) else background
+            ctx.print(made, made.id)
+            ctx.screen.note(then)
+        raise
+
+
+async def _start_held(ctx: Context) -> int:
+    client = await ctx.connect()
+    id = ctx.args.worker
+    worker = (await client.commissions.get(id)).commission.worker
+    one = await ctx.run_trusted(lambda: client.commissions.dispatch(id, ctx.frame), worker=worker)
+    return await print_new_state(ctx, one, wait=ctx.args.wait)

@@ -1,4 +1,4 @@
-"""Commands for git repositories: project, commission, meet, meeting.
+"""Commands for git repositories: project, edit, retry, meet.
 
 Does not run git (see `guildhall.projects`).
 """

@@ -1,7 +1,7 @@
 """`guild meet WORKER|MEETING [WORDS]`: talks with a worker in a meeting, turn by turn, at a terminal or for a program.
 
 Each turn connects to the hall again, because the hall may have exited or been replaced while the user was thinking.
-Does not end a meeting from outside (see `meeting`).
+Does not answer requests for meetings (see `cli.commands.runs.answer`).
 
 Invariant: only the recorded meeting connects two turns.
 """
@@ -24,6 +24,7 @@ from guildhall.cli.format.jobs import rename_run
 from guildhall.cli.format.projects import print_change, print_exchange, print_meeting
 from guildhall.cli.format.runs import print_next_steps
 from guildhall.cli.prompt import run_trusted
+from guildhall.cli.short_ids import ShortId, expand, is_kind, read_id
 from guildhall.core.errors import GuildError, Interrupted, UsageError
 from guildhall.core.ids import MEETING, is_id
 
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Exchange, MeetingDetails
 
 _HELP = """\
-Say something and press Enter; a line that ends in \\ goes on in the next one, and what is pasted is one message.
-Ctrl-C ends the answer under way. Ctrl-D or /leave leaves: the meeting stays open, and `guild meet {id}` comes back.
-/close closes the meeting and writes its notes.   /show says how it stands.   /help prints this.
-What begins with a / and is none of these is not said; with a space before it, it is."""
+Type a message and press Enter. A line that ends in \\ continues on the next line. Pasted text is one message.
+Ctrl-C interrupts the answer. Ctrl-D or /leave leaves; the meeting stays open: guild meet {id}
+/close closes the meeting and writes its notes.   /show prints its state.   /help prints this.
+Unknown /commands are not sent. To send text that starts with /, put a space first."""
 _COMMANDS = {
     "/leave": "leave",
     "/quit": "leave",
@@ -54,44 +55,53 @@ _PASTE_TIMEOUT_S = 0.05  # for the rest of pasted input
 
 
 @command(
-    argument("who", metavar="WORKER|MEETING", help="the worker to meet, or the id of a meeting to go back to"),
-    argument("words", metavar="WORDS", nargs="?", help="what to say first; `-`: standard input"),
-    argument("--say", metavar="TEXT", action="append", default=[], help="and then this; may be repeated"),
-    argument("--project", metavar="NAME", help="the project to meet in; without it the one of this folder"),
-    argument("--model", metavar="M", help="used where the worker names none"),
-    argument("--renew", action="store_true", help="go on in a new session, told in short what was said"),
-    argument("--close", action="store_true", help="close the meeting afterwards, with notes"),
+    argument("who", metavar="WORKER|MEETING", help="a worker, or the id of a meeting to continue"),
+    argument("words", metavar="WORDS", nargs="?", help="the first message; `-` reads standard input"),
+    argument("--say", metavar="TEXT", action="append", default=[], help="another message; repeatable"),
+    argument("--project", metavar="NAME", help="the project (default: the project of this folder)"),
+    argument("--model", metavar="M", help="the model, if the worker names none"),
+    argument("--renew", action="store_true", help="continue in a new session, with a summary of the old one"),
+    argument("--close", action="store_true", help="close the meeting, with notes and one commit on claude/main"),
+    argument("--no-summary", action="store_true", help="with --close: write the notes without a model's summary"),
+    argument("--leave-work", action="store_true", help="with --close: leave the work on its branch"),
     OUTPUT,
 )
 def meet(ctx: Context) -> int:
     args, screen = ctx.args, ctx.screen
-    back = is_id(args.who, MEETING)
-    who = args.who if back else worker_name(args.who)
+    how = {"summarise": not args.no_summary, "leave_work": args.leave_work}
+    conversation = Conversation(screen, model=args.model, how_to_close=how)
+    who = conversation.expand(read_id(args.who))
+    back = is_id(who, MEETING)
+    who = who if back else worker_name(who)
     if back and args.project:
-        raise UsageError("--project: a meeting is where it is", hint="Leave it out.")
+        raise UsageError("--project goes with a new meeting", hint="Leave it out.")
     if args.renew and not back:
-        raise UsageError("--renew goes with a meeting that there is", hint="guild meet t-... --renew")
-    conversation = Conversation(screen, model=args.model)
-    at_terminal = screen.interactive and screen.wanted.form == "text"
+        raise UsageError("--renew goes with the id of a meeting", hint="guild meet t-... --renew")
+    if (args.no_summary or args.leave_work) and not args.close:
+        raise UsageError("--no-summary and --leave-work go with --close", hint="Add --close.")
+    if back and args.close and args.words is None and not args.say:
+        return conversation.run_turn(lambda: conversation.close(who))
+    at_terminal = screen.is_interactive and screen.form == "text"
     words = _first_words(args.words, args.say, at_terminal=at_terminal, back=back)
     if at_terminal and not args.say and not args.close:
         if back:
-            return conversation.come_back(who, words, renew=args.renew)
-        return conversation.begin(who, words, project=args.project)
+            return conversation.continue_at_terminal(who, words, renew=args.renew)
+        return conversation.start(who, words, project=args.project)
     said = [*([words] if words is not None else []), *args.say]
     if not back and not said:
-        raise UsageError("nothing is said", hint='Say something: guild meet WORKER "...", or --say "..."')
+        raise UsageError("no message given", hint='Add one: guild meet WORKER "...", or --say "..."')
     return conversation.run_turn(
-        lambda: conversation.script(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
+        lambda: conversation.send_all(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
     )
 
 
-def go_back(id: str, screen: Screen, **more: Any) -> int:
+def resume_meeting(id: str, screen: Screen, **more: Any) -> int:
     """Resume a meeting: wait for the answer that is due; at a terminal, continue the conversation."""
     conversation = Conversation(screen, more=more)
-    if not screen.interactive or screen.wanted.form != "text":
-        return conversation.run_turn(lambda: conversation.script(id, (), back=True))
-    return conversation.come_back(id, None, renew=False)
+    id = conversation.expand(id)
+    if not screen.is_interactive or screen.form != "text":
+        return conversation.run_turn(lambda: conversation.send_all(id, (), back=True))
+    return conversation.continue_at_terminal(id, None, renew=False)
 
 
 def _first_words(given: str | None, more: list[str], *, at_terminal: bool, back: bool) -> str | None:
@@ -107,9 +117,17 @@ def _first_words(given: str | None, more: list[str], *, at_terminal: bool, back:
 class Conversation:
     """One user in one meeting."""
 
-    def __init__(self, screen: Screen, *, model: str | None = None, more: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        *,
+        model: str | None = None,
+        more: Mapping[str, Any] | None = None,
+        how_to_close: Mapping[str, bool] | None = None,
+    ) -> None:
         """`more`: raised limits, for a meeting that has stopped at a limit."""
         self._screen = screen
+        self._how_to_close: dict[str, bool] = dict(how_to_close or {})
         self._model = model
         self._more: dict[str, Any] = dict(more or {})
         self._id = ""
@@ -119,29 +137,29 @@ class Conversation:
 
     # at a terminal
 
-    def begin(self, worker: str, words: str | None, *, project: str | None) -> int:
+    def start(self, worker: str, words: str | None, *, project: str | None) -> int:
         """Open a new meeting and continue it."""
         while words is None:
-            words = self._read_line(f"What is it about? ({worker} hears it) > ")
+            words = self._read_line(f"Your first message to {worker} > ")
             meant = "leave" if words is None else self._meaning_of(words)
             if meant == "leave":
-                self._screen.note("Nothing was opened.")
+                self._screen.note("No meeting was opened.")
                 return exit_codes.DONE
             if meant != "say":
                 words = None
             if meant in ("show", "close"):
-                self._screen.note("No meeting is open yet; it is once you have said something.", "yellow")
+                self._screen.note("No meeting is open yet. Your first message opens it.", "yellow")
         code = self.run_turn(partial(self._open, worker, words, project))
-        return self._go_on() if code == exit_codes.DONE else code
+        return self._converse() if code == exit_codes.DONE else code
 
-    def come_back(self, id: str, words: str | None, *, renew: bool) -> int:
+    def continue_at_terminal(self, id: str, words: str | None, *, renew: bool) -> int:
         """Return to a meeting: print its last exchange, wait for the answer that is due, and continue it."""
-        code = self.run_turn(partial(self._come_back, id, renew=renew))
+        code = self.run_turn(partial(self._rejoin, id, renew=renew))
         if words and code == exit_codes.DONE:
             code = self.run_turn(partial(self._say, words))
-        return self._go_on() if code == exit_codes.DONE else code
+        return self._converse() if code == exit_codes.DONE else code
 
-    async def _come_back(self, id: str, *, renew: bool) -> int:
+    async def _rejoin(self, id: str, *, renew: bool) -> int:
         self._id = id
         shown = await self._client.meetings.get(id)
         meeting, screen = shown.meeting, self._screen
@@ -154,9 +172,9 @@ class Conversation:
         await self._follow_turn(self._client.meetings.join(id, self._frame, renew=renew, **self._more))
         return exit_codes.DONE
 
-    def _go_on(self) -> int:
+    def _converse(self) -> int:
         """Read and answer words until the user leaves or closes the meeting."""
-        self._screen.note(f"{self._id} is open. /help says how this works; Ctrl-D leaves.", "dim")
+        self._screen.note(f"{self._id} is open. /help explains the commands; Ctrl-D leaves.", "dim")
         while (words := self._read_line("> ")) is not None:
             match self._meaning_of(words):
                 case "leave":
@@ -170,20 +188,20 @@ class Conversation:
                     self.run_turn(partial(self._say, words))
                 case _:
                     continue
-        self._screen.note(f"{self._id} stays open. Come back with: guild meet {self._id}")
+        self._screen.note(f"{self._id} stays open. Continue: guild meet {self._id}")
         return exit_codes.DONE
 
     def _meaning_of(self, words: str) -> str:
-        """Return what the input means: leave, show, close or say; empty if it is dealt with already."""
+        """Return the meaning of the input: leave, show, close or say; empty if nothing is left to do."""
         typed = words.rstrip()
         word, _, rest = typed.partition(" ")
         if not typed.startswith("/") or "\n" in typed or not (word[1:].isalpha() or word in _COMMANDS):
             return "say" if typed.strip() else ""
         meant = _COMMANDS.get(word)
         if meant is None:
-            self._screen.note(f"There is no {word}, and it was not said. /help says what there is.", "yellow")
+            self._screen.note(f"Unknown command {word}; nothing was sent. /help lists the commands.", "yellow")
         elif rest:
-            self._screen.note(f"{word} stands alone: nothing was done, and nothing was said.", "yellow")
+            self._screen.note(f"{word} takes no text; nothing was done or sent.", "yellow")
         elif meant == "help":
             self._screen.note(_HELP.format(id=self._id or "ID"))
         else:
@@ -191,7 +209,7 @@ class Conversation:
         return ""
 
     def _read_line(self, prompt: str) -> str | None:
-        """Return what the user types or pastes, or None if the user leaves. Ctrl-C discards unfinished input."""
+        """Return the typed or pasted input, or None if the user leaves. Ctrl-C discards unfinished input."""
         with suppress(ImportError):
             import_module("readline")  # it is what makes a line editable
         self._screen.end_line()
@@ -200,7 +218,7 @@ class Conversation:
             try:
                 if not lines and not self._screen.out.isatty():  # otherwise `input` prints it
                     self._screen.prompt(prompt.rstrip())
-                    self._screen.entered()
+                    self._screen.end_input()
                 line = input(prompt if not lines and self._screen.out.isatty() else "")
             except EOFError:
                 self._screen.note("")
@@ -215,7 +233,7 @@ class Conversation:
 
     # by a program
 
-    async def script(
+    async def send_all(
         self,
         who: str,
         said: Sequence[str],
@@ -243,7 +261,29 @@ class Conversation:
         await self._print_result(before)
         return self._code
 
-    async def once(self, id: str, client: HallClient, frame: Frame) -> int:
+    def expand(self, text: str) -> str:
+        """Return the id that a short id stands for; every other text unchanged."""
+        if not isinstance(text, ShortId) or not is_kind(text, MEETING):
+            return str(text)
+        found = text
+
+        async def find() -> int:
+            nonlocal found
+            found = await expand(text, self._client)
+            return exit_codes.DONE
+
+        self.run_turn(find)
+        return found
+
+    async def close(self, id: str) -> int:
+        """Close a meeting without joining it."""
+        self._id = id
+        before = len((await self._client.meetings.get(id)).exchanges)
+        await self._close()
+        await self._print_result(before)
+        return self._code
+
+    async def follow_answer(self, id: str, client: HallClient, frame: Frame) -> int:
         """Wait for the answer that is due, for commands that resume the run of a meeting."""
         self._id, self._client, self._frame = id, client, frame
         before = sum(bool(one.answer) for one in (await client.meetings.get(id)).exchanges)
@@ -253,14 +293,14 @@ class Conversation:
         return self._code
 
     async def _print_result(self, before: int) -> None:
-        if self._screen.wanted.form == "text":
+        if self._screen.form == "text":
             return
         shown = await self._client.meetings.get(self._id)
         new = [one.as_dict() for one in shown.exchanges[before:]]
         of_run = (await self._client.runs.get(shown.meeting.run)).asks if shown.meeting.run else ()
         asks = [ask.as_dict() for ask in of_run if ask.status == "open"]
         data: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
-        self._screen.last(data)
+        self._screen.print_final(data)
 
     # turns
 
@@ -269,7 +309,7 @@ class Conversation:
         open_meeting = partial(client.meetings.open, worker, words, frame, project=project)
         meeting = await run_trusted(open_meeting, client, frame, self._screen, worker=worker)
         self._id = meeting.id
-        if self._screen.wanted.form == "text":
+        if self._screen.form == "text":
             self._screen.note(f"{self._id}: {worker}", "dim")
         await self._follow_turn(client.meetings.join(self._id, frame))
         return self._code
@@ -281,7 +321,7 @@ class Conversation:
         return self._code
 
     def _print_no_answer_due(self) -> None:
-        self._screen.note(f'{self._id} owes no answer. Say something: guild meet {self._id} "..."')
+        self._screen.note(f'No answer is due in {self._id}. Send a message: guild meet {self._id} "..."')
 
     async def _follow_turn(
         self,
@@ -300,13 +340,13 @@ class Conversation:
         async with aclosing(stream) as events:
             async for event in events:
                 seen, ended = True, event.run if event.type == "run_ended" else ""
-                if event.type != "run_started" or self._screen.wanted.form != "text":
+                if event.type != "run_started" or self._screen.form != "text":
                     await follower.handle(event)
         self._screen.end_line()
         if not seen:
             return False
         shown = await self._client.meetings.get(self._id)
-        if self._screen.wanted.form == "text" and not self._screen.one_terminal:
+        if self._screen.form == "text" and not self._screen.is_one_terminal:
             answer = _answer(shown.exchanges, said, over=bool(ended))
             (print_answer or self._screen.result)(answer) if answer else None
         # It listens again: whatever is due now was said by others meanwhile.
@@ -314,7 +354,7 @@ class Conversation:
         return True
 
     async def _exit_code(self, shown: MeetingDetails, ended: str) -> int:
-        """Return the exit code after a turn, and print what prevents an answer."""
+        """Return the exit code after a turn, and print the reason for a missing answer."""
         if not shown.answering or not shown.meeting.run:
             return exit_codes.DONE
         run = await self._client.runs.get(ended)
@@ -323,12 +363,12 @@ class Conversation:
             if hint := error.get("hint"):
                 self._screen.note(rename_run(hint, run.run))
         print_next_steps(run, self._screen)
-        return exit_codes.of_run(run.run.status, run.run.error_code)
+        return exit_codes.run_exit_code(run.run.status, run.run.error_code)
 
     async def _close(self) -> int:
-        self._screen.note("Closing; the notes are being written.", "dim")
-        meeting = await self._client.meetings.close(self._id, self._frame)
-        if self._screen.wanted.form == "text":
+        self._screen.note("Closing the meeting and writing its notes.", "dim")
+        meeting = await self._client.meetings.close(self._id, self._frame, **self._how_to_close)
+        if self._screen.form == "text":
             print_change(meeting, self._screen)
         return exit_codes.DONE
 
@@ -340,7 +380,7 @@ class Conversation:
 
     def run_turn(self, work: Callable[[], Awaitable[int]]) -> int:
         """Do something with the hall. At a terminal, an error ends the turn but not the conversation."""
-        conversing = bool(self._id) and self._screen.interactive and self._screen.wanted.form == "text"
+        conversing = bool(self._id) and self._screen.is_interactive and self._screen.form == "text"
         try:
             return run_interruptible(self._with_hall(work), self._screen)
         except GuildError as error:
@@ -351,7 +391,7 @@ class Conversation:
                 return exit_codes.FAILED
         with suppress(GuildError):
             asyncio.run(self._with_hall(self._interrupt))
-        self._screen.note("The answer was cut off; say what you want instead.", "yellow")
+        self._screen.note("The answer was interrupted. Type a new message.", "yellow")
         return exit_codes.DONE
 
     async def _with_hall(self, work: Callable[[], Awaitable[int]]) -> int:
@@ -367,7 +407,7 @@ class Conversation:
 
 
 def _answer(exchanges: Sequence[Exchange], said: tuple[str, int] | None, *, over: bool) -> str:
-    """Return the answer to what was said, or the last one. `over`: no other answer will come."""
+    """Return the answer to a message, or the last answer. `over`: no other answer will come."""
     if said is None:
         return next((one.answer for one in reversed(exchanges) if one.answer or over), "")
     words, known = said

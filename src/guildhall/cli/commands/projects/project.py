@@ -1,4 +1,4 @@
-"""`guild project add`, `rm`, `ls` and `check`: register, list and check the git repositories of the guild.
+"""`guild project add`, `rm` and `ls`: register and list the git repositories of the guild.
 
 Does not change a repository.
 """
@@ -6,19 +6,16 @@ Does not change a repository.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from guildhall.cli.screen import Screen
     from guildhall.projects.model import ProjectEntry
 
-_EMPTY = "There are no projects. `guild project add PATH` registers one."
+_EMPTY = "No projects. `guild project add PATH` registers one."
 
 
 def _path(text: str) -> Path:
@@ -38,8 +35,8 @@ async def add(ctx: Context) -> None:
     before = [one.name for one in await client.projects.list()]
     project = await client.projects.add(ctx.frame.cwd / ctx.args.path, name=ctx.args.name, branch=ctx.args.branch)
     ctx.print(project, project.name)
-    moved = f"{project.name} was moved: it is registered at {project.path} now, with all its records."
-    new = f"{project.path} is registered; the guild follows its branch {project.branch}."
+    moved = f"Moved {project.name} to {project.path}, with all its records."
+    new = f"Registered {project.path}. Work is merged to claude/main, based on {project.branch}."
     ctx.screen.note(moved if project.name in before else new)
 
 
@@ -49,8 +46,8 @@ async def rm(ctx: Context) -> None:
     removed = await client.projects.remove(ctx.args.name)
     project = removed.project
     ctx.print(project or {"name": removed.name, "error": removed.error}, removed.name)
-    place = project.path if project else "Its folder"
-    ctx.screen.note(f"It is registered no more. {place} and all in it is as it was.")
+    place = project.path if project else "its folder"
+    ctx.screen.note(f"Removed from the register. Nothing in {place} was changed.")
 
 
 @command(JSON)
@@ -66,26 +63,3 @@ def _row(shown: ProjectEntry, screen: Screen) -> list[str]:
         return [screen.one_line(shown.name, 64), "", "", f"invalid: {screen.one_line(shown.error or '', 120)}"]
     lives = str(len(shown.unfinished)) if shown.unfinished else ""
     return [shown.name, screen.one_line(shown.project.branch, 60), lives, screen.one_line(str(shown.project.path), 200)]
-
-
-@command(argument("names", metavar="NAME", nargs="*", help="projects' names; none: all of them"), JSON)
-async def check(ctx: Context) -> int:
-    client, screen = await ctx.connect("read"), ctx.screen
-    names: Sequence[str] = ctx.args.names or [one.name for one in await client.projects.list()]
-    checked: list[dict[str, Any]] = []
-    for name in dict.fromkeys(names):
-        problems = await client.projects.check(name)
-        ok = not any(one.blocks for one in problems)
-        checked.append({"name": name, "ok": ok, "problems": [*map(vars, problems)]})
-        if ctx.args.json:
-            continue
-        screen.result(f"{name}: {'ok' if not problems else ''}".removesuffix(" "))
-        for problem in problems:
-            screen.result(f"  {'wrong' if problem.blocks else 'note'}: {screen.one_line(problem.message, 300)}")
-            if problem.hint:
-                screen.result(f"         {screen.one_line(problem.hint, 300)}")
-    if ctx.args.json:
-        screen.json(checked)
-    elif not checked:
-        screen.note(_EMPTY)
-    return exit_codes.DONE if all(one["ok"] for one in checked) else exit_codes.FAILED

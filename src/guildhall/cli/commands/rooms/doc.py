@@ -1,17 +1,13 @@
-"""`guild doc ls`, `read`, `write` and `append`: list, print and change the documents of a workflow.
+"""`guild doc ls`, `read` and `write`: list, print and change the documents of a workflow.
 
 Does not store documents (see `guildhall.room`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from guildhall.cli.arguments import parse_target, read_text
 from guildhall.cli.command import JSON, Context, Work, argument, command
-
-if TYPE_CHECKING:
-    from guildhall.hall.client.model import Document
+from guildhall.core.errors import UsageError
 
 _TARGET = argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag")
 _FILE = argument("file", metavar="FILE", nargs="?", help="which document; without it: notes.md")
@@ -37,29 +33,22 @@ async def read(ctx: Context) -> None:
     _TARGET,
     _FILE,
     _TEXT,
-    argument("--base", metavar="HASH", help="only if the document is still the one with this hash"),
+    argument("--append", action="store_true", help="add the text to the end of the document"),
+    argument("--base", metavar="HASH", help="fail if the hash of the document is another one"),
     JSON,
 )
 def write(ctx: Context) -> Work:
+    if ctx.args.append and ctx.args.base is not None:
+        raise UsageError("doc write: --base does not go with --append", hint="Leave it out.")
     return _write(ctx, read_text(ctx.args.text, "text"))
 
 
 async def _write(ctx: Context, text: str) -> None:
     rooms, args = (await ctx.connect()).rooms, ctx.args
-    _print_written(ctx, await rooms.write_document(args.target, text, file=args.file, base=args.base))
-
-
-@command(_TARGET, _FILE, _TEXT, JSON)
-def append(ctx: Context) -> Work:
-    return _append(ctx, read_text(ctx.args.text, "text"))
-
-
-async def _append(ctx: Context, text: str) -> None:
-    client = await ctx.connect()
-    _print_written(ctx, await client.rooms.append_document(ctx.args.target, text, file=ctx.args.file))
-
-
-def _print_written(ctx: Context, document: Document) -> None:
+    if args.append:
+        document = await rooms.append_document(args.target, text, file=args.file)
+    else:
+        document = await rooms.write_document(args.target, text, file=args.file, base=args.base)
     size = len(document.content.encode())
     data = {"path": document.path, "digest": document.digest, "size": size}
     ctx.print(data, f"{document.path}: {size:,} bytes")

@@ -19,7 +19,7 @@ async def proposals(ctx: Context) -> None:
     client = await ctx.connect("read")
     found = await client.rooms.proposals(ctx.args.target)
     data = {"proposals": [one.as_dict() for one in found]}
-    ctx.print_table([_row(one) for one in found], data, empty="Nothing was put to the vote.")
+    ctx.print_table([_row(one) for one in found], data, empty="No proposals.")
 
 
 def _row(one: Voted) -> list[str]:

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     ),
     argument("verb", metavar="set|show|clear", choices=("set", "show", "clear"), help="what to do"),
     argument("when", metavar="WHEN", nargs="?", help='30s, 5m, 1h, or a cron line: "0 9 * * 1-5"'),
-    argument("--prompt", metavar="P", help="what the agent is told then"),
+    argument("--prompt", metavar="P", help="the message that the agent gets when it wakes"),
     JSON,
 )
 async def schedule(ctx: Context) -> None:
     target, verb, when, prompt = ctx.args.target, ctx.args.verb, ctx.args.when, ctx.args.prompt
     if verb == "set" and when is None:
-        raise UsageError("schedule: when is it to wake?", hint=f"guild schedule {target} set 5m")
+        raise UsageError("schedule: no time given", hint=f"guild schedule {target} set 5m")
     if verb != "set" and (when is not None or prompt is not None):
-        raise UsageError(f"schedule: {verb} takes no time and no prompt", hint="They go with `set`.")
+        raise UsageError(f"schedule: {verb} takes no time and no prompt", hint="Use them with `set`.")
     client = await ctx.connect("read" if verb == "show" else "start")
     if verb == "clear":
         was_set = await client.workflows.clear_schedule(target)
-        ctx.print({"cleared": was_set}, "Cleared." if was_set else "Nothing was set.")
+        ctx.print({"cleared": was_set}, "Cleared the schedule." if was_set else "No schedule was set.")
         return
     if verb == "set":
         schedules = [await client.workflows.set_schedule(target, ctx.args.when, prompt=prompt)]
     else:
         schedules = await client.workflows.schedules(target)
     rows = [_row(one) for one in schedules]
-    ctx.print_table(rows, {"schedules": [one.as_dict() for one in schedules]}, empty="Nothing is set.")
+    ctx.print_table(rows, {"schedules": [one.as_dict() for one in schedules]}, empty="No schedule is set.")
 
 
 def _row(schedule: Schedule) -> list[str]:

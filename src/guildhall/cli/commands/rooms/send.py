@@ -33,14 +33,16 @@ async def _send(ctx: Context, text: str) -> None:
 
 def _print(sent: Sent, screen: Screen) -> None:
     posted = sent.posted
-    to = f"to {', '.join(posted.reached)}" if posted.reached else "to nobody: nobody is mentioned"
+    to = f"to {', '.join(posted.reached)}" if posted.reached else "to no agent: the message mentions none"
     screen.result(f"#{posted.id} {to}")
     if posted.missed:
-        screen.note(f"Not there: {', '.join('@' + name for name in posted.missed)}", "yellow")
+        screen.note(f"Unknown agents: {', '.join('@' + name for name in posted.missed)}", "yellow")
     if posted.overlooked:
-        screen.note(f"Not told, because they stand in code or a quotation: {', '.join(posted.overlooked)}", "yellow")
+        screen.note(
+            f"Not notified, because the mention is in code or a quote: {', '.join(posted.overlooked)}", "yellow"
+        )
     if sent.stopped:
         agents = [f"{name}{sent.target.team!s}" for name in sent.stopped]
-        screen.note(f"Stopped, so that nobody reads it yet: guild start {agents[0]}", "yellow")
+        screen.note(f"The agent is stopped and does not read it. Start it: guild start {agents[0]}", "yellow")
     if sent.status == "paused":
-        screen.note(f"{sent.target.team} is paused; it is read when it goes on: guild resume {sent.run}", "yellow")
+        screen.note(f"{sent.target.team} is paused and reads it when it resumes: guild resume {sent.run}", "yellow")

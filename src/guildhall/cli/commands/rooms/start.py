@@ -33,13 +33,10 @@ from guildhall.workflow.target import SUFFIXES, Target, WorkflowShown, is_workfl
     ),
     argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
     *NEW_RUN,
-    argument("--json", action="store_true", help="with --background: print an object"),
     OUTPUT,
 )
 async def start(ctx: Context) -> int | None:
     args, name = ctx.args, ctx.args.worker
-    if args.json and not args.background:
-        raise UsageError("start: --json goes with --background", hint="--output json prints an object at the end.")
     if args.background:
         check_background("start: nothing would keep it in the background", "Leave out --background")
     if is_workflow(file_of(name)):
@@ -64,33 +61,35 @@ async def _start_worker(ctx: Context) -> int | None:
     if ctx.args.background:
         _print_started(ctx, shown, target)
         return None
-    ctx.screen.note(f"{target} is there: guild send {target} ... speaks to it. Ctrl-C stops it for now.")
+    ctx.screen.note(f"Started {target}. Send it a message: guild send {target} ... Ctrl-C stops it.")
     return await _follow(ctx, shown.run, target)
 
 
 async def _follow(ctx: Context, run: str, target: Target) -> int:
     client, screen = ctx.client, ctx.screen
-    follower, own = Follower(client, screen), _Own(run, target.agent or "")
+    follower, selection = Follower(client, screen), _AgentEvents(run, target.agent or "")
     code = exit_codes.DONE
     try:
         async with aclosing(client.runs.follow(run, ctx.frame)) as events:
             async for event in events:
-                if event.run != run and own.unknown(event):
+                if event.run != run and selection.is_unknown(event):
                     shown = await client.workflows.get(target)
-                    own.runs.update(agent.run for agent in shown.agents if agent.run and agent.name == target.agent)
-                if own.concerns(event):
+                    selection.runs.update(
+                        agent.run for agent in shown.agents if agent.run and agent.name == target.agent
+                    )
+                if selection.contains(event):
                     await follower.handle(event)
     except (asyncio.CancelledError, ReaderGone):
         code = exit_codes.INTERRUPTED
         clear_cancellation()
     with suppress(GuildError):  # it was stopped from elsewhere
         await client.workflows.stop_agent(target)
-    screen.note(f"{target} is stopped. To go on with what it has not read: guild start {target}")
+    screen.note(f"Stopped {target}. Start it again: guild start {target}")
     return code
 
 
-class _Own:
-    """Selects the events of one agent among those of global:main, and its runs."""
+class _AgentEvents:
+    """Selects the events of one agent of global:main and of its runs."""
 
     def __init__(self, root: str, name: str) -> None:
         self._root = root
@@ -98,11 +97,11 @@ class _Own:
         self._others: set[str] = set()
         self.runs: set[str] = set()
 
-    def unknown(self, event: Event) -> bool:
+    def is_unknown(self, event: Event) -> bool:
         """Return True for events of a run that started before this command subscribed."""
         return event.type != "run_started" and event.run not in self.runs | self._others
 
-    def concerns(self, event: Event) -> bool:
+    def contains(self, event: Event) -> bool:
         if event.run == self._root:
             names = (event.data.get("actor"), *(event.data.get("reached") or ()))
             return event.type in ("run_started", "run_ended") or self._name in names
@@ -117,5 +116,5 @@ class _Own:
 
 def _print_started(ctx: Context, shown: WorkflowShown, target: Target) -> None:
     ctx.print({**shown.as_dict(), "target": str(target)}, shown.run)
-    if not ctx.args.json:
-        ctx.screen.note(f"{target} is there: guild send {target} ..., guild log -f {target}, guild stop {target}")
+    if not ctx.as_json:
+        ctx.screen.note(f"Started {target} in the background. Follow: guild log -f {target}")

@@ -1,25 +1,41 @@
-"""`guild answer`, `approve` and `deny`: answer an ask of a run or a member's job, and resume the run.
+"""`guild answer`, `approve` and `deny`: answer an ask of a run, a requested meeting or a member's job.
 
-Does not read answers at the terminal (see `cli.prompt`).
+Without an id, they answer the only open ask. The run of the ask is resumed. Does not read answers at the terminal (see
+`cli.prompt`).
 """
 
 from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import ask_id, is_member_job
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
-from guildhall.cli.format.jobs import how_to_answer, question_meant
+from guildhall.cli.format.jobs import find_question, how_to_answer
 from guildhall.cli.format.projects import print_change
 from guildhall.cli.format.runs import print_next_steps, result_data
-from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
-from guildhall.core.errors import Conflict, MemberRefused, UsageError
+from guildhall.cli.prompt import NoAnswer, ask_user, read_choice
+from guildhall.cli.short_ids import is_kind, read_id
+from guildhall.core.errors import Conflict, MemberRefused, NotFound, UsageError
+from guildhall.core.ids import MEETING
 from guildhall.runs.model import OUTLIVING_KINDS, Answer, Ask, format_choices
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
+if TYPE_CHECKING:
+    from guildhall.projects.meetings.model import Meeting
+
 _SEVERAL = 2
-_ID = argument("ask", metavar="ASK", help="the id of the ask; of a member's job: MEMBER/JOB")
-_NOTE = argument("--note", metavar="N", help="words for the worker, such as why not")
+_ID = argument(
+    "ask",
+    metavar="ASK|MEETING",
+    type=read_id,
+    nargs="?",
+    help="the id of the ask, of a requested meeting, or MEMBER/JOB (default: the only open ask)",
+)
+_NOTE = argument("--note", metavar="N", help="a text for the worker, such as a reason")
+_LIKE_ID = re.compile(r"[a-z]-[0-9a-z]+|\S+/\S+")  # everything else is an answer to the only open ask
 
 
 @command(
@@ -28,20 +44,25 @@ _NOTE = argument("--note", metavar="N", help="words for the worker, such as why 
         "choice",
         metavar="ANSWER",
         nargs="?",
-        help="one of those that `guild show ASK` names; without it you are asked",
+        help="one of the choices that `guild show ASK` prints (default: a prompt); of a meeting: yes, no or a date",
     ),
     argument(
         "--question",
         metavar="Q",
-        help="of a member's job, where it has several: the one that you answer, or its beginning",
+        help="of a member's job with several questions: the question, or its beginning",
     ),
     _NOTE,
     OUTPUT,
 )
 async def answer(ctx: Context) -> int:
-    if is_member_job(ctx.args.ask):
-        return await _answer_member(ctx, ctx.args.ask)
-    return await _answer(ctx, ctx.args.choice)
+    args = ctx.args
+    if args.ask is not None and args.choice is None and not _LIKE_ID.fullmatch(args.ask):
+        args.ask, args.choice = None, str(args.ask)
+    if args.ask is not None and is_kind(args.ask, MEETING):
+        return await _answer_meeting(ctx)
+    if args.ask is not None and is_member_job(args.ask):
+        return await _answer_member(ctx, args.ask)
+    return await _answer(ctx, args.choice)
 
 
 @command(_ID, _NOTE, OUTPUT)
@@ -55,23 +76,60 @@ async def deny(ctx: Context) -> int:
 
 
 async def _decide(ctx: Context, choice: str) -> int:
-    if is_member_job(ctx.args.ask):
-        raise UsageError("a job of a member is answered in words", hint=f'guild answer {ctx.args.ask} "..."')
+    if ctx.args.ask is not None and is_kind(ctx.args.ask, MEETING):
+        ctx.args.choice = choice
+        return await _answer_meeting(ctx)
+    if ctx.args.ask is not None and is_member_job(ctx.args.ask):
+        raise UsageError("a job of a member needs an answer in words", hint=f'guild answer {ctx.args.ask} "..."')
     return await _answer(ctx, choice)
 
 
+async def _answer_meeting(ctx: Context) -> int:
+    """Accept, decline or defer a requested meeting."""
+    choice, note = ctx.args.choice, ctx.args.note
+    if choice is None:
+        raise UsageError("no answer given", hint="Add yes, no, or a date to be asked again, such as 2027-01-31.")
+    meetings = (await ctx.connect()).meetings
+    match choice.strip().lower():
+        case "yes" | "y":
+            meeting = await meetings.accept(ctx.args.ask)
+        case "no" | "n":
+            meeting = await meetings.decline(ctx.args.ask, reason=note)
+        case date:
+            meeting = await meetings.defer(ctx.args.ask, date.upper())
+    _print_meeting(ctx, meeting)
+    return exit_codes.DONE
+
+
+def _print_meeting(ctx: Context, meeting: Meeting) -> None:
+    if ctx.as_json:
+        ctx.screen.print_final(meeting.as_dict())
+    else:
+        print_change(meeting, ctx.screen)
+
+
+async def _only_ask(ctx: Context) -> str:
+    """Return the id of the only open ask. Raise NotFound or UsageError unless exactly one is open."""
+    asks = await ctx.client.asks.list()
+    if not asks:
+        raise NotFound("no ask is open", hint="`guild ls` lists what is running.")
+    if len(asks) > 1:
+        listed = "\n".join(
+            f"  guild answer {ask.id} ...  {ctx.screen.one_line(ask.question.title, 80)}" for ask in asks
+        )
+        raise UsageError(f"{len(asks)} asks are open", hint=f"Name one:\n{listed}")
+    return asks[0].id
+
+
 async def _answer(ctx: Context, choice: str | None) -> int:
-    id = ask_id(ctx.args.ask)
+    ctx.args.ask = None if ctx.args.ask is None else ask_id(ctx.args.ask)
     client = await ctx.connect()
+    id = ctx.args.ask or await _only_ask(ctx)
     ask = await client.asks.get(id)
     answer = await _read_answer(ctx, ask, choice)
     await client.asks.answer(id, answer)
     if ask.kind == "meeting":
-        meeting = (await client.meetings.get(ask.key)).meeting
-        if ctx.screen.wanted.form == "text":
-            print_change(meeting, ctx.screen)
-        else:
-            ctx.screen.last(meeting.as_dict())
+        _print_meeting(ctx, (await client.meetings.get(ask.key)).meeting)
         return exit_codes.DONE
     ctx.screen.note(f"{id}: {answer.choice}", "dim")
     run = (await client.runs.get(ask.run)).run
@@ -84,35 +142,33 @@ async def _answer(ctx: Context, choice: str | None) -> int:
 async def _read_answer(ctx: Context, ask: Ask, choice: str | None) -> Answer:
     """Return the answer from the command line, or ask for it."""
     if ask.status != "open":
-        raise Conflict(f"{ask.id} is no longer open: it {ask.closed_reason}", hint=f"See guild show {ask.id}.")
+        raise Conflict(f"{ask.id} is closed: it {ask.closed_reason}", hint=f"See guild show {ask.id}.")
     if choice is not None:
         return Answer(choice=read_choice(ask.as_dict(), choice), note=ctx.args.note)
-    if not ctx.screen.interactive:
-        raise UsageError(
-            f"no answer was given to {ask.id}", hint=f"Say one of: {format_choices(ask.question.choices)}."
-        )
+    if not ctx.screen.is_interactive:
+        raise UsageError(f"no answer given to {ask.id}", hint=f"Add one of: {format_choices(ask.question.choices)}.")
     try:
-        typed = await ask_person(ask.as_dict(), ctx.screen)
+        typed = await ask_user(ask.as_dict(), ctx.screen)
     except (NoAnswer, TimeoutError):
-        raise UsageError(f"no answer was given to {ask.id}", hint="It stays open.") from None
+        raise UsageError(f"no answer given to {ask.id}", hint="The ask stays open.") from None
     return Answer(choice=typed.choice, note=ctx.args.note or typed.note)
 
 
 async def _print_commission(ctx: Context, id: str) -> None:
     """Print the state of a commission after the user has decided about its merge conflict."""
     one = (await ctx.client.commissions.get(id)).commission
-    if ctx.screen.wanted.form != "text":
-        ctx.screen.last(one.as_dict())
+    if ctx.screen.form != "text":
+        ctx.screen.print_final(one.as_dict())
         return
     ctx.screen.result(f"{id} is {one.status}")
     if one.status in ("dispatched", "in_progress"):
-        ctx.screen.note(f"It is tried anew, by itself: guild wait {id}", "dim")
+        ctx.screen.note(f"Started again in the background: guild wait {id}", "dim")
     elif one.status == "failed":
-        ctx.screen.note(f"It stays as it is, on the branch {one.branch}: guild show {id}", "dim")
+        ctx.screen.note(f"The work stays on the branch {one.branch}: guild show {id}", "dim")
 
 
 async def _continue(ctx: Context, run: str) -> int:
-    """Follow the run if nothing else blocks it; otherwise print what does.
+    """Follow the run if no other ask blocks it; otherwise print the open asks.
 
     An agent of a workflow resumes by itself, and the asks of other agents do not block it.
     """
@@ -122,12 +178,12 @@ async def _continue(ctx: Context, run: str) -> int:
     if is_unblocked and (meeting := shown.run.purpose_as(MeetingPurpose)):
         from guildhall.cli.commands.projects.meet import Conversation
 
-        return await Conversation(screen).once(meeting.id, client, ctx.frame)
+        return await Conversation(screen).follow_answer(meeting.id, client, ctx.frame)
     if shown.run.status == "waiting" and (is_unblocked or shown.run.kind == "workflow"):
         return await resume_run(ctx, run)
     print_next_steps(shown, screen)
-    if screen.wanted.form != "text":
-        screen.last(await result_data(shown, client))
+    if screen.form != "text":
+        screen.print_final(await result_data(shown, client))
     return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "paused", "interrupted") else exit_codes.DONE
 
 
@@ -135,11 +191,11 @@ async def _answer_member(ctx: Context, id: str) -> int:
     """Answer a question of a member's job, which continues by itself."""
     choice, question = ctx.args.choice, ctx.args.question
     if choice is None:
-        raise UsageError(f"no answer was given to {id}", hint="Give it in quotes.")
+        raise UsageError(f"no answer given to {id}", hint="Give it in quotes.")
     words = f"{choice}\n{ctx.args.note}" if ctx.args.note else choice
     client = await ctx.connect()
     if question is not None:
-        question = question_meant(question, (await client.jobs.get(id, ctx.frame)).questions)
+        question = find_question(question, (await client.jobs.get(id, ctx.frame)).questions)
     try:
         await client.jobs.answer(id, words, ctx.frame, question=question)
     except MemberRefused as error:
@@ -147,6 +203,6 @@ async def _answer_member(ctx: Context, id: str) -> int:
         if len(open_ones) < _SEVERAL:
             raise
         hint = "\n".join(how_to_answer(id, one, open_ones) for one in open_ones)
-        raise UsageError(error.message, hint=f"Say which one:\n{hint}") from None
-    ctx.screen.note(f"{id} has your answer.", "dim")
+        raise UsageError(error.message, hint=f"Name one:\n{hint}") from None
+    ctx.screen.note(f"Answered {id}.", "dim")
     return exit_codes.DONE

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.cli.arguments import resolve
 from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.screen import Screen, money
+from guildhall.cli.short_ids import read_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,9 +25,10 @@ _DIGITS = 9  # of sums of floats
 @command(
     argument(
         "target",
-        metavar="TARGET|RUN",
+        metavar="ID|TARGET",
+        type=read_id,
         nargs="?",
-        help="only of this: @workflow:tag, agent@workflow:tag, or the id of a run",
+        help="only this run, job, commission, meeting, @workflow:tag or agent@workflow:tag",
     ),
     JSON,
     event_loop=False,

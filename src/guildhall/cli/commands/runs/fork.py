@@ -18,16 +18,17 @@ from guildhall.cli.follow import Follower
         metavar="N",
         type=entry_number,
         required=True,
-        help="the last entry to keep, as `guild log` numbers them",
+        help="the number of the last entry to keep (see `guild log`)",
     ),
     argument("--model", metavar="M", help="another model from there on"),
     *LIMITS,
     OUTPUT,
 )
 async def fork(ctx: Context) -> int:
-    client, run, at = await ctx.connect(), ctx.args.run, ctx.args.at
+    client = await ctx.connect()
+    run, at = ctx.args.run, ctx.args.at
     forked = await client.runs.fork(run, at, ctx.frame, model=ctx.args.model)
-    back = "" if forked.at == at else f", the last before {at} from which it can go on"
-    ctx.screen.note(f"{forked.run} is forked from {run} after entry {forked.at} ({forked.kind}){back}.")
+    back = "" if forked.at == at else f", the last entry before {at} that a run can continue from"
+    ctx.screen.note(f"Forked {run} after entry {forked.at} ({forked.kind}){back}: {forked.run}.")
     stream = client.runs.resume(forked.run, ctx.frame, **limits_of(ctx.args))
     return await Follower(client, ctx.screen).follow(stream)

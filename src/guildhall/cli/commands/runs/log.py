@@ -13,6 +13,7 @@ from guildhall.cli.arguments import Resolved, resolve
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.runs import entry_line, print_next_steps
 from guildhall.cli.format.workflows import message_line
+from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock
 from guildhall.runs.record.entries import Entry, Payload
 
@@ -27,14 +28,19 @@ _POLL_S = 0.2  # if the run is not alive in the hall that is asked
 
 
 @command(
-    argument("id", metavar="ID|TARGET", help="of a run, job, commission or ask; agent@workflow:tag; @workflow:tag"),
-    argument("-f", "--follow", action="store_true", help="go on for as long as the run is working"),
+    argument(
+        "id",
+        metavar="ID|TARGET",
+        type=read_id,
+        help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+    ),
+    argument("-f", "--follow", action="store_true", help="print new entries until the run stops"),
     argument("--json", action="store_true", help="print each entry as an object with all its data"),
 )
 async def log(ctx: Context) -> None:
     client = await ctx.connect("read")
     found = await resolve(ctx.args.id, client)
-    journal = _Printer(client, ctx.screen, found, as_json=ctx.args.json)
+    journal = _Printer(client, ctx.screen, found, as_json=ctx.as_json)
     shown = await journal.print_new()
     if not ctx.args.follow:
         return
@@ -69,7 +75,7 @@ class _Printer:
         self._ended_at: dict[str, str | None] = {}  # of each run when it was last read
 
     async def print_new(self) -> Shown:
-        """Print what was not printed yet, and return the state of the run."""
+        """Print new entries and messages, and return the state of the run."""
         shown = await self.client.runs.get(self.run)
         runs = self._found.select([shown.run, *shown.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
@@ -82,7 +88,7 @@ class _Printer:
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
             if isinstance(item, Entry):
                 self._last[item.run] = item.seq
-                record = {name: self._screen.scrubbed(value) for name, value in item.data.to_record().items()}
+                record = {name: self._screen.redact_value(value) for name, value in item.data.to_record().items()}
                 redacted = replace(item, data=item.data.from_record(record))  # before any of it is cut
                 data, line = redacted.as_dict(), labels[item.run] + entry_line(redacted)
             else:
@@ -92,7 +98,7 @@ class _Printer:
         return shown
 
     async def _messages(self, shown: Shown) -> list[Message]:
-        """Return new messages of the room; of one agent, those that it sent or was mentioned in."""
+        """Return new messages of the room. For an agent: only messages that it sent or that mention it."""
         if shown.run.kind != "workflow":
             return []
         found = await self.client.rooms.messages(self.run, since=self._last_message)

@@ -1,93 +1,43 @@
-"""`guild ls`: lists runs, asks, workflows, jobs, meetings and commissions, grouped by state.
+"""`guild ls`: lists runs, asks, workflows, jobs, meetings and commissions, grouped by state, or one kind of them.
 
-The groups are: needs the user, working, done. With a target, it prints a workflow, an agent or a commission.
-Does not print a single run (see `cli.commands.runs.show`).
+With a target, it prints a workflow, an agent or a commission. Does not print a single run (see
+`cli.commands.runs.show`).
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import parse_target
-from guildhall.cli.command import Context, argument, command
+from guildhall.cli.arguments import parse_target, positive_int
+from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.format import workflows
-from guildhall.cli.format.jobs import how_to_answer, id_of, task_of
+from guildhall.cli.format.overview import MAX_RECENT, Groups, ask_row, print_groups
 from guildhall.cli.format.projects import commission_row
-from guildhall.cli.format.runs import age, ahead
-from guildhall.cli.screen import Screen, money
+from guildhall.cli.format.runs import age
+from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock
 from guildhall.core.ids import COMMISSION, is_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
+    from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
-    from guildhall.members.model import ActiveJob
-    from guildhall.projects.commissions.model import Commission
+    from guildhall.jobs.model import Page
     from guildhall.projects.meetings.model import Meeting
-    from guildhall.runs.model import Ask, Run
-    from guildhall.workflow.target import WorkflowShown
 
-_MAX_DONE = 10  # finished runs without --all
-_OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Runs, asks, workflows, jobs, meetings and commissions, grouped by what they mean for the user."""
-
-    runs: Sequence[Run]
-    asks: Sequence[Ask]
-    workflows: Sequence[WorkflowShown] = ()  # without those that have ended
-    members: Sequence[ActiveJob] = ()  # running jobs of members
-    meetings: Sequence[Meeting] = ()  # requested ones are among the asks
-    commissions: Sequence[Commission] = ()
-
-    def _runs(self, *statuses: str) -> list[Run]:
-        """Return the runs with these statuses, except those of meetings. A meeting is listed once, not by its runs."""
-        return [run for run in self.runs if run.status in statuses and run.kind != "meeting"]
-
-    @property
-    def stopped(self) -> list[Run]:
-        """The runs that wait for the user to resume them."""
-        asked = {ask.root for ask in self.asks}
-        return [
-            run
-            for run in self._runs("interrupted", "waiting", "paused")
-            if run.status == "interrupted" or run.id not in asked
-        ]
-
-    @property
-    def working(self) -> list[Run]:
-        return self._runs("running")
-
-    @property
-    def done(self) -> list[Run]:
-        return self._runs("completed", "failed", "cancelled")
-
-    def as_dict(self) -> dict[str, Any]:
-        lists = {
-            "working": self.working,
-            "done": self.done,
-            "workflows": self.workflows,
-            "members": self.members,
-            "meetings": [one for one in self.meetings if one.status in ("open", "closed")],
-            "commissions": self.commissions,
-        }
-        needs_you = {"asks": self.asks, "runs": self.stopped}
-        return {
-            "needs_you": {name: [one.as_dict() for one in ones] for name, ones in needs_you.items()},
-            **{name: [one.as_dict() for one in ones] for name, ones in lists.items()},
-        }
+_DEFAULT_LIMIT = 50  # jobs
+_PROJECT = argument("--project", metavar="NAME", help="only of this project")
 
 
 @command(
-    argument("target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag, a commission"),
-    argument("--all", action="store_true", help=f"every run, not just the newest {_MAX_DONE} that are done"),
+    argument(
+        "target",
+        metavar="TARGET",
+        type=read_id,
+        nargs="?",
+        help="only this: @workflow:tag, agent@workflow:tag, or a commission",
+    ),
+    argument("--all", action="store_true", help=f"all results, not only the newest {MAX_RECENT}"),
     argument("--json", action="store_true", help="print an object with needs_you, working and done"),
     event_loop=False,
 )
@@ -103,8 +53,8 @@ async def ls(ctx: Context) -> None:
     groups = Groups(runs, asks, living, members, meetings, commissions)
     here = ctx.frame.root
     ctx.print(groups, lambda groups, screen: print_groups(groups, screen, here, everything=everything))
-    if not ctx.args.json:
-        _note_left_behind(ctx.screen)
+    if not ctx.as_json:
+        _note_unfinished(ctx.screen)
 
 
 async def _print_one(ctx: Context, client: HallClient) -> None:
@@ -122,132 +72,99 @@ async def _print_one(ctx: Context, client: HallClient) -> None:
         ctx.print(workflow, workflows.print_workflow)
 
 
-def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:
-    """Print the groups. Runs in the project `here` are printed without its path."""
-    rows = _Rows(groups, screen, here)
-    ended = rows.done()
-    done = ended if everything else ended[:_MAX_DONE]
-    parts = {
-        "needs you": rows.needs_you(),
-        "working": rows.working(),
-        "meetings": [rows.open_meeting(one) for one in groups.meetings if one.status == "open"],
-        "commissions": [rows.to_begin(one) for one in groups.commissions if one.status in ("pending", "blocked")],
-        "done": done,
-    }
-    for name, part in parts.items():
-        if part:
-            screen.heading(name)
-            screen.table(part, indent="  ")
-    if not any(parts.values()):
-        screen.note('Nothing here yet. `guild run WORKER "..."` starts something; `guild demo` shows how it goes.')
-    elif len(done) < len(ended):
-        screen.note(f"{len(ended) - len(done)} more are done: guild ls --all", "dim")
+@command(
+    argument("--filter", metavar="GLOB", help="only jobs whose whole description matches, such as '*report*'"),
+    exclusive(
+        argument("--worker", metavar="NAME", help="only jobs of this worker"),
+        argument("--member", metavar="NAME", help="the jobs of a guild member instead (`guild member ls`)"),
+    ),
+    argument("--limit", metavar="N", type=positive_int, help=f"the maximum number of jobs (default: {_DEFAULT_LIMIT})"),
+    argument("--cursor", metavar="C", help="continue an earlier listing"),
+    argument("--all", action="store_true", help="all jobs"),
+    JSON,
+    event_loop=False,
+)
+async def jobs(ctx: Context) -> None:
+    args, member = ctx.args, ctx.args.member
+    client = await ctx.connect("read" if member is None else "start")
+    page = await client.jobs.list(
+        filter=args.filter,
+        limit=None if args.all else args.limit or _DEFAULT_LIMIT,
+        cursor=args.cursor,
+        worker=args.worker,
+        member=member,
+        frame=ctx.frame,
+    )
+    more = {"nextCursor": page.next} if page.next else {}
+    own = {"jobs": [job.as_dict() for job in page.jobs], **more}
+    data = own if member is None else page.as_wire("detailed")
+    ctx.print(page, lambda page, screen: _print_jobs(member, page, screen), data=data)
 
 
-class _Rows:
-    """Makes the rows of the groups."""
-
-    def __init__(self, groups: Groups, screen: Screen, here: Path) -> None:
-        self._groups = groups
-        self._line = screen.one_line
-        self._here = here
-        self._now = SystemClock().now()
-        self._workflows = {workflow.run: workflow for workflow in groups.workflows}
-
-    def _task(self, run: Run) -> str:
-        text = self._line(task_of(run), 50)
-        return text if run.frame.root == self._here else f"{text} (in {run.frame.root})"
-
-    def needs_you(self) -> list[list[str]]:
-        """Return rows for asks, questions of members, stopped runs and agents that have given up."""
-        rows: list[list[str]] = []
-        for ask in self._groups.asks:
-            what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
-            left = f" {ahead(ask.expires_at, self._now)}" if ask.expires_at else ""  # for an answer
-            kind, line = ask.kind.replace("_", " "), self._line(what, 80)
-            rows.append([ask.id, kind, line, f"{ask.run}{left}", f"guild answer {ask.id}"])
-        for theirs in self._groups.members:
-            asked, elsewhere = theirs.details.questions, self._elsewhere(theirs)
-            cd = f"cd {shlex.quote(theirs.project or '')} && " if elsewhere else ""
-            rows += [
-                [theirs.id, "question", self._line(one, 80), "", f"{cd}{how_to_answer(theirs.id, one, asked)}"]
-                for one in asked
-            ]
-        held = {one.run: self._line(one.explanation, 60) for one in self._groups.commissions if one.hold}
-        for run in self._groups.stopped:
-            what = f"{workflows.name_of(run)}: {self._task(run)}"
-            rows.append([id_of(run), run.status, what, held.get(run.id, ""), f"guild resume {id_of(run)}"])
-        for run in self._groups.working:
-            if (workflow := self._workflows.get(run.id)) is not None:
-                why = f"it has given up; why: guild log {workflow.run}"
-                for agent in workflows.failed_agents(workflow):
-                    rows.append([str(agent.target), agent.status, why, "", workflows.retry_command(agent)])
-        return rows
-
-    def working(self) -> list[list[str]]:
-        """Return rows for running runs, workflows and jobs of members, and for queued commissions."""
-        rows: list[list[str]] = []
-        for run in self._groups.working:
-            since = age(run.created_at, self._now)
-            if (workflow := self._workflows.get(run.id)) is not None:
-                rows += workflows.working_rows(run, workflow, since)
-            else:
-                rows.append([id_of(run), run.worker, self._task(run), since])
-        for theirs in self._groups.members:
-            if theirs.details.is_waiting and theirs.details.questions:  # it is listed under "needs you"
-                continue
-            job = theirs.details.job
-            try:
-                since = age(job.started_at, self._now)
-            except (ValueError, TypeError):  # the member may use any format
-                since = self._line(job.started_at, 30)
-            rows.append([theirs.id, theirs.member, self._line(job.description, 50) + self._elsewhere(theirs), since])
-        queued = [one for one in self._groups.commissions if one.status == "dispatched"]
-        return rows + [[one.id, one.worker, self._line(one.title, 50), "queued"] for one in queued]
-
-    def _elsewhere(self, theirs: ActiveJob) -> str:
-        """Return the project of a job's member if it is another one."""
-        return "" if theirs.project in (None, str(self._here)) else f" (in {theirs.project})"
-
-    def open_meeting(self, one: Meeting) -> list[str]:
-        """Return a row for an open meeting, with the state of its run."""
-        states = {"running": "answers", "failed": "could not answer", "interrupted": "was cut off"}
-        state = next((states.get(run.status, "") for run in self._groups.runs if run.id == one.run), "")
-        since = age(one.changed_at, self._now)
-        return [one.id, one.worker, self._line(one.topic, 50), state, since, f"guild meet {one.id}"]
-
-    def to_begin(self, one: Commission) -> list[str]:
-        next = f"guild commission dispatch {one.id}" if one.status == "pending" else self._line(one.reason or "", 60)
-        return [one.id, one.status, one.worker, self._line(one.title, 50), next]
-
-    def done(self) -> list[list[str]]:
-        """Return rows for ended runs, closed meetings and ended commissions, newest first."""
-        known, runs = {one.id for one in self._groups.commissions}, self._groups.done
-        found: list[tuple[str, list[str]]] = []
-        for run in runs:
-            if id_of(run) in known:
-                continue
-            id = run.id if run.kind == "commission" else id_of(run)  # the runs of a deleted commission are still there
-            when = age(run.ended_at or run.created_at, self._now)
-            row = [id, run.status, workflows.name_of(run), self._task(run), when, money(run.cost_usd)]
-            found.append((run.created_at, row))
-        for one in self._groups.meetings:
-            if one.status == "closed":
-                found.append((one.created_at, self._ended(one, one.topic, self._groups.runs, one.session_count)))
-        for one in self._groups.commissions:
-            if one.status in _OVER:
-                found.append((one.changed_at, self._ended(one, one.title, runs, one.attempt)))
-        return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
-
-    def _ended(self, one: Meeting | Commission, title: str, runs: Sequence[Run], count: int) -> list[str]:
-        """Return a row with the sum of the costs of its `count` runs, or nothing if a run or its price is missing."""
-        costs = [run.cost_usd for run in runs if id_of(run) == one.id]
-        prices = [cost for cost in costs if cost is not None]
-        spent = money(sum(prices)) if prices and len(costs) == count else ""
-        return [one.id, one.status, one.worker, self._line(title, 50), age(one.changed_at, self._now), spent]
+def _print_jobs(member: str | None, page: Page, screen: Screen) -> None:
+    now, rows = SystemClock().now(), list[list[str]]()
+    for job in page.jobs:
+        description, summary = screen.one_line(job.description, 50), screen.one_line(job.summary or "", 50)
+        if member is not None:
+            rows.append([f"{member}/{job.id}", job.status, description, summary])
+            continue
+        summary = summary or screen.one_line(job.error or "", 50)
+        when = age(job.completed_at or job.started_at, now)
+        rows.append([job.id, job.status, job.worker, description, summary, when])
+    screen.table(rows)
+    if not rows:
+        screen.note(f'No jobs. Start one: guild dispatch {member or "WORKER"} "..."')
+    if page.next:
+        of = "" if member is None else f"--member {member} "
+        screen.note(f"More: guild ls jobs {of}--cursor {page.next}", "dim")
 
 
-def _note_left_behind(screen: Screen) -> None:
+@command(
+    _PROJECT,
+    argument("--status", metavar="S", help="only with this status: pending, blocked, failed, ..."),
+    JSON,
+    event_loop=False,
+)
+async def commissions(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found = await client.commissions.list(project=ctx.args.project, status=ctx.args.status)
+    empty = 'No commissions. Start one: guild dispatch WORKER "..." --project NAME'
+    rows = [commission_row(one, ctx.screen) for one in found]
+    ctx.print_table(rows, {"commissions": [one.as_dict() for one in found]}, empty=empty)
+
+
+@command(
+    _PROJECT,
+    argument("--status", choices=("requested", "open", "closed", "declined"), help="only with this status"),
+    argument("--all", action="store_true", help="also meetings that have ended"),
+    JSON,
+    event_loop=False,
+)
+async def meetings(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found = await client.meetings.list(project=ctx.args.project, status=ctx.args.status)
+    if not ctx.args.all and ctx.args.status is None:
+        found = [one for one in found if one.status in ("requested", "open")]
+    empty = "No meetings. `guild meet WORKER` opens one. Those that have ended: guild ls meetings --all"
+    rows = [_meeting_row(one, ctx.screen) for one in found]
+    ctx.print_table(rows, {"meetings": [one.as_dict() for one in found]}, empty=empty)
+
+
+def _meeting_row(one: Meeting, screen: Screen) -> list[str]:
+    status = one.status + (f" until {one.deferred_to[:10]}" if one.deferred_to else "")
+    topic = screen.one_line(one.topic, 50)
+    return [one.id, status, one.project, one.worker, topic, age(one.changed_at, SystemClock().now())]
+
+
+@command(JSON, event_loop=False)
+async def asks(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found, now = await client.asks.list(), SystemClock().now()
+    rows = [ask_row(ask, ctx.screen, now) for ask in found]
+    ctx.print_table(rows, {"asks": [ask.as_dict() for ask in found]}, empty="No open asks.")
+
+
+def _note_unfinished(screen: Screen) -> None:
     """Print which members have unfinished jobs. Without a hall, their state and their questions are unknown."""
     from guildhall.core.paths import Home
     from guildhall.hall.client.discovery import find
@@ -258,6 +175,8 @@ def _note_left_behind(screen: Screen) -> None:
         return
     names = sorted({folder.name for folder, _ in JobWatcher(home.path / BUSY_FILE, SystemClock()).busy_members()})
     if names:
-        said = screen.one_line(", ".join(names), 200)
-        screen.note(f"Members with jobs that go on when a hall is there, and may ask something: {said}")
-        screen.note(f"Start one and see: guild job ls --member {screen.one_line(names[0], 60)}, then guild ls")
+        listed = screen.one_line(", ".join(names), 200)
+        screen.note(f"Members with unfinished jobs, which continue when a hall is running: {listed}")
+        screen.note(
+            f"Start a hall and list them: guild ls jobs --member {screen.one_line(names[0], 60)}, then guild ls"
+        )

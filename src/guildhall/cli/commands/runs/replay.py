@@ -10,20 +10,23 @@ from dataclasses import asdict
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.short_ids import read_id
 
 
-@command(argument("run", metavar="RUN|TARGET", help="the id of the run, or of a job; @workflow:tag"), JSON)
+@command(
+    argument("run", metavar="RUN|TARGET", type=read_id, help="the id of the run, or of a job; @workflow:tag"), JSON
+)
 async def replay(ctx: Context) -> int:
     client = await ctx.connect("read")
     run = await resolve_run(ctx.args.run, client)
     replayed = await client.runs.replay(run, ctx.frame)
     difference = replayed.difference
     if difference is None:
-        text, found = f"{run}: {replayed.steps} steps, all as on record", {"step": None, "difference": None}
+        text, found = f"Replay matches the recording ({replayed.steps} steps).", {"step": None, "difference": None}
     else:
-        text = f"{replayed.run}: differs at step {difference.step}\n{difference.text}"
+        text = f"{replayed.run} differs at step {difference.step}.\n{difference.text}"
         found = {"step": difference.step, "difference": difference.text}
     ctx.print({**asdict(replayed), **found, "same": replayed.matches}, text)
     if replayed.worker_gone:
-        ctx.screen.note("Its worker is not there any more: the definition on record was used.", "yellow")
+        ctx.screen.note("The worker no longer exists. Its recorded definition was used.", "yellow")
     return exit_codes.DONE if replayed.matches else exit_codes.FAILED

@@ -14,20 +14,26 @@ from guildhall.cli.command import OUTPUT, Context, Work, argument, command
 from guildhall.cli.commands.runs.run import LIMITS, limits_of
 from guildhall.cli.follow import Follower
 from guildhall.cli.prompt import run_trusted
-from guildhall.core.ids import MEETING, is_id
+from guildhall.cli.short_ids import is_kind, read_id
+from guildhall.core.ids import MEETING
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
 
 @command(
-    argument("run", metavar="ID|TARGET", help="of the run, the job, the commission or the meeting; @workflow:tag"),
+    argument(
+        "run",
+        metavar="ID|TARGET",
+        type=read_id,
+        help="of a run, a job, a commission or a meeting; @workflow:tag",
+    ),
     *LIMITS,
     OUTPUT,
 )
 def resume(ctx: Context) -> int | Work:
-    if is_id(ctx.args.run, MEETING):
-        from guildhall.cli.commands.projects.meet import go_back
+    if is_kind(ctx.args.run, MEETING):
+        from guildhall.cli.commands.projects.meet import resume_meeting
 
-        return go_back(ctx.args.run, ctx.screen, **limits_of(ctx.args))
+        return resume_meeting(ctx.args.run, ctx.screen, **limits_of(ctx.args))
     return _resume(ctx)
 
 
@@ -37,7 +43,7 @@ async def _resume(ctx: Context) -> int:
     if meeting := (await client.runs.get(run)).run.purpose_as(MeetingPurpose):
         from guildhall.cli.commands.projects.meet import Conversation
 
-        return await Conversation(ctx.screen, more=limits).once(meeting.id, client, ctx.frame)
+        return await Conversation(ctx.screen, more=limits).follow_answer(meeting.id, client, ctx.frame)
     return await resume_run(ctx, run, **limits)
 
 

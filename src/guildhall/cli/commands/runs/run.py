@@ -28,29 +28,29 @@ _INPUT_HINT = 'Say what to do, guild run WORKER "...", or `-` to type it and end
 
 # Arguments that commands about a new run share.
 MODELS = (
-    argument("--model", metavar="M", help="the model, where the worker names none"),
+    argument("--model", metavar="M", help="the model, if the worker names none"),
     argument("--override-model", metavar="M", help="the model, whatever the worker says"),
 )
 MODES = exclusive(
-    argument("--approve-all", action="store_true", help="approve every call that would be asked about"),
-    argument("--strict", action="store_true", help="refuse every call that would be asked about"),
+    argument("--approve-all", action="store_true", help="approve all calls that need approval"),
+    argument("--strict", action="store_true", help="deny all calls that need approval"),
 )
 WORKFLOW = (
-    argument("--tag", metavar="T", help="which instance of a workflow; none: main"),
+    argument("--tag", metavar="T", help="the instance of a workflow (default: main)"),
     argument(
         "--param",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="a value that the workflow's file asks for; repeatable",
+        help="a parameter of the workflow; repeatable",
     ),
 )
 LIMITS = (
-    argument("--budget", metavar="USD", type=dollars, help="dollars that it may spend before it asks"),
-    argument("--max-turns", metavar="N", type=positive_int, help="model calls that the run may make"),
-    argument("--max-tokens", metavar="N", type=positive_int, help="tokens that the run may use, in and out"),
+    argument("--budget", metavar="USD", type=dollars, help="maximum cost in dollars, then it asks"),
+    argument("--max-turns", metavar="N", type=positive_int, help="maximum number of model calls"),
+    argument("--max-tokens", metavar="N", type=positive_int, help="maximum number of tokens, input and output"),
 )
-_FRESH = argument("--fresh", action="store_true", help="a workflow begins in a new room, without what was said")
+_FRESH = argument("--fresh", action="store_true", help="start a workflow in a new room, without earlier messages")
 NEW_RUN = (*MODELS, *LIMITS, MODES, *WORKFLOW, _FRESH)
 
 
@@ -75,7 +75,7 @@ def request_of(args: argparse.Namespace) -> RunRequest:
         type=worker_name,
         help="a worker's name (`guild worker ls`), its file, or the file of a workflow",
     ),
-    argument("input", metavar="INPUT", nargs="?", help="what to do; `-` reads standard input"),
+    argument("input", metavar="INPUT", nargs="?", help="the input; `-` reads standard input"),
     argument(
         "--attach",
         metavar="FILE",
@@ -90,14 +90,14 @@ def run(ctx: Context) -> Work:
     args, path = ctx.args, file_of(ctx.args.worker)
     if is_workflow(path):
         if args.input is not None or args.attach:
-            hint = "What it begins with is its kickoff; --param gives it values."
+            hint = "Its kickoff is the first message; --param sets values in it."
             raise UsageError("a workflow takes no input and no attachments", hint=hint)
         return run_workflow(ctx, "run")
     if args.tag or args.param or args.fresh:
         raise UsageError("--tag, --param and --fresh go with a workflow's file", hint="Leave them out for a worker.")
     if path.suffix in SUFFIXES and not path.exists():
         near = did_you_mean(path.name, [one.name for one in workflows_in(path.parent)])
-        raise NotFound(f"there is no file {args.worker}", hint=near or "`guild worker ls` lists the workers.")
+        raise NotFound(f"file not found: {args.worker}", hint=near or "`guild worker ls` lists the workers.")
     text = read_text(args.input, "input", hint=_INPUT_HINT)
     if not text.strip():
         raise UsageError("the input is empty", hint='Say what to do: guild run WORKER "..."')
@@ -109,10 +109,10 @@ async def _run(ctx: Context, request: RunRequest) -> int:
     if request.model and not request.override_model:
         own = (await client.workers.get(request.worker, ctx.frame)).definition.model
         if own:
-            screen.note(f"--model is not used: the worker names its own, {own}. --override-model beats it.", "yellow")
+            screen.note(f"--model is ignored: the worker names {own}. Use --override-model.", "yellow")
     if others := await client.trust.untrusted_callees(request.worker, ctx.frame):
         names = screen.one_line(", ".join(others), 200)
-        screen.note(f"Not trusted, and so not to be called: {names}. `guild trust` shows their code.", "yellow")
+        screen.note(f"Not trusted, so it cannot call them: {names}. Review their code: guild trust", "yellow")
     return await ctx.run_trusted(
         lambda: Follower(client, screen).follow(client.runs.run(request, ctx.frame)), worker=request.worker
     )
@@ -129,18 +129,18 @@ async def run_workflow(ctx: Context, mode: Literal["run", "start"], *, backgroun
         if background:
             shown = await ctx.run_trusted(lambda: client.workflows.start(start, request, frame), at=at)
             ctx.print(shown, shown.run)
-            if not args.json:
+            if not ctx.as_json:
                 target = shown.target
-                ctx.screen.note(f"{target} is there: guild log -f {target}, guild stop {target}")
+                ctx.screen.note(f"Started {target} in the background. Follow: guild log -f {target}")
             return None
         return await ctx.run_trusted(
             lambda: Follower(client, ctx.screen).follow(client.workflows.run(start, request, frame)), at=at
         )
     except Conflict as error:
-        living = await _find_living(start, client, frame.cwd) if ctx.screen.interactive else None
+        living = await _find_living(start, client, frame.cwd) if ctx.screen.is_interactive else None
         if living is None:
             raise
-        ctx.screen.note(f"{error.message}. Following it; Ctrl-C leaves it as it is.", "yellow")
+        ctx.screen.note(f"{error.message}. Following it. Ctrl-C does not stop it.", "yellow")
         return await Follower(client, ctx.screen).follow(client.runs.follow(living.run, frame))
 
 
@@ -163,5 +163,5 @@ def file_of(name: str) -> Path:
     except OSError as error:  # it is too long
         raise UsageError(f"{name[:100]!r} cannot be a file: {error.strerror}") from None
     except RuntimeError:  # ~nobody
-        raise UsageError(f"{name[:100]!r} cannot be a file: there is no such user") from None
+        raise UsageError(f"{name[:100]!r} cannot be a file: unknown user") from None
     return path

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.short_ids import read_id
 from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.tools.host.protocol import pin_of
 
@@ -21,19 +22,24 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 @command(
-    argument("run", metavar="RUN|TARGET", help="the id of the run, or of a job; @workflow:tag"),
-    argument("--out", metavar="FILE", default="-", help="where to write it; `-`: standard output"),
-    argument("--force", action="store_true", help="overwrite a file that is there"),
+    argument("run", metavar="RUN|TARGET", type=read_id, help="the id of the run, or of a job; @workflow:tag"),
+    argument("--out", metavar="FILE", default="-", help="the file (default: standard output)"),
+    argument("--force", action="store_true", help="overwrite an existing file"),
     JSON,
 )
 async def script(ctx: Context) -> None:
-    file, screen = None if ctx.args.out == "-" else _file(ctx.args.out), ctx.screen
+    file = None if ctx.args.out == "-" else _file(ctx.args.out)
     client = await ctx.connect("read")
-    run = await resolve_run(ctx.args.run, client)
+    await write_script(ctx, await resolve_run(ctx.args.run, client), file, force=ctx.args.force)
+
+
+async def write_script(ctx: Context, run: str, file: Path | None, *, force: bool) -> None:
+    """Write the script of a run to a file and trust the file, or print the script if no file is given."""
+    client, screen = ctx.client, ctx.screen
     text = screen.redact(await client.runs.script(run))  # the hall does not know all secrets of this terminal
     untrusted: list[FileTrust] = []
     if file is not None:
-        _write(file, text, force=ctx.args.force)
+        _write(file, text, force=force)
         with suppress(GuildError):  # it has no test
             looking = await client.trust.inspect(ctx.frame, at=file)
             untrusted = [seen for seen in looking.open if seen.digest == pin_of(text.encode())]
@@ -42,7 +48,7 @@ async def script(ctx: Context) -> None:
         if line.startswith("# Left out: "):
             screen.note(line.removeprefix("# "), "yellow")
     if file is not None:
-        screen.note(f"Run it with: guild test {file}")
+        screen.note(f"Run it: guild test {file}")
     await ctx.trust_own_files(untrusted)
 
 
@@ -58,7 +64,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise Conflict(f"{path} is there already", hint="Name another file, or overwrite it with --force.") from None
+        raise Conflict(f"{path} exists", hint="Name another file, or use --force.") from None
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        raise Conflict(f"{path} cannot be written: {said}", hint="Name another file.") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise Conflict(f"cannot write {path}: {reason}", hint="Name another file.") from None

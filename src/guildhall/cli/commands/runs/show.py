@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.cli.arguments import Resolved, resolve
+from guildhall.cli.arguments import Resolved, is_member_job, resolve
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.projects import print_commission, print_meeting, warn_if_stopped
-from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, used
+from guildhall.cli.format.runs import how_to_answer, print_next_steps, text_of, usage_line
 from guildhall.cli.format.workflows import print_workflow
+from guildhall.cli.short_ids import read_id
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.model import labelled
@@ -30,13 +31,17 @@ _ERROR_FIELDS = ("code", "message", "where", "hint")
     argument(
         "id",
         metavar="ID|TARGET",
+        type=read_id,
         help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
     ),
     argument("--json", action="store_true", help="print an object, with the whole conversation of a run"),
     event_loop=False,
 )
 async def show(ctx: Context) -> None:
-    client, id = await ctx.connect("read"), ctx.args.id
+    if "@" not in ctx.args.id and is_member_job(ctx.args.id):
+        return await _show_member_job(ctx)
+    client = await ctx.connect("read")
+    id = ctx.args.id
     if is_id(id, ASK):
         ctx.print(await client.asks.get(id), _print_ask)
     elif is_id(id, JOB):
@@ -64,13 +69,28 @@ async def show(ctx: Context) -> None:
             ctx.print(shown, _print_run, data=data)
         else:
             _print_team(ctx, found, shown)
+    return None
+
+
+async def _show_member_job(ctx: Context) -> None:
+    """Print a member's job with its artifacts, and with the directory that members made here keep."""
+    client, id = await ctx.connect(), ctx.args.id  # only a running hall reaches members
+    shown = await client.jobs.get(id, ctx.frame)
+    if ctx.as_json:
+        ctx.screen.json(shown.as_wire())
+        return
+    job, member = shown.job, id.rpartition("/")[0]
+    artifacts = (await client.jobs.result(id, ctx.frame)).artifacts if job.status == "completed" else ()
+    folder = (await client.members.get(member, ctx.frame)).member.folder / "jobs" / job.id
+    is_kept = is_id(job.id, JOB) and folder.is_dir()
+    print_job(id, replace(shown, artifacts=artifacts, directory=str(folder) if is_kept else None), ctx.screen)
 
 
 def _print_team(ctx: Context, found: Resolved, shown: Shown) -> None:
     """Print a workflow, or one agent of it, with its asks."""
     workflow, agent, screen = found.workflow, found.agent, ctx.screen
     assert workflow is not None
-    if ctx.args.json:
+    if ctx.as_json:
         asks = [ask.as_dict() for ask in shown.asks if agent is None or ask.run == agent.run]
         screen.json({**(agent or workflow).as_dict(), "asks": asks})
         return
@@ -94,11 +114,11 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
         ["answer", f"{ask.answer.choice}{note}, by {ask.answer.by}" if ask.answer else ""],
     ]
     screen.facts(rows)
-    screen.result(screen.exactly(ask.question.title))
+    screen.result(screen.exact(ask.question.title))
     if ask.question.body:
-        screen.result(screen.barred(ask.question.body))
+        screen.result(screen.quote_block(ask.question.body))
     if ask.status == "open":
-        screen.note(f"Answer with: {how_to_answer(ask, here=True)}")
+        screen.note(f"Answer: {how_to_answer(ask, here=True)}")
 
 
 def _print_run(shown: Shown, screen: Screen) -> None:
@@ -114,7 +134,7 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         ["forked from", f"{origin.run} after entry {origin.at}" if origin else ""],
         ["ended", run.ended_at or ""],
         *(["attached", labelled(file)] for file in shown.attachments),
-        ["used", used(shown)],
+        ["used", usage_line(shown)],
         *(["error" if name == "code" else name, str(error.get(name) or "")] for name in _ERROR_FIELDS if error),
         *(["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below),
         *(["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks),

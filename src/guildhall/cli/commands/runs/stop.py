@@ -1,61 +1,85 @@
-"""`guild stop TARGET|RUN|--all`: ends a run with the runs that it called, a workflow, or an agent of a workflow.
+"""`guild stop ID|TARGET|--all`: cancels a run with its sub-runs, a job, a commission, a workflow or an agent.
 
-A commission is cancelled, and a meeting is closed without a summary. With --all, meetings stay open. Does not stop the
-hall (see `cli.commands.hall.hall`).
+A meeting is closed without a summary. With --all, meetings stay open. Does not stop the hall (see
+`cli.commands.hall.hall`).
 """
 
 from __future__ import annotations
 
 from guildhall.cli import exit_codes
-from guildhall.cli.arguments import resolve, run_id
-from guildhall.cli.command import Context, argument, command
-from guildhall.cli.format.projects import print_change
+from guildhall.cli.arguments import is_member_job, resolve, run_id
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.format.projects import print_change, print_new_state, print_next_command
+from guildhall.cli.short_ids import is_kind, read_id
 from guildhall.core.errors import GuildError, UsageError
-from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
+from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runs.purpose import MeetingPurpose
 
 
 @command(
-    argument("run", metavar="TARGET|RUN", nargs="?", help="agent@workflow:tag, @workflow:tag, or a run's id"),
-    argument("--all", action="store_true", help="everything that works, and every workflow that is not over"),
-    argument("--json", action="store_true", help="print an object with the ids of all runs that were ended"),
+    argument(
+        "id",
+        metavar="ID|TARGET",
+        type=read_id,
+        nargs="?",
+        help="of a run, a job, a commission or a meeting; agent@workflow:tag; @workflow:tag",
+    ),
+    argument("--all", action="store_true", help="all running runs, and all workflows that have not ended"),
+    argument("--reason", metavar="WHY", help="of a commission: a reason for its timeline"),
+    argument("--abandon", action="store_true", help="end a commission for good: it cannot be retried"),
+    JSON,
 )
 async def stop(ctx: Context) -> int | None:
-    id: str = ctx.args.run or ""
-    if (ctx.args.run is None) == (not ctx.args.all):
-        raise UsageError("stop: what is to be stopped?", hint="Name a target or a run, or say --all.")
-    if is_id(id, ASK):
-        run_id(id)  # raises
+    args, named = ctx.args, read_id(ctx.args.id or "")
+    if bool(named) == args.all:
+        raise UsageError("stop: nothing to stop is named", hint="Name a run, a job or a target, or use --all.")
+    if is_kind(named, ASK):
+        run_id(named)  # raises
+    if (args.reason is not None or args.abandon) and not is_kind(named, COMMISSION):
+        raise UsageError("stop: --reason and --abandon are for commissions", hint="Leave them out.")
     client = await ctx.connect()
-    if ctx.args.all:
+    if args.all:
         return await _stop_all(ctx)
-    if is_id(id, MEETING):  # it is closed with the notes that there are, without asking a model for a summary
+    id: str = ctx.args.id
+    if is_id(id, COMMISSION):
+        return await _stop_commission(ctx, id)
+    if is_id(id, MEETING):
         ctx.print(await client.meetings.close(id, ctx.frame, summarise=False), print_change)
-    elif is_id(id, COMMISSION):
-        one = await client.commissions.cancel(id)
-        data = {"run": one.run, "target": None, "cancelled": [one.run] if one.run else []}
-        ctx.print(data, f"{id} is {one.status}; its record stays: guild show {id}")
+    elif is_id(id, JOB) or ("@" not in id and is_member_job(id)):
+        job = await client.jobs.cancel(id, ctx.frame)
+        ctx.print({"jobId": job.id, "status": job.status}, f"{id} is {job.status}")
     else:
         await _stop_run(ctx, id)
     return None
+
+
+async def _stop_commission(ctx: Context, id: str) -> int:
+    commissions, reason = ctx.client.commissions, ctx.args.reason
+    if ctx.args.abandon:
+        return await print_new_state(ctx, await commissions.abandon(id, reason=reason))
+    one = await commissions.cancel(id, reason=reason)
+    ctx.print(one, f"{one.id} is {one.status}")
+    if not ctx.as_json:
+        if one.status != "cancelled":
+            ctx.screen.note(f"Not cancelled: it had already ended or submitted its result: guild show {one.id}")
+        print_next_command(one, ctx.screen)
+    return exit_codes.DONE if one.status == "cancelled" else exit_codes.FAILED
 
 
 async def _stop_run(ctx: Context, id: str) -> None:
     found = await resolve(id, ctx.client)
     if found.agent is not None and found.target is not None:
         ended = await ctx.client.workflows.stop_agent(found.target)
-        text = f"{found.target} is stopped; the others go on. To let it work again: guild start {found.target}"
+        text = f"Stopped {found.target}. The other agents continue. Start it again: guild start {found.target}"
     else:
         ended = await ctx.client.runs.stop(found.run)
-        what = str(found.target or found.run)
-        more = f", with {len(ended) - 1} that it has called" if len(ended) > 1 and found.target is None else ""
-        state = "stopped" if found.target else "cancelled"
-        text = f"{what} is {state}{more}; its record stays: guild show {found.run}"
+        more = f" and {len(ended) - 1} runs that it called" if len(ended) > 1 and found.target is None else ""
+        text = f"Stopped {found.target or found.run}{more}. Details: guild show {found.run}"
     ctx.print({"run": found.run, "target": found.target and str(found.target), "cancelled": ended}, text)
 
 
 async def _stop_all(ctx: Context) -> int:
-    """Stop everything. A run that cannot be stopped is reported and does not prevent stopping the others."""
+    """Stop all live runs and workflows. Report a run that cannot be stopped, and continue."""
     client, screen = ctx.client, ctx.screen
     living = {one.run: str(one.target) for one in await client.workflows.list(over=False)}
     running = [run for run in await client.runs.list(everything=True) if run.status == "running"]
@@ -65,7 +89,7 @@ async def _stop_all(ctx: Context) -> int:
     code = exit_codes.DONE
     for id in meetings:  # only a person who names it closes a meeting
         await client.meetings.interrupt(id)
-        screen.note(f"{id}: the answer is cut off; the meeting stays open")
+        screen.note(f"Interrupted the answer in {id}. The meeting stays open.")
     for run, name in living.items():
         try:
             await client.runs.stop(run)
@@ -74,10 +98,10 @@ async def _stop_all(ctx: Context) -> int:
             code = exit_codes.FAILED
             continue
         stopped.append(run)
-        if not ctx.args.json:
-            screen.result(f"{name} is stopped")
-    if ctx.args.json:
+        if not ctx.as_json:
+            screen.result(f"Stopped {name}")
+    if ctx.as_json:
         screen.json({"stopped": stopped})
     elif not living and not meetings:
-        screen.note("Nothing lives here.")
+        screen.note("Nothing is running.")
     return code

@@ -1,6 +1,6 @@
 """`guild test [FILE|DIR ...]`: runs the recorded tests of a project on copies of it and prints the differences.
 
-With --update, a differing test is recorded again. Does not record a new test (see `cli.commands.runs.script`).
+With --update, a differing test is recorded again. `guild test add RUN [NAME]` records a new one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.arguments import resolve_run
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.core.errors import InvalidFile, NotFound
+from guildhall.cli.commands.runs.script import write_script
+from guildhall.cli.short_ids import read_id
+from guildhall.core.errors import InvalidFile, NotFound, UsageError
+from guildhall.core.ids import is_name
 from guildhall.core.paths import project_root
 from guildhall.hall.testrun.files import SUFFIXES, TESTS, tests_in
 
@@ -24,9 +28,9 @@ _HINT = "Name a script with a `test:`, or its folder."
 
 
 @command(
-    argument("paths", metavar="FILE|DIR", nargs="*", help="scripts with a test; default: tests/ of here"),
+    argument("paths", metavar="FILE|DIR", nargs="*", help="files with a test (default: tests/ of this project)"),
     argument("-k", "--keyword", metavar="WORD", default="", help="only files with this word in their path"),
-    argument("--update", action="store_true", help="where something differs, record what is so now"),
+    argument("--update", action="store_true", help="record the differences"),
     JSON,
 )
 async def test(ctx: Context) -> int:
@@ -34,14 +38,13 @@ async def test(ctx: Context) -> int:
     files = [file for file in _files(ctx.args.paths) if keyword.lower() in str(file).lower()]
     if not files:
         named = f" with {keyword!r} in their path" if keyword else ""
-        hint = f"A test is a script with `test:` in {TESTS}/: guild script RUN --out {TESTS}/NAME.yaml"
-        raise NotFound(f"there are no tests here{named}", hint=hint)
+        raise NotFound(f"there are no tests here{named}", hint="Record one: guild test add RUN")
     client = await ctx.connect("here")
     done: list[Tested] = []
     async with aclosing(client.runs.test(files, update=ctx.args.update)) as results:
         async for tested in results:
             done.append(tested)
-            if not ctx.args.json:
+            if not ctx.as_json:
                 _print(tested, screen)
     failed = sum(not tested.passed for tested in done)
     seconds = sum(tested.seconds for tested in done)
@@ -52,8 +55,23 @@ async def test(ctx: Context) -> int:
     return exit_codes.FAILED if failed else exit_codes.DONE
 
 
+@command(
+    argument("run", metavar="RUN|TARGET", type=read_id, help="the id of the run, or of a job; @workflow:tag"),
+    argument("name", metavar="NAME", nargs="?", help="the name of the test (default: the worker of the run)"),
+    argument("--force", action="store_true", help="overwrite an existing file"),
+    JSON,
+)
+async def add(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    run = await resolve_run(ctx.args.run, client)
+    name = ctx.args.name or (await client.runs.get(run)).run.worker
+    if not is_name(name):
+        raise UsageError(f"invalid name of a test: {name[:60]!r}", hint="Use letters, digits, `-` and `_`.")
+    await write_script(ctx, run, Path(TESTS) / f"{name}.yaml", force=ctx.args.force)
+
+
 def _files(named: list[str]) -> list[Path]:
-    """Return the files that are named, and of a folder those that have a test in them."""
+    """Return the named files, and the test files in named folders."""
     found: dict[Path, None] = {}
     for name in named or [str(project_root(Path.cwd()) / TESTS)]:
         path = Path(name).expanduser()
@@ -62,10 +80,10 @@ def _files(named: list[str]) -> list[Path]:
         elif path.is_file() and path.suffix in (*SUFFIXES, ".json"):
             found[path] = None
         elif path.exists():
-            wrong = "this is no script: its name must end in .yaml" if path.is_file() else "this is not a regular file"
+            wrong = "not a script: its name must end in .yaml" if path.is_file() else "not a regular file"
             raise InvalidFile(wrong, where=str(path), hint=_HINT)
         elif named:
-            raise NotFound(f"there is no file or folder {name!r}", hint=_HINT)
+            raise NotFound(f"file or folder not found: {name!r}", hint=_HINT)
     here, paths = Path.cwd(), [path.absolute() for path in found]
     return [path.relative_to(here) if path.is_relative_to(here) else path for path in paths]
 
@@ -78,7 +96,7 @@ def _print(tested: Tested, screen: Screen) -> None:
     for one in tested.deviations:
         text = "\n".join(f"    {line}" for line in one.text.splitlines())
         run = f", run {one.run}" if one.run and one.run > 1 else ""
-        answer = f", before answer {one.answer}" if one.answer else ""
+        answer = f", model call {one.answer}" if one.answer else ""
         place = "" if one.worker is None else f"{one.worker}{run}{answer}: "
         screen.result(f"  {place}{text.lstrip(' ')}")
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.arguments import Resolved, is_member_job, resolve, seconds
 from guildhall.cli.command import Context, argument, command, find_running
-from guildhall.cli.format.jobs import wait_for_member
+from guildhall.cli.format.jobs import print_result, wait_for_member
 from guildhall.cli.format.projects import print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
+from guildhall.cli.short_ids import read_id
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import TimedOut
-from guildhall.core.ids import COMMISSION, is_id
+from guildhall.core.errors import NotFound, TimedOut
+from guildhall.core.ids import COMMISSION, JOB, is_id
 from guildhall.runs.model import OUTLIVING_KINDS
 
 if TYPE_CHECKING:
@@ -36,18 +37,24 @@ _TURNING_POINTS = frozenset({"run_started", "run_ended", "ask_opened", "workflow
 
 @command(
     argument(
-        "id", metavar="ID|TARGET", help="of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag"
+        "id",
+        metavar="ID|TARGET",
+        type=read_id,
+        help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
     ),
     argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)"),
     argument("--json", action="store_true", help="print an object, as `guild run --output json` does"),
 )
 async def wait(ctx: Context) -> int:
-    id = ctx.args.id
-    if "@" not in id and is_member_job(id):
+    if "@" not in ctx.args.id and is_member_job(ctx.args.id):
         await ctx.connect()
-        async with _timeout(ctx, f"guild job show {id}"):
-            return await wait_for_member(id, ctx)
+        async with _timeout(ctx, f"guild show {ctx.args.id}"):
+            return await wait_for_member(ctx.args.id, ctx)
     client = await ctx.connect("read")
+    id = ctx.args.id
+    if is_id(id, JOB):
+        async with _timeout(ctx, f"guild show {id}"):
+            return await wait_for_job(id, ctx)
     if is_id(id, COMMISSION):
         async with _timeout(ctx, f"guild show {id}"):
             code, details = await wait_idle(id, client, hall=find_running() is not None)
@@ -57,26 +64,44 @@ async def wait(ctx: Context) -> int:
     found = await resolve(id, client)
     async with _timeout(ctx, f"guild log -f {found.run}"):
         code, shown = await wait_stopped(found, client, replace(ctx.frame, interactive=False))
-    if ctx.args.json:
+    if ctx.as_json:
         ctx.screen.json(await result_data(shown, client))
         return code
     print_outcome(shown, ctx.screen)
     if code == exit_codes.FAILED and shown.run.status == "running":
         for agent in failed_agents(await client.workflows.find_by_run(shown.run.id)):
             if found.agent is None or found.agent.name == agent.name:
-                ctx.screen.note(f"guild: {agent.target} has given up; why: guild log {shown.run.id}", "red")
-                ctx.screen.note(f"Let it try again: {retry_command(agent)}")
+                ctx.screen.note(f"guild: {agent.target} has failed; see guild log {shown.run.id}", "red")
+                ctx.screen.note(f"Start it again: {retry_command(agent)}")
     return code
 
 
 @asynccontextmanager
 async def _timeout(ctx: Context, command: str) -> AsyncGenerator[None]:
-    """Raise TimedOut after --timeout. `command` shows how far it is."""
+    """Raise TimedOut after --timeout. `command` shows the progress."""
     try:
         async with asyncio.timeout(ctx.args.timeout):
             yield
     except TimeoutError:
-        raise TimedOut(f"{ctx.args.id} is still at it", hint=f"See {command}.") from None
+        raise TimedOut(f"timed out: {ctx.args.id} is still running", hint=f"See {command}.") from None
+
+
+async def wait_for_job(id: str, ctx: Context) -> int:
+    """Wait until a job has ended or needs the user. Print its result with its artifacts and return the exit code."""
+    client, screen = ctx.client, ctx.screen
+    run = (await client.jobs.get(id)).job.run
+    if run is None:
+        raise NotFound(f"job {id} has no run", hint=f"See guild show {id}.")
+    code, shown = await wait_stopped(Resolved(run=run), client, replace(ctx.frame, interactive=False))
+    details = await client.jobs.get(id)
+    result = await client.jobs.result(id) if details.job.status == "completed" else None
+    if ctx.as_json:
+        screen.json({**details.as_dict(), **(result.as_wire() if result else {})})
+    elif result is None:
+        print_outcome(shown, screen)
+    else:
+        print_result(result, screen)
+    return code
 
 
 async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, Shown]:
@@ -97,11 +122,13 @@ async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tup
 
 async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int | None:
     """Return the exit code, or None while there is something to wait for."""
-    if any(ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks):
+    if any(
+        ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks
+    ):  # other asks do not block the run
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
-        stopped = shown.run.status in ("interrupted", "paused")
-        return exit_codes.NEEDS_YOU if stopped else exit_codes.of_run(shown.run.status, shown.run.error_code)
+        is_stopped = shown.run.status in ("interrupted", "paused")
+        return exit_codes.NEEDS_YOU if is_stopped else exit_codes.run_exit_code(shown.run.status, shown.run.error_code)
     if shown.run.kind != "workflow":
         return None
     workflow = await client.workflows.find_by_run(shown.run.id)

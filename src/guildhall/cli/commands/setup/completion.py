@@ -39,7 +39,7 @@ def completion(ctx: Context) -> None:
 
 def _options_of(row: Row) -> list[str]:
     """Return the long options of a command."""
-    if row.name == "help":
+    if not row.function:
         return []
     return parser_of(row, getattr(import_module(row.module), row.function)).options
 
@@ -47,7 +47,7 @@ def _options_of(row: Row) -> list[str]:
 def _bash() -> str:
     single = [row for row in COMMANDS if " " not in row.name]
     verbs = [verb for row in single for verb in family(row.name)]
-    following = {row.name: [verb.name.split()[1] for verb in family(row.name)] or _options_of(row) for row in single}
+    following = {row.name: [verb.name.split()[1] for verb in family(row.name)] + _options_of(row) for row in single}
     following |= {verb.name: _options_of(verb) for verb in verbs}
     return _BASH.format(
         families="\n".join(f'    "{verb.name}") name="{verb.name}" ;;' for verb in verbs),
@@ -61,14 +61,14 @@ def _fish() -> str:
     for row in COMMANDS:
         first, _, verb = row.name.partition(" ")
         condition = f"__fish_seen_subcommand_from {first}"
-        only = _quoted(condition) if verb else "__fish_use_subcommand"
-        lines.append(f"complete -c guild -n {only} -f -a {verb or first} -d {_quoted(row.summary)}")
-        if not family(row.name):
+        only = _quote(condition) if verb else "__fish_use_subcommand"
+        lines.append(f"complete -c guild -n {only} -f -a {verb or first} -d {_quote(row.summary)}")
+        if row.function:
             condition += f"; and __fish_seen_subcommand_from {verb}" if verb else ""
-            lines += [f"complete -c guild -n {_quoted(condition)} -l {option[2:]}" for option in _options_of(row)]
+            lines += [f"complete -c guild -n {_quote(condition)} -l {option[2:]}" for option in _options_of(row)]
     return "\n".join(lines)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

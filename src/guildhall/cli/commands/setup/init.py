@@ -57,7 +57,7 @@ sandboxes:
 limits: {max_turns: 20, max_budget_usd: 0.50}
 """
 
-_SCRIPT = """# Stands in for a model: `model: script:scripts/greeter.yaml`. The run, the tools and the record are real.
+_SCRIPT = """# Replaces a model: `model: script:scripts/greeter.yaml`. The run, the tools and the journal are real.
 price: {input: 3.0, output: 15.0} # dollars for a million tokens, made up
 workers:
   greeter:
@@ -77,7 +77,7 @@ repeat: true
 _SETTINGS = """# Settings for what is run in this folder. They can only narrow those in config.yaml of your own home.
 # The model of workers that name none: provider:model, `auto` (what your keys allow), or a script.
 model: {model}
-budget: 1.00 # dollars that one command may spend before it asks
+budget: 1.00 # dollars; a command asks before it spends more
 """
 
 _NOTES = """# Team
@@ -86,8 +86,8 @@ _NOTES = """# Team
 - Grace, back from holiday
 """
 
-_TEST = """# A test: what is asked for, what the model answers, what it must be told on the way, what must come of it.
-# `guild test` runs it. From a run of yours: guild script RUN --out tests/NAME.yaml
+_TEST = """# A test: the input, the answers of the model, what the model must be sent, and the expected result.
+# `guild test` runs it. Record another one: guild test add RUN
 test:
   worker: greeter
   input: Greet everybody in notes/team.md
@@ -114,20 +114,20 @@ workers:
 
 _README = """# A starter folder for Guildhall
 
-    guild worker ls                                  who is here
+    guild worker ls                                  list the workers
     guild run greeter "{task}"
-    guild ls                                         what was done
-    guild log RUN                                    every step of it
-    guild test                                       whether the worker still does what was recorded
+    guild ls                                         list open asks, active work and results
+    guild log last                                   print every recorded step
+    guild test                                       run the recorded tests
 
 `workers/greeter.yaml` is the worker, `guildhall.yaml` says which model it uses, `scripts/greeter.yaml` is a model
 made of lines that needs no key: `guild run greeter "..." --override-model {script}` always works.
-`guild script RUN --out tests/NAME.yaml` makes a test out of a run of yours.
+`guild test add RUN` turns a run into a test.
 """
 
 
 @command(
-    argument("dir", metavar="DIR", nargs="?", default=".", help="the folder; made if it is not there"),
+    argument("dir", metavar="DIR", nargs="?", default=".", help="the folder, which is created if it does not exist"),
     argument("--example", choices=_EXAMPLES, metavar="NAME", help=f"a worked example instead: {', '.join(_EXAMPLES)}"),
     JSON,
 )
@@ -151,14 +151,14 @@ def init(ctx: Context) -> None:
         steps.insert(0, f"cd {shlex.quote(str(folder))}")
     made = [path for path, text in texts.items() if _write(folder / path, text)]
     kept = [path for path in texts if path not in made]
-    if ctx.args.json:
+    if ctx.as_json:
         screen.json({"dir": str(folder.absolute()), "made": made, "kept": kept, "model": model, "next": steps})
         return
     for path in made:
-        screen.result(f"made   {folder / path}")
+        screen.result(f"Created {folder / path}")
     for path in kept:
-        screen.result(f"kept   {folder / path} (it was there)")
-    screen.note(f"{why} guildhall.yaml was there and keeps its own." if "guildhall.yaml" in kept else why)
+        screen.result(f"Kept    {folder / path} (it exists)")
+    screen.note(f"{why} The existing guildhall.yaml is not changed." if "guildhall.yaml" in kept else why)
     if found := [name for name in _CLIS if shutil.which(name)]:
         screen.note(f"Found on this machine: {', '.join(found)}.")
     screen.note("Next:\n" + "\n".join(f"  {step}" for step in steps))

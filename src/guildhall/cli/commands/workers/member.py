@@ -24,15 +24,15 @@ _NAME = argument("name", metavar="NAME", help="a member's name, or project/NAME,
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     members = await client.members.list(ctx.frame)
-    empty = "There are no members here. `guild member new NAME` makes one."
-    head = ["name", "state", "from", "takes", "what it is for"]
+    empty = "No members here. `guild member new NAME` creates one."
+    head = ["name", "state", "from", "accepts", "description"]
     ctx.print_table([_row(one, ctx.screen) for one in members], members, head=head, empty=empty)
 
 
 def _row(shown: MemberDetails, screen: Screen) -> list[str]:
     member = shown.member
     summary = screen.one_line(member.error or member.description or "", 80)
-    return [member.name, _state(shown), member.scope, "work" if member.accepts_jobs else "", summary]
+    return [member.name, _state(shown), member.scope, "jobs" if member.accepts_jobs else "", summary]
 
 
 def _state(shown: MemberDetails) -> str:
@@ -52,26 +52,26 @@ def _print(shown: MemberDetails, screen: Screen) -> None:
     assert manifest is not None
     rows = [
         ["member", member.name],
-        ["called", screen.one_line(member.display_name, 200)],
-        ["what it is for", screen.one_line(member.description or "", 200)],
+        ["display name", screen.one_line(member.display_name, 200)],
+        ["description", screen.one_line(member.description or "", 200)],
         ["version", screen.one_line(manifest.version or "", 60)],
         ["folder", f"{member.folder} ({member.scope})"],
         ["capabilities", screen.one_line(", ".join(member.capabilities), 200)],
-        ["runs", screen.one_line(" ".join([manifest.mcp.command, *manifest.mcp.args]), 200)],
-        ["is given", ", ".join(manifest.mcp.variables)],
+        ["command", screen.one_line(" ".join([manifest.mcp.command, *manifest.mcp.args]), 200)],
+        ["variables", ", ".join(manifest.mcp.variables)],
         ["state", _state(shown)],
         ["process", f"{shown.pid}, port {shown.port}" if shown.pid else ""],
-        ["last", screen.one_line(shown.note or "", 400)],
+        ["last message", screen.one_line(shown.note or "", 400)],
         ["log", str(shown.log or "")],
     ]
     screen.facts(rows)
     if not shown.trusted:
-        screen.note("Look at it, then: guild trust")
+        screen.note("Review it, then: guild trust")
 
 
 @command(
     argument("name", metavar="NAME", help="the new member's name"),
-    argument("--from", metavar="TEMPLATE", dest="template", help="copy one that comes with Guildhall"),
+    argument("--from", metavar="TEMPLATE", dest="template", help="a member that comes with Guildhall"),
     JSON,
 )
 async def new(ctx: Context) -> None:
@@ -79,7 +79,7 @@ async def new(ctx: Context) -> None:
     path = await client.members.create(name, ctx.frame, template=template)
     ctx.print({"member": name, "path": str(path)}, str(path))
     use = f"guild member tools {name}" if template is None else f'guild dispatch {name} "..."'
-    ctx.screen.note(f"Look at it, then: guild trust, {use}")
+    ctx.screen.note(f"Review it, then: guild trust, {use}")
 
 
 @command(_NAME, JSON)
@@ -87,11 +87,11 @@ async def tools(ctx: Context) -> None:
     client, screen = await ctx.connect(), ctx.screen
     found = await ctx.run_trusted(lambda: client.members.tools(ctx.args.name, ctx.frame))
     rows = [[tool["name"], _arguments(tool), screen.one_line(tool["description"], 100)] for tool in found]
-    ctx.print_table(rows, list(found), empty="It has no tools.")
+    ctx.print_table(rows, list(found), empty="No tools.")
 
 
 def _arguments(tool: Mapping[str, Any]) -> str:
-    """Return the arguments of a tool, optional ones in brackets. Invalid parts of a member's schema are skipped."""
+    """Return the arguments of a tool, with optional arguments in brackets. Skip invalid parts of its schema."""
     schema: Any = tool["input_schema"]
     fields, required = schema.get("properties"), schema.get("required")
     if not isinstance(fields, dict):
@@ -118,8 +118,8 @@ async def call(ctx: Context) -> int:
     client = await ctx.connect()
     data = await ctx.run_trusted(lambda: client.members.call(name, tool, arguments, ctx.frame))
     result = ToolResult.from_dict(data)
-    if result.is_error and not ctx.args.json:
-        ctx.screen.note(f"guild: the tool {tool} of the member {name} says: {result.text}", "red")
+    if result.is_error and not ctx.as_json:
+        ctx.screen.note(f"guild: {tool} of the member {name} failed: {result.text}", "red")
     else:
         ctx.print(dict(data), result.text)
     return exit_codes.FAILED if result.is_error else exit_codes.DONE

@@ -1,4 +1,4 @@
-"""`guild memory ls`, `show`, `write`, `rm`, `blame` and `revert`: read and change the memory of workers.
+"""`guild memory ls`, `show`, `write`, `rm`, `log` and `revert`: read and change the memory of workers.
 
 Does not check keys or contents (see `memory.model`).
 """
@@ -68,14 +68,14 @@ async def rm(ctx: Context) -> None:
 
 
 @command(_KEY, _SCOPE, _WORKER, JSON)
-async def blame(ctx: Context) -> None:
+async def log(ctx: Context) -> None:
     client = await ctx.connect("read")
     ctx.print(await client.memory.history(ctx.args.key, ctx.frame, **_folder(ctx)), _print_history)
 
 
 @command(
     _KEY,
-    argument("--to", metavar="N", type=positive_int, help="number of the change, as `blame` shows it"),
+    argument("--to", metavar="N", type=positive_int, help="number of the change, as `guild memory log` shows it"),
     _SCOPE,
     _WORKER,
     JSON,
@@ -83,7 +83,7 @@ async def blame(ctx: Context) -> None:
 async def revert(ctx: Context) -> None:
     client = await ctx.connect()
     entry = await client.memory.revert(ctx.args.key, ctx.frame, **_folder(ctx), to=ctx.args.to)
-    if not ctx.args.json:
+    if not ctx.as_json:
         ctx.screen.note(f"Restored {entry.scope}/{entry.key}:", "dim")
     ctx.print(entry, entry.content)
 

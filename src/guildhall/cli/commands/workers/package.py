@@ -1,4 +1,4 @@
-"""`guild package ls`, `show`, `validate`, `new`, `add` and `rm`: manage packages of workers and toolboxes.
+"""`guild package ls`, `show`, `new`, `add` and `rm`: manage packages of workers and toolboxes.
 
 `add` prints the content of a folder before it asks to copy it. Does not read packages (see `workers.package`).
 """
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
-from guildhall.cli.prompt import agrees
-from guildhall.core.errors import Conflict, GuildError, Refused
+from guildhall.cli.prompt import ask_yes_no
+from guildhall.core.errors import Conflict, Refused
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.workers.model import PackageDetails
 
-_LONGEST = 2_000  # characters of a posture that are shown before it is added
+_MAX_POSTURE_CHARS = 2_000  # characters of a posture that are shown before it is added
 
 _NAME = argument("name", metavar="NAME", help="the package")
 
@@ -30,8 +30,8 @@ async def ls(ctx: Context) -> None:
     for one in packages:
         kind = "invalid" if one.error else ", ".join(one.types)
         rows.append([one.name, kind, ctx.screen.one_line(one.error or one.description or "", 200)])
-    empty = "There are no packages. `guild package new NAME` makes one, `guild package add DIR` adds one."
-    ctx.print_table(rows, packages, head=["name", "type", "what it is for"], empty=empty)
+    empty = "No packages. `guild package new NAME` creates one, `guild package add DIR` installs one."
+    ctx.print_table(rows, packages, head=["name", "type", "description"], empty=empty)
 
 
 @command(_NAME, JSON)
@@ -46,68 +46,40 @@ def _print(shown: PackageDetails, screen: Screen) -> None:
     rows = [
         ["package", package.name],
         ["type", ", ".join(package.types)],
-        ["what it is for", screen.one_line(package.description or "", 200)],
+        ["description", screen.one_line(package.description or "", 200)],
         ["version", package.version or ""],
         ["folder", str(package.path)],
-        *([name, screen.one_line(_said(value), 400)] for name, value in rights.items()),
+        *([name, screen.one_line(_format_value(value), 400)] for name, value in rights.items()),
         ["runs code", ", ".join(one for one in (shown.activate, shown.export) if one)],
     ]
     screen.facts(rows)
     if shown.tools:
-        screen.heading("\ntools for others")
+        screen.heading("\nexported tools")
         tools = [(tool.name, ", ".join(tool.capabilities), tool.description) for tool in shown.tools]
         screen.table([[screen.one_line(cell, 100) for cell in row] for row in tools])
     if shown.posture:
         screen.heading("\nposture")
-        more = len(shown.posture) - _LONGEST
-        screen.result(screen.barred(shown.posture[:_LONGEST]))
+        more = len(shown.posture) - _MAX_POSTURE_CHARS
+        screen.result(screen.quote_block(shown.posture[:_MAX_POSTURE_CHARS]))
         screen.note(f"... and {more:,} more characters") if more > 0 else None
     screen.heading("\nfiles")
-    files = [[screen.exactly(file.path), f"{file.size:,} bytes", "runs" if file.runs else ""] for file in shown.files]
+    files = [[screen.exact(file.path), f"{file.size:,} bytes", "runs" if file.runs else ""] for file in shown.files]
     screen.table(files)
     for problem in shown.problems:
         screen.note(f"guild: {problem}", "yellow")
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-@command(argument("names", metavar="NAME|DIR", nargs="*", help="packages, or folders with a slash in them"), JSON)
-async def validate(ctx: Context) -> int:
-    client, screen = await ctx.connect("read"), ctx.screen
-    names: list[str] = ctx.args.names or [one.name for one in await client.packages.list()]
-    found: list[dict[str, Any]] = []
-    for name in names:
-        problems: list[str] = []
-        try:
-            if "/" in name or name in (".", ".."):
-                await client.packages.inspect(ctx.frame.cwd / name)
-            else:
-                problems = [*(await client.packages.get(name, ctx.frame)).problems]
-        except GuildError as error:
-            problems = [str(error), *getattr(error, "others", ())]
-        found.append({"package": name, "ok": not problems, "problems": problems})
-        if not ctx.args.json:
-            screen.result(f"{name}: {'ok' if not problems else 'cannot be used'}")
-            for problem in problems:
-                screen.result("".join(f"  {line}\n" for line in screen.exactly(problem).splitlines()).rstrip("\n"))
-    if ctx.args.json:
-        screen.json(found)
-    elif not names:
-        screen.note("There are no packages.")
-    if wrong := sum(not one["ok"] for one in found):
-        screen.note(f"{wrong} of {len(found)} cannot be used.")
-    return exit_codes.FAILED if wrong else exit_codes.DONE
 
 
 @command(
     argument("name", metavar="NAME", help="its name"),
     exclusive(
         argument("--type", dest="kind", choices=("worker", "toolbox", "both"), help="what it is"),
-        argument("--from", dest="template", metavar="PACKAGE", help="a copy of one that comes with Guildhall"),
+        argument("--from", dest="template", metavar="PACKAGE", help="copy a package that comes with Guildhall"),
     ),
     JSON,
 )
@@ -115,35 +87,35 @@ async def new(ctx: Context) -> None:
     client, name = await ctx.connect(), ctx.args.name
     path = await client.packages.create(name, kind=ctx.args.kind or "worker", template=ctx.args.template)
     ctx.print({"package": name, "path": str(path)}, str(path))
-    ctx.screen.note(f"Look at it: guild package show {name}")
+    ctx.screen.note(f"Show it: guild package show {name}")
 
 
 @command(
     argument("folder", metavar="DIR", help="the folder with its pyproject.toml"),
-    argument("--yes", action="store_true", help="add it without asking"),
-    argument("--force", action="store_true", help="in the place of one that is there, which is kept"),
+    argument("--yes", action="store_true", help="install it without asking"),
+    argument("--force", action="store_true", help="replace an installed package, which is archived"),
     JSON,
 )
 async def add(ctx: Context) -> int | None:
     client, screen = await ctx.connect(), ctx.screen
     folder = ctx.frame.cwd / ctx.args.folder
     looked = await client.packages.inspect(folder)
-    if not ctx.args.json:
+    if not ctx.as_json:
         _print(looked, screen)
     name = looked.package.name
     if not ctx.args.force and any(one.name == name for one in await client.packages.list()):
         hint = "Use --force to put it in its place; the old one is kept aside."
         raise Conflict(f"there is already a package {name!r}", hint=hint)
     if not ctx.args.yes:
-        if not screen.interactive:
+        if not screen.is_interactive:
             raise Refused(f"the package {name} is not added without a person's word", hint="Look at it, then: --yes")
-        if not await agrees(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
+        if not await ask_yes_no(f"Add {name}? Its code runs confined and needs no further trust. [y]es  [n]o:", screen):
             screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
     added = await client.packages.add(folder, seen=looked.digest, force=ctx.args.force)
     kept = str(added.backup) if added.backup else None
     ctx.print({**looked.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
-    if kept and not ctx.args.json:
+    if kept and not ctx.as_json:
         screen.note(f"The one that was there is kept: {kept}")
     return None
 

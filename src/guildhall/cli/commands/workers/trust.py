@@ -22,7 +22,7 @@ _MAX_PATH_CHARS = 4096
 
 def _path(text: str) -> Path:
     if not text or "\0" in text or len(text) > _MAX_PATH_CHARS:
-        raise UsageError("that cannot be a folder", hint="Give a folder, the file of a worker, or nothing at all.")
+        raise UsageError("invalid path", hint="Give a folder or a file, or nothing for this folder.")
     return Path(text)
 
 
@@ -32,23 +32,23 @@ def _path(text: str) -> Path:
         metavar="DIR|FILE",
         nargs="?",
         type=_path,
-        help="a project, or the file of a worker, workflow or test; none: here",
+        help="a project, or the file of a worker, workflow or test (default: this folder)",
     ),
     exclusive(
         argument("--yes", action="store_true", help="trust it without asking"),
-        argument("--forget", action="store_true", help="take back the trust in all that lies there"),
+        argument("--forget", action="store_true", help="withdraw the trust in everything below it"),
     ),
     argument("--json", action="store_true", help="print JSON; nothing is asked"),
 )
 async def trust(ctx: Context) -> int | None:
     args, at = ctx.args, ctx.args.at
-    may_change = args.yes or args.forget or (ctx.screen.interactive and not args.json)
+    may_change = args.yes or args.forget or (ctx.screen.is_interactive and not ctx.as_json)
     client = await ctx.connect("start" if may_change else "read")
     if args.forget:
         await _forget(ctx, ctx.frame.root if at is None else ctx.frame.cwd / at)
         return None
     looking = await client.trust.inspect(ctx.frame, at=at)
-    if not args.json:
+    if not ctx.as_json:
         return await _decide(ctx, looking)
     if args.yes:
         await client.trust.grant(looking.open)
@@ -63,25 +63,25 @@ async def _decide(ctx: Context, looking: Trusting) -> int | None:
     for error in looking.problems:
         screen.note(f"guild: {escape(str(error.where))}: {escape(error.message)}", "red")
     if not looking.code:
-        screen.result(f"Nothing in {escape(str(looking.folder))} would be executed: there is nothing to trust.")
+        screen.result(f"Nothing in {escape(str(looking.folder))} would be executed.")
         return None
     screen.result(describe_code(looking))
     if not looking.open:
-        screen.note("All of it is trusted as it is.")
+        screen.note("Everything is trusted.")
         return None
     if ctx.args.yes:
         await ctx.client.trust.grant(looking.open)
-    elif not screen.interactive or not await ask_trust(looking, ctx.client, screen):
+    elif not screen.is_interactive or not await ask_trust(looking, ctx.client, screen):
         again = "guild trust --yes" if at is None else f"guild trust {shlex.quote(str(at))} --yes"
-        screen.note(f"Nothing was trusted. To trust {name_files(looking)} as it is: {escape(again)}", "yellow")
+        screen.note(f"Nothing was trusted. To trust {name_files(looking)}: {escape(again)}", "yellow")
         return exit_codes.NEEDS_YOU
-    screen.note(f"Trusted: {name_files(looking)}, as it is now. A change asks again.")
+    screen.note(f"Trusted {name_files(looking)}. You will be asked again if it changes.")
     return None
 
 
 async def _forget(ctx: Context, folder: Path) -> None:
     forgotten = [str(pin.path) for pin in await ctx.client.trust.revoke(folder)]
-    if ctx.args.json:
+    if ctx.as_json:
         ctx.screen.json({"folder": str(folder), "forgotten": forgotten})
         return
     for path in forgotten:

@@ -1,4 +1,4 @@
-"""`guild worker ls`, `show`, `validate`, `new`, `lock`, `unlock`, `promote` and `retire`: manage workers.
+"""`guild worker ls`, `show`, `new`, `lock`, `unlock` and `set`: manage workers.
 
 Does not read worker files, because the hall does (see `workers.registry`).
 """
@@ -6,20 +6,14 @@ Does not read worker files, because the hall does (see `workers.registry`).
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
 from guildhall.cli.arguments import worker_name
 from guildhall.cli.command import JSON, Context, argument, command
-from guildhall.core.errors import GuildError, error_class
+from guildhall.core.errors import GuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import HallClient
     from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import Worker, WorkerListing
 
@@ -30,8 +24,8 @@ _NAME = argument("name", metavar="NAME", type=worker_name, help="the worker's na
 async def ls(ctx: Context) -> None:
     client = await ctx.connect("read")
     listed = await client.workers.list(ctx.frame)
-    empty = "There are no workers here. `guild worker new NAME` makes one, `guild init` a starter folder."
-    head = ["name", "status", "from", "what it is for"]
+    empty = "No workers here. `guild worker new NAME` creates one, `guild init` a project with an example."
+    head = ["name", "status", "from", "description"]
     ctx.print_table([_row(one) for one in listed], listed, head=head, empty=empty)
 
 
@@ -55,7 +49,7 @@ async def show(ctx: Context) -> None:
     data = {**worker.as_dict(), "output_schema": schema, "plan": plan.as_dict() if plan else None}
     ctx.print(worker, lambda worker, screen: _print(worker, plan, screen), data=data)
     if problem is not None:
-        ctx.screen.note(f"guild: there is no plan: {problem}", "red")
+        ctx.screen.note(f"guild: no plan: {problem}", "red")
 
 
 def _print(worker: Worker, plan: Plan | None, screen: Screen) -> None:
@@ -64,7 +58,7 @@ def _print(worker: Worker, plan: Plan | None, screen: Screen) -> None:
     screen.table(
         [
             ["worker", worker.name],
-            ["what it is for", worker.description or ""],
+            ["description", worker.description or ""],
             ["file", f"{worker.place} ({worker.scope})"],
             ["status", _status(worker)],
             ["attachments", str(worker.definition.attachment_policy)],
@@ -87,72 +81,27 @@ def _print(worker: Worker, plan: Plan | None, screen: Screen) -> None:
 
 def _status(worker: Worker) -> str:
     if worker.is_changed:
-        return f"{worker.status}, locked, and its file is not what was locked: guild worker unlock {worker.name}"
+        return f"{worker.status}, locked; the file has changed since: guild worker unlock {worker.name}"
     return f"{worker.status}, locked" if worker.is_locked else worker.status
 
 
 @command(
-    argument("names", metavar="NAME|FILE", nargs="*", type=worker_name, help="workers or files; none: all workers"),
-    JSON,
-)
-async def validate(ctx: Context) -> int:
-    client = await ctx.connect("read")
-    names: list[str] = ctx.args.names
-    names = names or [str(one.path) for one in await client.workers.list(ctx.frame) if one.scope == "project"]
-    found = [await _check(name, client, ctx.frame) for name in names]
-    ctx.print(found, _print_checked)
-    return next((error_class(one["error"]["code"]).exit_code for one in found if one["error"]), exit_codes.DONE)
-
-
-async def _check(name: str, client: HallClient, frame: Frame) -> dict[str, Any]:
-    """Return what a check of one worker found. `risk`: the verdict on the worker and all that it may call."""
-    file, doubts, risk = None, list[str](), None
-    try:
-        checked = await client.workers.check(name, frame)
-    except GuildError as error:
-        file, problems = error.where, [error]
-    else:
-        name, file, doubts = checked.worker.name, checked.worker.place, list(checked.doubts)
-        problems, plan = checked.problems, checked.plan
-        risk = (plan.risk_with_calls or plan.risk) if plan else None
-    errors = [error.as_dict() for error in problems]
-    data = {"name": name, "file": file, "ok": not errors, "error": errors[0] if errors else None}
-    return {**data, "errors": errors, "doubts": doubts, "risk": risk.as_dict() if risk else None}
-
-
-def _print_checked(found: Sequence[dict[str, Any]], screen: Screen) -> None:
-    for one in found:
-        for error in one["errors"]:
-            screen.note(f"guild: {error.get('where') or one['name']}: {error['message']}", "red")
-            if hint := error.get("hint"):
-                screen.note(hint)
-        for doubt in one["doubts"]:
-            screen.note(f"{one['file']}: {doubt}", "yellow")
-        name = Path(one["name"]).stem if "/" in one["name"] else one["name"]  # of a file that cannot be read
-        screen.result(f"{'ok' if one['ok'] else 'wrong'}  {name}  {one['file'] or ''}".rstrip())
-        if one["risk"]:
-            screen.result(f"    exfiltration risk: {one['risk']['text']}")
-    if not found:
-        screen.note("There are no workers in this project to check.")
-
-
-@command(
     _NAME,
-    argument("--force", action="store_true", help="overwrite a file that is there, even a locked one"),
+    argument("--force", action="store_true", help="overwrite an existing file, even a locked one"),
     JSON,
 )
 async def new(ctx: Context) -> None:
     client, name = await ctx.connect(), ctx.args.name
     path = await client.workers.create(name, ctx.frame, force=ctx.args.force)
     ctx.print({"worker": name, "path": str(path)}, str(path))
-    ctx.screen.note(f'Fill it in, then: guild worker validate {name}, guild run {name} "..."')
+    ctx.screen.note(f'Edit the file, then: guild check {name}, guild run {name} "..."')
 
 
 @command(_NAME, JSON)
 async def lock(ctx: Context) -> None:
     client = await ctx.connect()
     worker = await client.workers.lock(ctx.args.name, ctx.frame)
-    ctx.print(worker, f"{worker.name} is locked: nothing overwrites its file")
+    ctx.print(worker, f"{worker.name} is locked: its file must not change")
 
 
 @command(_NAME, JSON)
@@ -162,15 +111,9 @@ async def unlock(ctx: Context) -> None:
     ctx.print(worker, f"{worker.name} is unlocked")
 
 
-@command(_NAME, JSON)
-async def promote(ctx: Context) -> None:
-    client = await ctx.connect()
-    worker = await client.workers.promote(ctx.args.name, ctx.frame)
-    ctx.print(worker, f"{worker.name} is active")
-
-
-@command(_NAME, JSON)
-async def retire(ctx: Context) -> None:
-    client = await ctx.connect()
-    worker = await client.workers.retire(ctx.args.name, ctx.frame)
-    ctx.print(worker, f"{worker.name} is retired: it takes no new work")
+@command(_NAME, argument("status", choices=("active", "retired"), help="the new status"), JSON)
+async def set_status(ctx: Context) -> None:
+    workers = (await ctx.connect()).workers
+    change = workers.promote if ctx.args.status == "active" else workers.retire
+    worker = await change(ctx.args.name, ctx.frame)
+    ctx.print(worker, f"{worker.name} is {worker.status}")
