@@ -1,6 +1,6 @@
-"""The frame of every metric: a floor and what is measured, run in turn, medians compared.
+"""Metric: runs a floor and the measured function alternately and compares the medians.
 
-A noisy machine is noisy for both, so ratios can be trusted where milliseconds cannot.
+Noise of the machine affects both, so a ratio is more reliable than milliseconds.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One thing to measure. Both functions do it once and say how many seconds it took, or how many bytes."""
+    """A measurement. Each call of `floor` and `measured` returns seconds, or bytes if the unit is MB."""
 
     name: str  # "1 guild --help"; the number is that of the table in bench/README.md
     floor_name: str
     floor: Callable[[], float]
     measured: Callable[[], float]
-    target: float | None  # the ratio that is wanted; None where it is only reported
+    target: float | None  # the highest good ratio; None: only reported
     rounds: int = 15
     note: str = ""
     unit: Literal["ms", "MB"] = "ms"
 
-    def shown(self, value: float) -> float:
-        """A value in the unit of the metric."""
+    def convert(self, value: float) -> float:
+        """Convert seconds or bytes to the unit of the metric."""
         return value * 1000 if self.unit == "ms" else value / 1024**2
 
 
@@ -55,8 +55,8 @@ class Result:
         return {
             "name": self.metric.name,
             "floor": self.metric.floor_name,
-            f"floor_{self.metric.unit.lower()}": round(self.metric.shown(self.floor), 3),
-            f"measured_{self.metric.unit.lower()}": round(self.metric.shown(self.measured), 3),
+            f"floor_{self.metric.unit.lower()}": round(self.metric.convert(self.floor), 3),
+            f"measured_{self.metric.unit.lower()}": round(self.metric.convert(self.measured), 3),
             "ratio": round(self.ratio, 2),
             "target": self.metric.target,
             "verdict": self.verdict,
@@ -65,14 +65,14 @@ class Result:
 
 
 def seconds(do: Callable[[], object]) -> float:
-    """How long it takes to do something once."""
+    """Return how long a call takes."""
     before = time.perf_counter()
     do()
     return time.perf_counter() - before
 
 
 def measure(metric: Metric) -> Result:
-    """Runs both in turn, first one then the other first, after a round that does not count."""
+    """Run the floor and the measured function alternately, after a warm-up round. Change the order each round."""
     metric.floor()
     metric.measured()
     floors: list[float] = []

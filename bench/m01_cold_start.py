@@ -1,6 +1,6 @@
-"""Metric 1: how long a command takes to start, against a Python that does nothing.
+"""Metric 1: the start of a command, compared with an empty Python program.
 
-`guild ls` has its target (8x) where a hall runs as a process of its own; without one it is reported.
+`guild ls` has a target (8x) while a hall is running. Without a hall it is only reported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def metrics(scratch: Path) -> Iterator[Metric]:
         target=None,
         note="an empty home",
     )
-    run(GUILD, "memory", "write", "note", "text", "--scope", "global", environment=served)  # any work starts the hall
+    run(GUILD, "memory", "write", "note", "text", "--scope", "global", environment=served)  # starts the hall
     try:
         yield Metric(
             name="1 guild ls",
@@ -65,6 +65,6 @@ def metrics(scratch: Path) -> Iterator[Metric]:
 
 
 def _run(command: Sequence[str], cwd: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    process = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {process.stderr.strip()[-300:]}")

@@ -1,6 +1,6 @@
-"""Metric 2: a whole workflow of two agents with a model that answers at once, by the command, against a bare Python.
+"""Metric 2: a workflow of two agents with a scripted model, compared with an empty Python program.
 
-From nothing running, and with the hall up. Both wait 0.2 seconds at the end: somebody could still say something.
+Measured without a hall and with a running hall. Both include the 0.2 seconds that an idle workflow waits for messages.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ def metrics(scratch: Path) -> Iterator[Metric]:
     environment = {"PATH": os.environ["PATH"], "HOME": str(scratch), "GUILDHALL_HOME": str(scratch / "home")}
     tags = count()
 
-    def guild(*words: str) -> str:
-        return _run((GUILD, *words), scratch, environment)
+    def guild(*arguments: str) -> str:
+        return _run((GUILD, *arguments), scratch, environment)
 
-    def workflow() -> float:
-        said = ""
+    def run_workflow() -> float:
+        output = ""
 
-        def whole() -> None:
-            nonlocal said
-            said = guild("run", "pair.yaml", "--tag", f"t{next(tags)}")
+        def run() -> None:
+            nonlocal output
+            output = guild("run", "pair.yaml", "--tag", f"t{next(tags)}")
 
-        taken = seconds(whole)
-        if said.strip() != "done":
-            raise RuntimeError(f"the workflow ended with {said!r}")
-        return taken
+        duration = seconds(run)
+        if output.strip() != "done":
+            raise RuntimeError(f"the workflow ended with {output!r}")
+        return duration
 
-    def from_nothing() -> float:
+    def run_without_hall() -> float:
         guild("hall", "stop")
-        return workflow()
+        return run_workflow()
 
     def bare() -> float:
         return seconds(lambda: _run((sys.executable, "-c", "pass"), scratch, environment))
@@ -72,7 +72,7 @@ def metrics(scratch: Path) -> Iterator[Metric]:
             name="2 workflow, no hall",
             floor_name=name,
             floor=bare,
-            measured=from_nothing,
+            measured=run_without_hall,
             target=140.0,
             rounds=7,
             note="2 s where Python takes 14 ms",
@@ -81,7 +81,7 @@ def metrics(scratch: Path) -> Iterator[Metric]:
             name="2 workflow",
             floor_name=name,
             floor=bare,
-            measured=workflow,
+            measured=run_workflow,
             target=28.0,
             note="the hall is running; 0.4 s where Python takes 14 ms",
         )
@@ -90,7 +90,7 @@ def metrics(scratch: Path) -> Iterator[Metric]:
 
 
 def _run(command: Sequence[str], cwd: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    return done.stdout
+    process = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {process.stderr.strip()[-300:]}")
+    return process.stdout

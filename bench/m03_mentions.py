@@ -1,7 +1,7 @@
-"""Metrics 3 and 4: from a mention to the run that it causes, against a row that is put into SQLite.
+"""Metrics 3 and 4: the time from a mention to the run that it starts, compared with a commit of one row in SQLite.
 
-A person mentions an agent of a team that is kept together by another one, who thinks for long. It is idle, or it is at
-work: then the time begins when its turn ends. Every mention must be taken up.
+The user mentions the agent bob. The agent ann has a long model call, so that the workflow stays live. If bob is busy,
+the time starts at the end of its run. Every mention must start a run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Assignment, Doors, Outcome, Runtime
 
 MENTIONS = 15  # in a round
-THINKS = 0.05  # seconds: how long an agent is busy
-_WITHIN = 10.0  # seconds
+MODEL_CALL_S = 0.05  # of a busy agent
+_TIMEOUT_S = 10.0
 
 
 def metrics(scratch: Path) -> list[Metric]:
@@ -48,11 +48,11 @@ def metrics(scratch: Path) -> list[Metric]:
         Metric(
             name="3 mention, idle agent",
             floor_name="SQLite commit",
-            floor=row.put,
+            floor=row.insert,
             measured=lambda: bench.round(_idle_decided),
             target=8.0,
             rounds=7,
-            note="from the sending to the run decided",
+            note="from the message to the decision to start a run",
         ),
         Metric(
             name="3 mention, process",
@@ -61,61 +61,61 @@ def metrics(scratch: Path) -> list[Metric]:
             measured=lambda: bench.round(_idle_asks, children=True),
             target=3.0,
             rounds=7,
-            note="from the sending to its first model call",
+            note="from the message to the first model call",
         ),
         Metric(
             name="4 mention, busy agent",
             floor_name="SQLite commit",
-            floor=row.put,
-            measured=lambda: bench.round(_busy_decided, thinks=THINKS),
+            floor=row.insert,
+            measured=lambda: bench.round(_busy_decided, model_call_s=MODEL_CALL_S),
             target=80.0,
             rounds=7,
-            note="from the end of its turn to the next run decided",
+            note="from the end of a run to the decision to start the next",
         ),
     ]
 
 
 class _Row:
-    """The floor: a row that is committed in another thread, as an event loop has to do it."""
+    """The floor: a row that another thread commits, because an event loop must not block."""
 
     def __init__(self, database: Path) -> None:
         self._store = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
         self._store.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; CREATE TABLE m (t)")
 
-    def put(self) -> float:
-        async def put() -> float:
-            taken: list[float] = []
+    def insert(self) -> float:
+        async def insert_rows() -> float:
+            durations: list[float] = []
             for number in range(10 * MENTIONS):
                 began = time.perf_counter()
                 await asyncio.to_thread(self._store.execute, "INSERT INTO m VALUES (?)", (f"@bob {number}",))
-                taken.append(time.perf_counter() - began)
-            return statistics.median(taken)
+                durations.append(time.perf_counter() - began)
+            return statistics.median(durations)
 
-        return asyncio.run(put())
+        return asyncio.run(insert_rows())
 
 
 class _Watch:
-    """When bob's runs were decided, came to their model, and ended. In the place of the runtime of the hall."""
+    """A runtime that notes when runs of bob are decided, call their model and end."""
 
     def __init__(self) -> None:
         self.inner: Runtime | None = None
         self.decided: list[float] = []
         self.asked: list[float] = []
         self.ended: list[float] = []
-        self.rested = 0
+        self.finished = 0
         self._news = asyncio.Event()
 
-    def hooks(self, take: Callable[..., Coroutine[Any, Any, Run]]) -> Callable[..., Coroutine[Any, Any, Run]]:
-        async def taken(above: str, key: str, *arguments: Any, **more: Any) -> Run:
+    def wrap(self, run_child: Callable[..., Coroutine[Any, Any, Run]]) -> Callable[..., Coroutine[Any, Any, Run]]:
+        async def run_and_note(above: str, key: str, *arguments: Any, **more: Any) -> Run:
             if key.startswith("bob/"):
                 self._note(self.decided)
-            run = await take(above, key, *arguments, **more)
+            run = await run_child(above, key, *arguments, **more)
             if key.startswith("bob/"):
-                self.rested += 1
+                self.finished += 1
                 self._news.set()
             return run
 
-        return taken
+        return run_and_note
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         assert self.inner is not None
@@ -123,17 +123,17 @@ class _Watch:
             return await self.inner.execute(assignment, doors)
         model = doors.model
 
-        async def asked(*arguments: Any) -> Any:
+        async def note_call(*arguments: Any) -> Any:
             self._note(self.asked)
             return await model(*arguments)
 
-        doors.model = asked  # type: ignore[method-assign]
+        doors.model = note_call  # type: ignore[method-assign]
         outcome = await self.inner.execute(assignment, doors)
         self._note(self.ended)
         return outcome
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(_WITHIN):
+        async with asyncio.timeout(_TIMEOUT_S):
             while not condition():
                 await self._news.wait()
                 self._news.clear()
@@ -152,42 +152,42 @@ class _Bench:
         self,
         once: Callable[[_Watch, Callable[[], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, float]],
         *,
-        thinks: float = 0.0,
+        model_call_s: float = 0.0,
         children: bool = False,
     ) -> float:
-        """The median of some mentions in a team that is new."""
+        """Return the median of several mentions in a new workflow."""
         self._round += 1
-        answers = {"ann": [[{"sleep": 600, "say": "done"}]], "bob": [[{"sleep": thinks, "say": "done"}]]}
+        answers = {"ann": [[{"sleep": 600, "say": "done"}]], "bob": [[{"sleep": model_call_s, "say": "done"}]]}
         (self._scratch / "model.yaml").write_text(json.dumps({"workers": answers, "repeat": True}))
-        return asyncio.run(self._measured(once, f"t{self._round}", children=children))
+        return asyncio.run(self._measure(once, f"t{self._round}", children=children))
 
-    async def _measured(self, once: Any, tag: str, *, children: bool) -> float:
-        hall = Hall(Home(self._scratch / f"home-{tag}"), environ=os.environ, children=children)
+    async def _measure(self, once: Any, tag: str, *, children: bool) -> float:
+        hall = Hall(Home(self._scratch / f"home-{tag}"), environ=os.environ, forks_runs=children, is_persistent=True)
         watch = _Watch()
         frame = Frame.here(self._scratch, os.environ)
-        watch.inner, hall.runtimes.for_run = hall.runtimes.for_run("pydantic", frame), lambda *_: watch
-        hall.runs.run_child = watch.hooks(hall.runs.run_child)  # type: ignore[method-assign]
-        client = EmbeddedHall(hall, stays=True)
-        together = asyncio.Event()
-        living = asyncio.create_task(self._live(client, tag, together))
+        watch.inner, hall.runtimes.runtime_for_run = hall.runtimes.runtime_for_run("pydantic", frame), lambda *_: watch
+        hall.runs.run_child = watch.wrap(hall.runs.run_child)  # type: ignore[method-assign]
+        client = EmbeddedHall(hall)
+        is_live = asyncio.Event()
+        following = asyncio.create_task(self._follow(client, tag, is_live))
         try:
-            async with asyncio.timeout(_WITHIN):
-                await together.wait()
+            async with asyncio.timeout(_TIMEOUT_S):
+                await is_live.wait()
             room = hall.main.rooms.find("pair", tag)
             assert room is not None
 
             async def mention() -> None:
                 await room.send("@bob there is something", Actor.person())
 
-            taken = [await once(watch, mention) for _ in range(MENTIONS + 2)]
-            return statistics.median(taken[2:])  # the first ones find a cold hall
+            durations = [await once(watch, mention) for _ in range(MENTIONS + 2)]
+            return statistics.median(durations[2:])  # the first two warm up the hall
         finally:
-            living.cancel()
+            following.cancel()
             with suppress(asyncio.CancelledError):
-                await living
+                await following
             await client.close()
 
-    async def _live(self, client: EmbeddedHall, tag: str, together: asyncio.Event) -> None:
+    async def _follow(self, client: EmbeddedHall, tag: str, is_live: asyncio.Event) -> None:
         request = RunRequest(worker="pair.yaml", input="")
         frame = Frame.here(self._scratch, os.environ)
         start = Start(file="pair.yaml", tag=tag, params={})
@@ -196,7 +196,7 @@ class _Bench:
                 if event.type == "error":
                     raise RuntimeError(str(event.data))
                 if event.type == "workflow" and event.data["phase"] == "live":
-                    together.set()
+                    is_live.set()
 
 
 async def _idle_decided(watch: _Watch, mention: Callable[[], Coroutine[Any, Any, Any]]) -> float:
@@ -208,22 +208,22 @@ async def _idle_asks(watch: _Watch, mention: Callable[[], Coroutine[Any, Any, An
 
 
 async def _idle(watch: _Watch, mention: Callable[[], Coroutine[Any, Any, Any]], times: list[float]) -> float:
-    before, rested = len(times), watch.rested
+    before, finished = len(times), watch.finished
     began = time.perf_counter()
     await mention()
-    await watch.until(lambda: len(times) > before and watch.rested > rested)
-    await asyncio.sleep(0.01)  # it looks once more whether there is something to do
+    await watch.until(lambda: len(times) > before and watch.finished > finished)
+    await asyncio.sleep(0.01)  # the agent checks its inbox once more
     return times[before] - began
 
 
 async def _busy_decided(watch: _Watch, mention: Callable[[], Coroutine[Any, Any, Any]]) -> float:
-    asked, ended, decided, rested = len(watch.asked), len(watch.ended), len(watch.decided), watch.rested
+    asked, ended, decided, finished = len(watch.asked), len(watch.ended), len(watch.decided), watch.finished
     await mention()
     await watch.until(lambda: len(watch.asked) > asked)
     await mention()
     if len(watch.ended) > ended:
-        raise RuntimeError("the agent was not busy any more when it was mentioned")
-    await watch.until(lambda: len(watch.decided) > decided + 1 and watch.rested > rested + 1)
+        raise RuntimeError("the agent was no longer busy when it was mentioned")
+    await watch.until(lambda: len(watch.decided) > decided + 1 and watch.finished > finished + 1)
     await asyncio.sleep(0.01)
     return watch.decided[decided + 1] - watch.ended[ended]
 

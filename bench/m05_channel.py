@@ -1,7 +1,7 @@
-"""Metric 5: channel_send over MCP by 32 client processes at once, against raw HTTP that puts a row into SQLite.
+"""Metric 5: channel_send over MCP by 32 client processes, compared with raw HTTP that inserts a row into SQLite.
 
-The floor answers on asyncio's own streams and commits each row (WAL, NORMAL). What is measured has the token, the gate,
-the journal before and after each call, and the room's log besides.
+The floor uses asyncio streams and commits each row (WAL, NORMAL). The measured call also checks the token, passes the
+gate, and writes the journal and the log of the room.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def metrics(scratch: Path) -> list[Metric]:
             name="5 channel_send over MCP",
             floor_name="HTTP + SQLite",
             floor=lambda: asyncio.run(_floor(scratch / f"floor{next(turn)}.db")),
-            measured=lambda: asyncio.run(_measured(scratch, f"t{next(turn)}")),
+            measured=lambda: asyncio.run(_measure(scratch, f"t{next(turn)}")),
             target=1 / 0.34,
             rounds=5,
             note=f"{CLIENTS} processes",
@@ -101,28 +101,28 @@ async def _floor(database: Path) -> float:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        taken = await _driven(server.sockets[0].getsockname()[1], "/", ["-"] * CLIENTS)
+        duration = await _run_clients(server.sockets[0].getsockname()[1], "/", ["-"] * CLIENTS)
     assert store.execute("SELECT count(*) FROM m").fetchone() == (CLIENTS * MESSAGES,)
     store.close()
-    return taken
+    return duration
 
 
-async def _measured(scratch: Path, tag: str) -> float:
+async def _measure(scratch: Path, tag: str) -> float:
     hall = Hall(Home(scratch / "home"), environ=os.environ)
     listener = Listener()
     await listener.listen(McpEndpoint(hall.runtimes.tokens.find, version="0"))
     room = await Rooms(hall.store, hall.clock).open("bench", tag, [f"a{place}" for place in range(AGENTS)])
-    tokens = [await _seated(hall, room, f"a{place}", scratch) for place in range(AGENTS)] * (CLIENTS // AGENTS)
+    tokens = [await _start_agent(hall, room, f"a{place}", scratch) for place in range(AGENTS)] * (CLIENTS // AGENTS)
     try:
-        taken = await _driven(listener.port, "/mcp/room/", tokens)
+        duration = await _run_clients(listener.port, "/mcp/room/", tokens)
         assert len(room.messages(limit=10**6)) == CLIENTS * MESSAGES
     finally:
         await listener.close(1)
         await hall.close()
-    return taken
+    return duration
 
 
-async def _seated(hall: Hall, room: Any, agent: str, scratch: Path) -> str:
+async def _start_agent(hall: Hall, room: Any, agent: str, scratch: Path) -> str:
     hooks = RunHooks(
         tools=room_tools(),
         executor=lambda run: RoomTools(room, agent, run).call,
@@ -135,8 +135,8 @@ async def _seated(hall: Hall, room: Any, agent: str, scratch: Path) -> str:
     return hall.runs.token(prepared.run)
 
 
-async def _driven(port: int, path: str, tokens: list[str]) -> float:
-    """Seconds a message, all clients at once."""
+async def _run_clients(port: int, path: str, tokens: list[str]) -> float:
+    """Return the seconds per message, with all clients at once."""
 
     async def client(place: int, token: str) -> asyncio.subprocess.Process:
         words = [str(port), path, token, str(place), str(MESSAGES)]
@@ -144,16 +144,16 @@ async def _driven(port: int, path: str, tokens: list[str]) -> float:
         return await asyncio.create_subprocess_exec(sys.executable, "-S", "-E", "-c", _CLIENT, *words, **pipes)
 
     started = [await client(place, token) for place, token in enumerate(tokens)]
-    await _all(started, lambda one: one.stdout.readline())  # type: ignore[union-attr]
+    await _all(started, lambda process: process.stdout.readline())  # type: ignore[union-attr]
     began = time.perf_counter()
     for process in started:
         process.stdin.close()  # type: ignore[union-attr]
-    lines = await _all(started, lambda one: one.stdout.readline())  # type: ignore[union-attr]
-    taken = time.perf_counter() - began
-    await _all(started, lambda one: one.wait())
+    lines = await _all(started, lambda process: process.stdout.readline())  # type: ignore[union-attr]
+    duration = time.perf_counter() - began
+    await _all(started, lambda process: process.wait())
     if set(lines) != {b"done\n"}:
         raise RuntimeError("a client failed")
-    return taken / (CLIENTS * MESSAGES)
+    return duration / (CLIENTS * MESSAGES)
 
 
 async def _all(

@@ -1,6 +1,6 @@
 """Metric 6: reading an inbox with 10 unread messages, in a channel of 1,000 messages and in one of 1,000,000.
 
-Every message of the channel once was in this inbox. Flat: the longer channel takes no longer.
+The inbox once contained every message of the channel. The time must not depend on the length of the channel.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CALLS = 50
 
 
 def metrics(scratch: Path) -> list[Metric]:
-    short = _filled(scratch / "short.db", 1_000)
-    long = _filled(scratch / "long.db", 1_000_000)
+    short = _create_room(scratch / "short.db", 1_000)
+    long = _create_room(scratch / "long.db", 1_000_000)
     return [
         Metric(
             name="6 inbox, 1M messages",
@@ -44,15 +44,15 @@ def metrics(scratch: Path) -> list[Metric]:
         Metric(
             name="6 inbox_read, 1M messages",
             floor_name="1k messages",
-            floor=lambda: asyncio.run(_called(short)),
-            measured=lambda: asyncio.run(_called(long)),
+            floor=lambda: asyncio.run(_call_tool(short)),
+            measured=lambda: asyncio.run(_call_tool(long)),
             target=1.2,
-            note="the tool, on record",
+            note="the tool, with its journal",
         ),
     ]
 
 
-def _filled(path: Path, count: int) -> Room:
+def _create_room(path: Path, count: int) -> Room:
     prepare(path)
     store = Store(path)
     room = asyncio.run(Rooms(store, SystemClock()).open("review", "main", ["coder", "reviewer"]))
@@ -77,12 +77,12 @@ def _read(room: Room) -> float:
     def read() -> None:
         for _ in range(READS):
             if len(store.read(lambda connection: inbox.unread(connection, room.id, "coder"))) != UNREAD:
-                raise RuntimeError("the inbox is not as it should be")
+                raise RuntimeError("the inbox has the wrong number of messages")
 
     return seconds(read) / READS
 
 
-async def _called(room: Room) -> float:
+async def _call_tool(room: Room) -> float:
     (tool,) = room_tools(("inbox_read",))
     tools = RoomTools(room, "coder", f"r-{id(tool)}-{asyncio.get_running_loop().time()}")
     loop = asyncio.get_running_loop()

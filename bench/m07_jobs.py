@@ -1,6 +1,6 @@
-"""Metric 7: listing 10,000 jobs, against looking at all of their directories and reading those of one page.
+"""Metric 7: listings of 10,000 jobs, compared with stat calls for all directories and reads of one page.
 
-The hall has them in memory, and looks at each that it lists: somebody may have changed or removed it.
+The hall has an index in memory. It checks each listed job, because its directory can change.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ def metrics(scratch: Path) -> list[Metric]:
     return [
         Metric(
             name="7 a page of 50 out of 10,000 jobs",
-            floor_name="names, and reading 50",
-            floor=lambda: seconds(lambda: _page(folder)),
-            measured=lambda: _listed(lambda: index.page(limit=PAGE), PAGE),
+            floor_name="names, and read 50",
+            floor=lambda: seconds(lambda: _read_page(folder)),
+            measured=lambda: _measure_page(lambda: index.page(limit=PAGE), PAGE),
             target=5.0,
         ),
         Metric(
             name="7 all of 10,000 jobs",
-            floor_name="looking at all of them",
-            floor=lambda: seconds(lambda: _look(folder)),
-            measured=lambda: _listed(index.page, JOBS),
+            floor_name="stat all",
+            floor=lambda: seconds(lambda: _stat_all(folder)),
+            measured=lambda: _measure_page(index.page, JOBS),
             target=2.0,
         ),
         Metric(
             name="7 10,000 jobs, filtered",
-            floor_name="looking at all of them",
-            floor=lambda: seconds(lambda: _look(folder)),
-            measured=lambda: _listed(lambda: index.page(filter="*report 77*"), 111),
+            floor_name="stat all",
+            floor=lambda: seconds(lambda: _stat_all(folder)),
+            measured=lambda: _measure_page(lambda: index.page(filter="*report 77*"), 111),
             target=2.0,
         ),
         Metric(
             name="7 10,000 jobs at the start of a hall",
-            floor_name="reading all of them",
-            floor=lambda: seconds(lambda: _read(folder)),
-            measured=lambda: _listed(lambda: Index(folder, clean_up=True).page(limit=PAGE), PAGE),
+            floor_name="read all",
+            floor=lambda: seconds(lambda: _read_all(folder)),
+            measured=lambda: _measure_page(lambda: Index(folder, clean_up=True).page(limit=PAGE), PAGE),
             target=None,
             rounds=5,
         ),
@@ -82,27 +82,27 @@ def _fill(folder: Path) -> None:
         (place.path / "meta.json").write_text(json.dumps(meta))
 
 
-def _page(folder: Path) -> None:
+def _read_page(folder: Path) -> None:
     for name in sorted(os.listdir(folder))[:PAGE]:  # noqa: PTH208
         for file in ("meta.json", "status.md"):
             (folder / name / file).read_bytes()
 
 
-def _look(folder: Path) -> None:
+def _stat_all(folder: Path) -> None:
     for name in os.listdir(folder):  # noqa: PTH208
         os.stat(f"{folder}/{name}/meta.json")  # noqa: PTH116
         os.stat(f"{folder}/{name}/status.md")  # noqa: PTH116
 
 
-def _read(folder: Path) -> None:
+def _read_all(folder: Path) -> None:
     for name in os.listdir(folder):  # noqa: PTH208
         for file in ("meta.json", "status.md"):
             (folder / name / file).read_bytes()
 
 
-def _listed(page: Callable[[], Page], count: int) -> float:
-    def listed() -> None:
+def _measure_page(page: Callable[[], Page], count: int) -> float:
+    def list_jobs() -> None:
         if len(page().jobs) != count:
-            raise RuntimeError(f"{len(page().jobs)} jobs were listed")
+            raise RuntimeError(f"{len(page().jobs)} jobs in the page")
 
-    return seconds(listed)
+    return seconds(list_jobs)

@@ -1,7 +1,9 @@
-"""Metric 9: a hall with 100 idle agents: its memory with that of its warm parent, against a bare Python; and the time
-that it computes while nothing happens, against a hall with two agents.
+"""Metric 9: memory and CPU time of a hall with 100 idle agents.
 
-One agent of each team thinks for long, so that it stays together; the process of that run is not counted.
+The memory includes the warm parent process and is compared with an empty Python program. The CPU time is compared with
+that of a hall with two agents.
+
+One agent has a long model call, so that the workflow stays live. The process of its run is not counted.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GUILD = str(Path(sys.executable).with_name("guild"))
-AGENTS = 100  # as many as a workflow may have
-WATCHED = 35.0  # seconds: whatever is done now and then is in it
+AGENTS = 100  # the limit of a workflow
+WINDOW_S = 35.0  # includes all periodic work
 
 
 def metrics(scratch: Path) -> Iterator[Metric]:
@@ -41,24 +43,29 @@ def metrics(scratch: Path) -> Iterator[Metric]:
         )
         idle = _Idle(few, many)
         yield Metric(
-            name="9 idle, computing",
+            name="9 idle, CPU time",
             floor_name="two agents",
-            floor=lambda: idle.computed()[0],
-            measured=lambda: idle.computed()[1],
+            floor=lambda: idle.measure()[0],
+            measured=lambda: idle.measure()[1],
             target=1.5,
             rounds=1,
-            note=f"of {WATCHED:g} seconds",
+            note=f"of {WINDOW_S:g} seconds",
         )
 
 
 class _Hall:
-    """A hall with a team: one agent thinks, the others wait."""
+    """A hall with a workflow in which one agent waits for its model and the rest is idle."""
 
     def __init__(self, folder: Path, agents: int) -> None:
         folder.mkdir()
         names = ["thinker", *(f"a{number}" for number in range(1, agents))]
-        seats = {name: {"system_prompt": f"You are {name}.", "model": "script:model.yaml"} for name in names}
-        parts = {"name": "team", "agents": seats, "context": {"documentOwner": "none"}, "kickoff": "@thinker begin"}
+        agents_by_name = {name: {"system_prompt": f"You are {name}.", "model": "script:model.yaml"} for name in names}
+        parts = {
+            "name": "team",
+            "agents": agents_by_name,
+            "context": {"documentOwner": "none"},
+            "kickoff": "@thinker begin",
+        }
         (folder / "team.yaml").write_text(json.dumps(parts))
         (folder / "model.yaml").write_text(json.dumps({"workers": {"*": [[{"sleep": 3600, "say": "done"}]]}}))
         self._folder = folder
@@ -71,14 +78,14 @@ class _Hall:
             command, cwd=self._folder, env=self._environment, stdout=subprocess.PIPE, text=True
         ) as following:
             for line in following.stdout or ():
-                told = json.loads(line)
-                if told["type"] == "run_started" and told.get("worker") == "thinker":
+                event = json.loads(line)
+                if event["type"] == "run_started" and event.get("worker") == "thinker":
                     break
             else:
-                raise RuntimeError(f"the team of {self._folder.name} did not begin")
-            following.kill()  # the team goes on without
+                raise RuntimeError(f"the team of {self._folder.name} did not start")
+            following.kill()  # the workflow continues
         self.pid = json.loads((self._folder / "home" / "hall.json").read_text())["pid"]
-        time.sleep(2)  # what comes with the start is over then
+        time.sleep(2)  # the start is finished then
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,30 +94,30 @@ class _Hall:
     def memory(self) -> float:
         return _pss(self.pid) + _pss(self._parent())
 
-    def computing(self) -> float:
-        """Seconds that the hall has computed so far, all its threads."""
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all threads of the hall."""
         threads = Path(f"/proc/{self.pid}/task").iterdir()
         return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
     def _parent(self) -> int:
-        """The process that those of the runs are forked from."""
+        """Return the process id of the warm parent, from which runs are forked."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         (found,) = (int(pid) for pid in children if b"zygote" in Path(f"/proc/{pid}/cmdline").read_bytes())
         return found
 
 
 class _Idle:
-    """Both halls, watched in the same seconds, once."""
+    """The CPU time of both halls in the same window."""
 
     def __init__(self, few: _Hall, many: _Hall) -> None:
         self._halls = (few, many)
         self._found: tuple[float, float] | None = None
 
-    def computed(self) -> tuple[float, float]:
+    def measure(self) -> tuple[float, float]:
         if self._found is None:
-            before = [hall.computing() for hall in self._halls]
-            time.sleep(WATCHED)
-            few, many = (hall.computing() - was for hall, was in zip(self._halls, before, strict=True))
+            before = [hall.cpu_seconds() for hall in self._halls]
+            time.sleep(WINDOW_S)
+            few, many = (hall.cpu_seconds() - was for hall, was in zip(self._halls, before, strict=True))
             self._found = (few, many)
         return self._found
 
@@ -124,6 +131,6 @@ def _bare_memory() -> float:
 
 
 def _pss(pid: int) -> int:
-    """The memory of a process in bytes; what it shares with others is counted in parts."""
+    """Return the proportional set size of a process in bytes."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024

@@ -1,6 +1,6 @@
-"""Metric 10: a run with one tool call, against pydantic-ai's own Agent with the same scripted answers.
+"""Metric 10: a run with one tool call, compared with an Agent of pydantic-ai with the same scripted answers.
 
-The journal's share is the time that such a run spends waiting for its journal to be committed.
+The share of the journal is the time in which the run waits for commits of its journal.
 """
 
 from __future__ import annotations
@@ -60,42 +60,42 @@ def metrics(scratch: Path) -> list[Metric]:
     agent = Agent(FunctionModel(_answer), instructions="Add.")
     agent.tool_plain(add.handler.function)  # type: ignore[union-attr]
 
-    async def plain() -> float:
+    async def run_agent() -> float:
         await agent.run("warm")
         began = time.perf_counter()
         for _ in range(RUNS):
             await agent.run("1 + 2")
         return (time.perf_counter() - began) / RUNS
 
-    async def journalled() -> float:
+    async def run_worker() -> float:
         hall = EmbeddedHall(Hall(home, environ=os.environ))
         frame = Frame.here(scratch, os.environ)
         await _run(hall, frame)
         began = time.perf_counter()
         for _ in range(RUNS):
             await _run(hall, frame)
-        taken = time.perf_counter() - began
+        duration = time.perf_counter() - began
         await hall.close()
-        return taken / RUNS
+        return duration / RUNS
 
     def share() -> float:
         with _Stopwatch() as stopwatch:
-            asyncio.run(journalled())
+            asyncio.run(run_worker())
         return stopwatch.seconds / (RUNS + 1)
 
     return [
         Metric(
             name="10 run with one tool call",
             floor_name="pydantic-ai",
-            floor=lambda: asyncio.run(plain()),
-            measured=lambda: asyncio.run(journalled()),
+            floor=lambda: asyncio.run(run_agent()),
+            measured=lambda: asyncio.run(run_worker()),
             target=1.5,
             rounds=9,
         ),
         Metric(
             name="10 of which the journal",
             floor_name="the run",
-            floor=lambda: asyncio.run(journalled()),
+            floor=lambda: asyncio.run(run_worker()),
             measured=share,
             target=None,
             rounds=5,
@@ -105,7 +105,7 @@ def metrics(scratch: Path) -> list[Metric]:
 
 
 class _Stopwatch:
-    """Counts the time that is spent waiting for the journal."""
+    """Counts the seconds in which runs wait for the journal."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

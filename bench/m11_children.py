@@ -1,5 +1,6 @@
-"""Metric 11: from the order to the first word of a run in a process of its own, against a bare Python. And the part of
-metric 9 that is the processes': the memory of the warm parent and of each child, shared pages counted once.
+"""Metric 11: the start of a run in its own process, compared with an empty Python program.
+
+Also a part of metric 9: the memory of the warm parent and of each child. Shared pages count once.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Doors, Outcome
 
 AT_ONCE = 20
-BESIDE = 10  # children whose memory is looked at
+CHILDREN = 10  # children whose memory is measured
 _WORKER = "name: scribe\ninstructions: Write.\nmodel: script:model.yaml\nbase: false\n"
 _MODEL = "workers: {scribe: [[{say: done}]]}\nrepeat: true\n"
-_TOLD = Assignment(system_prompt="Write.", first_message="Go.", tools=())
+_ASSIGNMENT = Assignment(system_prompt="Write.", first_message="Go.", tools=())
 
 
 def metrics(scratch: Path) -> list[Metric]:
@@ -44,9 +45,9 @@ def metrics(scratch: Path) -> list[Metric]:
             name="11 run in its own process",
             floor_name="python -c pass",
             floor=lambda: seconds(_spawn),
-            measured=bench.dispatched,
+            measured=bench.first_call,
             target=3.0,
-            note="from the command to its first model call",
+            note="from the request to the first model call",
         ),
         Metric(
             name="11 twenty at once",
@@ -55,7 +56,7 @@ def metrics(scratch: Path) -> list[Metric]:
             measured=bench.at_once,
             target=None,
             rounds=7,
-            note="each to its end",
+            note="until all have ended",
         ),
         Metric(
             name="9 the warm parent",
@@ -74,30 +75,30 @@ def metrics(scratch: Path) -> list[Metric]:
             measured=bench.child_memory,
             target=None,
             rounds=3,
-            note="of 10, in the middle of a run",
+            note="of 10, during a run",
             unit="MB",
         ),
     ]
 
 
 class _Bench:
-    """A hall with children, in an event loop that lives between two measurements."""
+    """A hall that forks runs, in an event loop that stays open between measurements."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._runner = asyncio.Runner()
         self._nursery = Nursery()
 
-    def dispatched(self) -> float:
+    def first_call(self) -> float:
         async def once() -> float:
             hall = Hall(Home(self._scratch / "home"), environ=os.environ)
             timed = _Timed(self._nursery)
-            hall.runtimes.for_run = lambda *_: timed
-            face = EmbeddedHall(hall)
+            hall.runtimes.runtime_for_run = lambda *_: timed
+            client = EmbeddedHall(hall)
             frame = Frame.here(self._scratch, os.environ)
-            for _ in range(3):  # the first one finds a cold hall
+            for _ in range(3):  # the first run warms up the hall
                 began = time.perf_counter()
-                async for event in face.runs.run(RunRequest(worker="scribe", input="go"), frame):
+                async for event in client.runs.run(RunRequest(worker="scribe", input="go"), frame):
                     if event.type == "error":
                         raise RuntimeError(str(event.data))
             await hall.close()
@@ -109,34 +110,34 @@ class _Bench:
         async def many() -> float:
             runtime = ChildRuntime(self._nursery)
             began = time.perf_counter()
-            await asyncio.gather(*(runtime.execute(_TOLD, _Instant()) for _ in range(AT_ONCE)))
+            await asyncio.gather(*(runtime.execute(_ASSIGNMENT, _Instant()) for _ in range(AT_ONCE)))
             return time.perf_counter() - began
 
         return self._runner.run(many())
 
     def parent_memory(self) -> float:
-        async def looked() -> int:
-            await ChildRuntime(self._nursery).execute(_TOLD, _Instant())
+        async def measure() -> int:
+            await ChildRuntime(self._nursery).execute(_ASSIGNMENT, _Instant())
             return _pss(self._nursery.pids[0])
 
-        return self._runner.run(looked())
+        return self._runner.run(measure())
 
     def child_memory(self) -> float:
-        async def looked() -> float:
+        async def measure() -> float:
             doors = _Held()
             runtime = ChildRuntime(self._nursery)
-            running = [asyncio.create_task(runtime.execute(_TOLD, doors)) for _ in range(BESIDE)]
+            running = [asyncio.create_task(runtime.execute(_ASSIGNMENT, doors)) for _ in range(CHILDREN)]
             await doors.full.wait()
             found = [_pss(pid) for pid in self._nursery.pids[1:]]
             doors.held.set()
             await asyncio.gather(*running)
             return sum(found) / len(found)
 
-        return self._runner.run(looked())
+        return self._runner.run(measure())
 
 
 class _Timed(ChildRuntime):
-    """Notes when a process has come to its model door."""
+    """Notes when a process calls its model."""
 
     asked = 0.0
 
@@ -152,7 +153,7 @@ class _Timed(ChildRuntime):
 
 
 class _Instant:
-    """Doors behind which nobody thinks."""
+    """Doors whose model answers at once."""
 
     async def model(self, *_: Any) -> ModelResponse:
         return ModelResponse(parts=[TextPart("done")])
@@ -162,7 +163,7 @@ class _Instant:
 
 
 class _Held(_Instant):
-    """Doors at which so many wait for one another."""
+    """Doors whose model answers when all children have called it."""
 
     def __init__(self) -> None:
         self.held = asyncio.Event()
@@ -171,7 +172,7 @@ class _Held(_Instant):
 
     async def model(self, *_: Any) -> ModelResponse:
         self._asked += 1
-        if self._asked == BESIDE:
+        if self._asked == CHILDREN:
             self.full.set()
         await self.held.wait()
         return await super().model()
@@ -195,6 +196,6 @@ def _bare_memory() -> float:
 
 
 def _pss(pid: int) -> int:
-    """The memory of a process in bytes; what it shares with others is counted in parts."""
+    """Return the proportional set size of a process in bytes."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024

@@ -1,8 +1,7 @@
-"""Metric 12: what the model door on the wire adds to a direct call of the provider.
+"""Metric 12: the time that the model door adds to a direct call of the provider.
 
-The provider is a process of its own that streams events on loopback, one every few milliseconds, each with the moment
-at which it was sent. What is measured is how much later the first byte, and each event, comes through the door than
-directly: token, trimming, reservation, journal, and the events read as they pass.
+The provider is a separate process that streams events on loopback, each with the time at which it was sent. Measured is
+the delay of the first byte and of each event. It includes token, trimming, reservation and journal.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.doors import Reception
+from guildhall.hall.doors import DoorApp
 from guildhall.rpc.listener import Listener
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Outcome, ProgramHooks
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 CALLS = 30  # of one round
 EVENTS = 40  # of one answer
 
-# A provider: answers each request on its connection with events that say when they were sent.
+# A provider that answers each request with events that contain the time at which they were sent.
 _PROVIDER = """
 import asyncio, json, sys, time
 EVENTS = int(sys.argv[1])
@@ -118,7 +117,7 @@ def metrics(scratch: Path) -> list[Metric]:
             measured=rounds.first,
             target=1.0,
             rounds=5,
-            note="more than directly",
+            note="added to a direct call",
         ),
         Metric(
             name="12 model door: each event",
@@ -127,31 +126,31 @@ def metrics(scratch: Path) -> list[Metric]:
             measured=rounds.event,
             target=1.0,
             rounds=5,
-            note="more than directly",
+            note="added to a direct call",
         ),
     ]
 
 
 class _Rounds:
-    """Calls directly and through the door, side by side in one round."""
+    """Measures direct calls and calls through the door in the same round."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._events: list[float] = []  # of rounds whose first bytes are told already
+        self._events: list[float] = []  # of rounds whose first byte was returned
 
     def first(self) -> float:
-        first, event = asyncio.run(self._added())
+        first, event = asyncio.run(self._measure_overhead())
         self._events.append(event)
         return first
 
     def event(self) -> float:
-        return self._events.pop() if self._events else asyncio.run(self._added())[1]
+        return self._events.pop() if self._events else asyncio.run(self._measure_overhead())[1]
 
-    async def _added(self) -> tuple[float, float]:
+    async def _measure_overhead(self) -> tuple[float, float]:
         async with _provider() as port, _door(self._scratch, port) as (door, token):
             directly, through = [], []
             await _client(str(door), "/llm/anthropic/v1/messages", token, "warm")
-            for turn in range(2):  # first one, then the other first
+            for turn in range(2):  # both orders
                 order = [
                     (directly, (str(port), "/v1/messages", "k")),
                     (through, (str(door), "/llm/anthropic/v1/messages", token)),
@@ -186,7 +185,7 @@ async def _client(port: str, path: str, key: str, turn: str) -> tuple[float, flo
 
 
 class _Open:
-    """A runtime that lets a program in, and waits."""
+    """A runtime that registers a program and waits."""
 
     def __init__(self) -> None:
         self.entry: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
@@ -208,7 +207,7 @@ async def _door(scratch: Path, provider: int) -> AsyncGenerator[tuple[int, str]]
     hall = Hall(Home(scratch / "home"), environ={**os.environ, **keys}, policy=policy)
     listener = Listener(port=0)
     try:
-        await listener.listen(Reception(hall.runtimes.tokens.find))
+        await listener.listen(DoorApp(hall.runtimes.tokens.find))
         frame = Frame.here(scratch, os.environ)
         hall.runs.launch(await hall.runs.prepare(RunRequest(worker="clerk", input="go"), frame))
         yield listener.port, (await opened.entry).token

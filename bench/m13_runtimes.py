@@ -1,6 +1,6 @@
-"""Runs by programs of others: what the hall adds to the time of Claude Code itself, how fast it is ended, its memory.
+"""Metric 13: runs of Claude Code, compared with the same program started by hand and unconfined.
 
-The floor is the same program with the same scripted answer, started by hand and unconfined.
+Both use the same scripted answers. Measured are the duration, the time to stop, and the memory.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def metrics(scratch: Path) -> list[Metric]:
         (scratch / "workers" / f"{name}.yaml").write_text(f"name: {name}\n" + _WORKER.format(name=name))
     bench = _Bench(scratch)
     floor = "claude by hand"
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers are cut off on purpose
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # answers are interrupted on purpose
     return [
         Metric(
             name="13 a run by Claude Code", floor_name=floor, floor=bench.by_hand, measured=bench.by_run, target=1.5
         ),
         Metric(
-            name="13 ended in mid-answer",
+            name="13 stop during an answer",
             floor_name="killed by hand",
             floor=bench.killed_by_hand,
-            measured=bench.paused,
+            measured=bench.pause,
             target=None,
-            note="the record, its folder and its door included",
+            note="including the journal, its folder and its door",
         ),
         Metric(
             name="13 memory of an agent",
@@ -66,7 +66,7 @@ def metrics(scratch: Path) -> list[Metric]:
 
 
 class _Bench:
-    """Claude Code by hand and by a hall, in the same folder."""
+    """Claude Code, started by hand and by a hall in the same folder."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -121,25 +121,25 @@ class _Bench:
     # by a run
 
     def by_run(self) -> float:
-        return asyncio.run(self._timed("quick"))
+        return asyncio.run(self._measure_run("quick"))
 
-    async def _timed(self, worker: str) -> float:
+    async def _measure_run(self, worker: str) -> float:
         hall = EmbeddedHall(Hall(Home(self._scratch / "home"), environ=self._environ))
         frame = Frame.here(self._scratch, self._environ)
-        await _to_end(hall, "quick", frame)  # the first one asks for the program's version
+        await _to_end(hall, "quick", frame)  # the first run checks the version of the program
         began = time.perf_counter()
         await _to_end(hall, worker, frame)
-        taken = time.perf_counter() - began
+        duration = time.perf_counter() - began
         await hall.close()
-        return taken
+        return duration
 
-    def paused(self) -> float:
-        return asyncio.run(self._in_mid_answer(lambda: 0.0))[0]
+    def pause(self) -> float:
+        return asyncio.run(self._pause_during_answer(lambda: 0.0))[0]
 
     def memory(self) -> float:
-        return asyncio.run(self._in_mid_answer(lambda: sum(map(_pss, _programs(self._program)))))[1]
+        return asyncio.run(self._pause_during_answer(lambda: sum(map(_pss, _programs(self._program)))))[1]
 
-    async def _in_mid_answer(self, look: Callable[[], float]) -> tuple[float, float]:
+    async def _pause_during_answer(self, look: Callable[[], float]) -> tuple[float, float]:
         inner = Hall(Home(self._scratch / "home"), environ=self._environ)
         hall = EmbeddedHall(inner)
         frame = Frame.here(self._scratch, self._environ)
@@ -153,9 +153,9 @@ class _Bench:
             seen = look()
             began = time.perf_counter()
             await inner.runs.pause(run)
-            taken = time.perf_counter() - began
+            duration = time.perf_counter() - began
         await hall.close()
-        return taken, seen
+        return duration, seen
 
 
 async def _to_end(hall: EmbeddedHall, worker: str, frame: Frame) -> None:
@@ -169,11 +169,11 @@ def _line(stream: IO[bytes] | None, word: bytes) -> dict[str, Any]:
     for line in stream:
         if word in line:
             return json.loads(line)
-    raise RuntimeError(f"the program ended before it said {word!r}")
+    raise RuntimeError(f"the program ended before it printed {word!r}")
 
 
 def _programs(program: str) -> list[int]:
-    """The processes of a program, confined or not."""
+    """Return the ids of the processes of a program, confined or not."""
     found: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

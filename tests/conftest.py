@@ -24,7 +24,7 @@ import pytest
 
 import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
 from guildhall.core.paths import HOME_VARIABLE, Home
-from guildhall.hall.client.discovery import EMBEDDED_VARIABLE, find, process_of, stop
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE, find_hall, find_hall_pid, stop
 from tests import requirements
 from tests.warm import Started, Warm
 
@@ -228,7 +228,7 @@ class GuildWithHall(Guild):
 
     def hall(self) -> Address:
         """The live one."""
-        address = find(Home(Path(os.environ[HOME_VARIABLE])))
+        address = find_hall(Home(Path(os.environ[HOME_VARIABLE])))
         assert address is not None, "no hall is running"
         return address
 
@@ -243,7 +243,7 @@ class GuildWithHall(Guild):
 
     def end(self) -> None:
         super().end()
-        if (pid := process_of(Home(Path(os.environ[HOME_VARIABLE])))) is not None:
+        if (pid := find_hall_pid(Home(Path(os.environ[HOME_VARIABLE])))) is not None:
             stop(pid)
 
 

@@ -81,7 +81,7 @@ def test_a_worker_hands_a_file_of_its_sandbox_to_another(guild: Guild, theirs: P
         (["/outside.pdf"], "is not a file in a sandbox"),
         (["./outside.pdf"], "is not a file in a sandbox"),
         (["input/../outside.pdf"], "leads out of"),
-        (["inbox/deck.pdf"], "there is no sandbox 'inbox'"),
+        (["inbox/deck.pdf"], "unknown sandbox 'inbox'"),
         (["input/none.pdf"], "none.pdf"),
         (["input/team.txt"], "the worker takes only .pdf"),
         (["input/deck.pdf", "input/other.pdf"], "the worker takes at most 1"),

@@ -121,8 +121,8 @@ class Scene:
         view = View(
             cwd=self.inside,
             folders=(
-                Folder(path=self.inside, writable=True),
-                Folder(path=self.inside / "notes", name="notes", writable=True),
+                Folder(path=self.inside, is_writable=True),
+                Folder(path=self.inside / "notes", name="notes", is_writable=True),
             ),
             hidden=(self.outside / "home",),
         )

@@ -60,7 +60,7 @@ def test_importing_it_imports_nothing_heavy() -> None:
 @pytest.mark.req("DO-11", "DO-12")
 def test_a_run_returns_output_messages_usage_and_cost(scribe: Worker, project: Path) -> None:
     result = scribe.run("write it", mode="approve_all")
-    assert result.completed
+    assert result.is_completed
     assert (result.status, result.output, result.error, list(result.asks)) == ("completed", "all done", None, [])
     assert result.run.startswith("r-")
     assert [message["role"] for message in result.messages] == ["system", "user", "assistant", "tool", "assistant"]
@@ -112,7 +112,7 @@ def test_a_failure_is_an_event_and_a_result(scribe: Worker, project: Path) -> No
     assert [event.type for event in events] == ["run_started", "error", "run_ended"]
     assert events[1].data["code"] == "model_failed"
     result = scribe.run("write it")
-    assert not result.completed
+    assert not result.is_completed
     assert (result.status, result.output) == ("failed", None)
     assert result.error is not None
     assert result.error["code"] == "model_failed"
@@ -261,7 +261,7 @@ def test_a_toolbox_is_a_python_object(project: Path) -> None:
     put_script(project, {"calls": calls}, DONE)
     worker = Worker.load("scribe", toolboxes=[Toolbox("mail", send, fetch, broken)])
     result = worker.run("go", approver=lambda ask: True)
-    assert result.completed
+    assert result.is_completed
     assert sent == [("ada", 2)]
     answers = [message["content"] for message in result.messages if message["role"] == "tool"]
     assert answers[:3] == ["sent to ada", '{"name":"x"}', "ValueError: it broke"]
@@ -352,7 +352,7 @@ def test_loading_a_wrong_file_names_the_line(scribe: Worker, project: Path) -> N
 def test_a_worker_by_its_file_from_elsewhere(scribe: Worker, project: Path, tmp_path: Path) -> None:
     other = tmp_path / "other home"
     worker = Worker.load(project / "workers" / "scribe.yaml", cwd=project, home=other)
-    assert worker.run("go", mode="strict").completed
+    assert worker.run("go", mode="strict").is_completed
     assert (other / "hall.db").exists()
     assert worker.definition()["name"] == "scribe"
 
@@ -375,14 +375,14 @@ def test_another_event_loop_of_this_program_is_told(scribe: Worker) -> None:
         await stream.aclose()
 
     asyncio.run(inside())
-    assert scribe.run("three", mode="strict").completed
+    assert scribe.run("three", mode="strict").is_completed
 
 
 def test_one_after_another_shares_nothing(scribe: Worker, project: Path) -> None:
     put_script(project, WRITE, OTHER, DONE)
     first = scribe.run("one", approver=lambda ask: "always")
     second = scribe.run("two")
-    assert first.completed
+    assert first.is_completed
     assert second.status == "waiting"  # what was allowed for a session was allowed for that run
 
 
@@ -421,13 +421,13 @@ def test_a_result_is_typed(project: Path) -> None:
 
 
 def test_a_result_that_does_not_fit_is_told(project: Path) -> None:
-    with pytest.raises(UsageError, match="does not fit Report: score: Input should be a valid integer"):
+    with pytest.raises(UsageError, match="is not a valid Report: score: Input should be a valid integer"):
         judged(project, {"score": "many"}).output_as(Report)
 
 
 def test_no_result_has_no_type(scribe: Worker) -> None:
     waiting = scribe.run("write it")
-    with pytest.raises(Conflict, match="is waiting: it has no output"):
+    with pytest.raises(Conflict, match="is waiting and has no output"):
         waiting.output_as(Report)
 
 
@@ -440,7 +440,7 @@ def test_a_program_cannot_run_what_is_not_trusted(project: Path) -> None:
     with pytest.raises(NotTrusted, match=r"toolboxes/mail\.py \(not trusted yet\)"):
         Worker.load("scribe").run("go")
     mail = Toolbox("mail", tool(name="hello")(_hello))
-    assert Worker.load("scribe", toolboxes=[mail]).run("go").completed, "an object of the program's own is no file"
+    assert Worker.load("scribe", toolboxes=[mail]).run("go").is_completed, "an object of the program's own is no file"
 
 
 def _hello() -> str:
@@ -489,7 +489,7 @@ def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
         heard.append(ask["title"])
         return "no"
 
-    assert boss.delegate_to("hand", "write one", approver=approver).completed
+    assert boss.delegate_to("hand", "write one", approver=approver).is_completed
     assert heard == ["hand wants to call sandbox_write_text"]
 
 
@@ -548,7 +548,7 @@ def test_toolboxes_of_the_program_reach_the_workers_that_name_them(project: Path
     put_answers(project, boss=[[call("hand"), DONE]], hand=[hand])
     boss = Worker.load("boss", toolboxes=[Toolbox("bells", ring)])
     result = boss.run("ring")
-    assert result.completed
+    assert result.is_completed
     assert heard == ["door"]
     assert result.usage.turns == 4
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
-from guildhall.hall.client.discovery import find_or_start, process_of, wait_for_end
+from guildhall.hall.client.discovery import find_hall_pid, find_or_start, wait_for_end
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
@@ -109,7 +109,7 @@ class Bench:
     async def _opened(self, around: Mapping[str, str], *, children: bool) -> AsyncGenerator[Hall]:
         children = children and self._own is None and self.runtime == "pydantic"
         policy = RunPolicy() if self._own is None else RunPolicy(runtime_of=partial(_always, self._own))
-        hall = Hall(self.home, environ=around, children=children, policy=policy)
+        hall = Hall(self.home, environ=around, forks_runs=children, policy=policy)
         hall.runtimes.warm()
         try:
             async with asyncio.timeout(PATIENCE):
@@ -144,7 +144,7 @@ class Bench:
 
     def kill_hall(self) -> None:
         """As a power cut would end it; returns when it is gone."""
-        if (pid := process_of(self.home)) is not None:
+        if (pid := find_hall_pid(self.home)) is not None:
             os.kill(pid, 9)
             wait_for_end(pid)
 

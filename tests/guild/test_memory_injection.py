@@ -39,7 +39,7 @@ def assemble_run(house: House, context: str) -> dict[str, Any]:
 
     async def work(house: House) -> dict[str, Any]:
         run = await getattr(house, f"_{context}")("smith", house.frame)
-        await house.hall.settle()
+        await house.hall.wait_background_work()
         return house.hall.history.entries(run)[0].data.to_record()
 
     return house.inside(work)

@@ -12,7 +12,7 @@ from referencing.jsonschema import DRAFT202012
 
 from guildhall.hall.client.openapi import openapi_document
 from guildhall.hall.server.api import Api
-from guildhall.hall.server.process import Process
+from guildhall.hall.server.process import HallProcess
 
 if TYPE_CHECKING:
     from guildhall.rpc.http import Message, Receive, Send
@@ -76,11 +76,11 @@ class ConformingApi(Api):
             self.differences += differences(scope["path"], status, content_type, bytes(body))
 
 
-class ConformingProcess(Process):
+class ConformingProcess(HallProcess):
     """A process of a hall that serves a ConformingApi."""
 
-    def _face(self) -> Api:
-        api = super()._face()
+    def _build_api(self) -> Api:
+        api = super()._build_api()
         api.__class__ = ConformingApi
         self.differences = api.differences = []
         return api

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.hall.client.discovery import find
+from guildhall.hall.client.discovery import find_hall
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.server.process import Log, Process
+from guildhall.hall.server.process import HallProcess, RedactingFormatter
 from tests.hall.conformance import ConformingProcess
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Served:
     hall: Hall
-    process: Process
+    process: HallProcess
     serving: asyncio.Task[None]
     address: Address
 
@@ -35,17 +35,17 @@ class Served:
 @asynccontextmanager
 async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
     """Serve a hall until the block ends. Its responses must be as the OpenAPI document describes them."""
-    hall = Hall(home, environ={}, process=True)
-    process = ConformingProcess(hall, Log({}), idle=idle)
+    hall = Hall(home, environ={}, is_persistent=True)
+    process = ConformingProcess(hall, RedactingFormatter({}), idle=idle)
     ready = asyncio.Event()
     serving = asyncio.create_task(process.serve(ready.set))
     try:
         await ready.wait()
-        address = find(home)
+        address = find_hall(home)
         assert address is not None
         yield Served(hall, process, serving, address)
     finally:
-        process.leave()
+        process.stop()
         await serving
     assert not process.differences, "\n".join(process.differences)
 

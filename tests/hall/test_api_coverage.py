@@ -63,7 +63,7 @@ def test_every_call_of_a_command_is_a_declared_verb() -> None:
 def test_every_verb_has_a_client_method_a_route_and_an_operation() -> None:
     address = Address(pid=1, boot="b", version="0", url="http://127.0.0.1:1", since="", token="t")
     client = RemoteHall(address)
-    assert HallClient.__abstractmethods__ == {"settle", "close"}  # the rest of a client are services
+    assert HallClient.__abstractmethods__ == {"wait_background_work", "close"}  # the rest of a client are services
     paths = openapi_document()["paths"]
     for name in VERBS:
         service, _, method = name.partition(".")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.hall.client.model import Shown
+    from guildhall.hall.client.model import RunDetails
     from tests.children import Place
     from tests.conftest import GuildWithHall
 
@@ -69,7 +69,7 @@ class House:
         for ask in await self.face.asks.list():
             await self.face.asks.answer(ask.id, Answer(choice="yes"))
 
-    async def shown(self, run: str) -> Shown:
+    async def shown(self, run: str) -> RunDetails:
         return await self.face.runs.get(run)
 
 
@@ -86,7 +86,7 @@ def inside(request: pytest.FixtureRequest, place: Place, home: Home, project: Pa
         async def go() -> Any:
             hall = Hall(home, environ={})
             if request.param == "in children":
-                hall.runtimes.for_run = lambda *_: ChildRuntime(place.nursery)
+                hall.runtimes.runtime_for_run = lambda *_: ChildRuntime(place.nursery)
             house = House(hall, Frame.here(project, {}), place if request.param == "in children" else None)
             try:
                 return await work(house)
@@ -233,7 +233,7 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
     async def work() -> None:
         hall = Hall(home, environ={})
         killing = Killing(place.nursery, 5, 10, 15)
-        hall.runtimes.for_run = lambda *_: killing
+        hall.runtimes.runtime_for_run = lambda *_: killing
         house = House(hall, Frame.here(project, {}), place)
         seen = await house.run()
         run = (await house.shown(seen[0].run)).run
@@ -259,10 +259,10 @@ def test_a_hall_with_children_of_its_own_ends_them_when_it_closes(home: Home, pr
     put_script(project, SLOW)
 
     async def go() -> tuple[list[int], str]:
-        face = await open_hall(home, {}, children=True)
+        face = await open_hall(home, {}, forks_runs=True)
         stream = face.runs.run(RunRequest(worker="scribe", input="go"), Frame.here(project, {}))
         run = (await anext(stream)).run
-        nursery = face._hall.runtimes.nursery
+        nursery = face._hall.runtimes.fork_server
         assert nursery is not None
         while len(nursery.pids) < 2:  # noqa: ASYNC110 - it comes up
             await asyncio.sleep(0.02)
@@ -305,7 +305,7 @@ def test_a_run_whose_process_is_killed_goes_on_and_a_killed_hall_leaves_nobody(
     os.kill(process_of_run(guild_hall), signal.SIGKILL)
     until(lambda: "crashed" in kinds(journal(guild_hall, run)))
     (crashed,) = (entry for entry in journal(guild_hall, run) if entry["kind"] == "crashed")
-    assert "was ended by SIGKILL" in crashed["data"]["message"]
+    assert "was killed by SIGKILL" in crashed["data"]["message"]
     until(lambda: kinds(journal(guild_hall, run)).count("tool_ended") == 4)
     assert kinds(journal(guild_hall, run)).count("tool_started") == 4
     another = process_of_run(guild_hall)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.hall.client.model import Shown
+    from guildhall.hall.client.model import RunDetails
     from tests.conftest import Guild, GuildWithHall
 
 SLOW = {"sleep": 60, "say": "too late"}
@@ -68,7 +68,7 @@ class Office:
     async def resume(self, run: str, **options: Any) -> list[Event]:
         return await followed(self.face.runs.resume(run, self.frame, **options))
 
-    async def shown(self, run: str) -> Shown:
+    async def shown(self, run: str) -> RunDetails:
         return await self.face.runs.get(run)
 
     async def asked(self, run: str) -> list[str | None]:
@@ -383,7 +383,7 @@ def test_a_program_that_is_killed_is_started_again_and_nothing_is_done_twice(hom
             assert seen[-1].data["status"] == "completed"
             (crash,) = [event.data for event in seen if event.type == "error"]
             assert (crash["code"], crash["transient"]) == ("runtime_crashed", True)
-            assert "Claude Code was ended by SIGKILL" in crash["message"]
+            assert "Claude Code was killed by SIGKILL" in crash["message"]
             kinds = await here.kinds(seen[0].run)
             assert (kinds.count("crashed"), kinds.count("tool_started"), kinds.count("model_answered")) == (1, 2, 3)
             assert (await here.face.runs.replay(seen[0].run, here.frame)).matches
@@ -468,7 +468,7 @@ def test_a_program_that_outlives_its_run_gets_nothing_at_either_door(home: Home,
                 config = (copy / "mcp.json").read_text()
                 assert env["GUILDHALL_TOKEN"] not in config
                 (copy / "mcp.json").write_text(config.replace(":7420/", f":{port}/"))
-                listening = await here.hall.runtimes.reception.listen(outside)
+                listening = await here.hall.runtimes.door_app.listen(outside)
                 orphan = await escaped(copy, env, port)
                 await said(orphan, "tool_result")  # it is at work, and asks its model again
                 await here.face.runs.stop(event.run)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from guildhall.core import errors
 from guildhall.core.errors import GuildError, LimitReached, MergeConflict, UsageError
 from guildhall.core.frame import Frame
-from guildhall.hall.client.codec import decode, encode, error_of, fields_of, verb
+from guildhall.hall.client.codec import decode, decode_error, encode, fields_of, verb
 from guildhall.hall.client.interface import VERBS
 from guildhall.runs.model import Answer, Question, RunRequest, Usage
 from guildhall.runs.purpose import CallPurpose
@@ -139,20 +139,20 @@ def every_error() -> list[type[GuildError]]:
 
 @pytest.mark.parametrize("kind", every_error())
 def test_an_error_comes_out_as_what_it_was(kind: type[GuildError]) -> None:
-    error = error_of(json.loads(json.dumps(encode(kind("what", hint="do this", where="file:3")))))
+    error = decode_error(json.loads(json.dumps(encode(kind("what", hint="do this", where="file:3")))))
     assert type(error) is kind
     assert (error.message, error.hint, error.where) == ("what", "do this", "file:3")
 
 
 def test_an_error_keeps_what_else_it_knows() -> None:
-    error = error_of(encode(LimitReached("enough", limit="budget", run="r-1")))
+    error = decode_error(encode(LimitReached("enough", limit="budget", run="r-1")))
     assert isinstance(error, LimitReached)
     assert (error.limit, error.run) == ("budget", "r-1")
-    clash = error_of(json.loads(json.dumps(encode(MergeConflict("both", files=("a.txt", "b.txt"))))))
+    clash = decode_error(json.loads(json.dumps(encode(MergeConflict("both", files=("a.txt", "b.txt"))))))
     assert isinstance(clash, MergeConflict)
     assert clash.files == ("a.txt", "b.txt")
 
 
 @pytest.mark.parametrize("data", [None, [], "x", {}, {"code": "of tomorrow", "message": 5}, {"code": ["usage"]}])
 def test_what_is_hardly_an_error_is_one_nevertheless(data: Any) -> None:
-    assert type(error_of(data)) is GuildError
+    assert type(decode_error(data)) is GuildError

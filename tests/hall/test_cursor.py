@@ -62,7 +62,7 @@ def test_a_result_that_must_fit_is_given_with_a_tool_and_asked_for_until_it_does
 def test_a_crash_ends_the_run_and_what_it_did_is_not_done_again(office: Office) -> None:
     ran = office.run("--output", "json", task=f"{WRITE}\n> crash")
     assert ran.code == 1
-    assert "ended by itself (exit code 7). It said: the stand-in falls over" in ran.err
+    assert "exited with code 7. It said: the stand-in falls over" in ran.err
     assert "It is not started again by itself" in ran.err
     run = ran.json["run"]
     assert len(office.kinds(run, "tool_started")) == 1

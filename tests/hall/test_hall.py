@@ -219,7 +219,7 @@ def test_slow_compaction_is_cancelled_and_reported(home: Home, frame: Frame, pro
         assert event.data["done"] is False
         (made,) = [run for run in await hall.runs.list() if run.worker == "memory-compactor"]
         assert (made.status, made.reason) == ("cancelled", event.data["text"])
-        assert await hall.settle() == [], "reported once"
+        assert await hall.wait_background_work() == [], "reported once"
         left = await hall.memory.list(frame, scope="worker", worker="scribe")
         assert [entry.key for entry in left.entries] == ["note"]
 

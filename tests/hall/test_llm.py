@@ -18,7 +18,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.doors import LlmEndpoint, Reception
+from guildhall.hall.doors import DoorApp, LlmEndpoint
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Outcome, ProgramHooks
 from guildhall.testing.scripted_server import ScriptedServer
@@ -113,7 +113,7 @@ async def visiting(home: Home, project: Path, model: str = "script:s.yaml", **en
         hall.runs.launch(prepared)
         async with asyncio.timeout(5):
             entry = await door.entry
-        async with listening(Reception(hall.runtimes.tokens.find)) as url:
+        async with listening(DoorApp(hall.runtimes.tokens.find)) as url:
             yield Visit(hall, door, url, prepared.run, entry)
     finally:
         await hall.close()
@@ -324,5 +324,5 @@ def test_the_token_of_a_run_that_nobody_was_let_in_to_opens_no_model_door(home: 
 def test_every_path_and_only_those_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "model-door.md").read_text()
     endpoint = LlmEndpoint(lambda token: None)
-    served = {f"POST {path}" for path in endpoint._asked} | {f"GET {path}" for path in endpoint._listed}
+    served = {f"POST {path}" for path in endpoint._dialects} | {f"GET {path}" for path in endpoint._model_lists}
     assert set(re.findall(r"`((?:GET|POST) /llm/[^`]*)`", page)) == served

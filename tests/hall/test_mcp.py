@@ -339,7 +339,7 @@ def test_the_same_id_is_the_same_call_also_while_it_is_under_way(home: Home, pro
                 twice = [asyncio.create_task(http.call("hold", {"number": 7}, id="toolu_1")) for _ in range(2)]
                 await asyncio.wait_for(desk.began.wait(), 5)
                 other = await http.call("hold", {"number": 8}, id="toolu_1")
-                assert other["error"]["message"] == "this is the id of another call"
+                assert other["error"]["message"] == "invalid call id: another call has it"
                 desk.go_on.set()
                 first, second = await asyncio.gather(*twice)
                 assert first["result"] == second["result"]
@@ -394,9 +394,9 @@ def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, pro
                 held = [asyncio.create_task(http.call("hold", {"number": n})) for n in range(5)]
                 await asyncio.wait_for(desk.began.wait(), 5)
                 filler = next(iter(door.calls.values()))
-                door.calls.update({f"more-{n}": filler for n in range(endpoint.MOST_CALLS)})
-                assert "are under way" in (await http.call("note", {"number": 9}))["error"]["message"]
-                for n in range(endpoint.MOST_CALLS):
+                door.calls.update({f"more-{n}": filler for n in range(endpoint.MAX_CALLS)})
+                assert "are active" in (await http.call("note", {"number": 9}))["error"]["message"]
+                for n in range(endpoint.MAX_CALLS):
                     del door.calls[f"more-{n}"]
                 desk.go_on.set()
                 assert all("result" in answer for answer in await asyncio.gather(*held))
@@ -426,7 +426,7 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
                 assert (await http.ask("ping")).status_code == 401  # at once, while calls under way may still finish
                 assert "the run has ended" in (await waiting)["error"]["message"]
                 await stopping
-                assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("this takes the token")
+                assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("invalid token")
                 assert (await other.ask("ping")).status_code == 200
             assert hall.hall.runtimes.tokens.find(token) is None
 

@@ -45,7 +45,7 @@ def test_typed_functions_are_tools_and_stay_functions(tmp_path: Path) -> None:
         member.tool(lambda: 1)
 
     async def work() -> None:
-        async with member.serving(0, SECRET, {}) as url, speaking(url) as http:
+        async with member.open_server(0, SECRET, {}) as url, speaking(url) as http:
             tools = (await http.ask("tools/list")).json()["result"]["tools"]
             assert [(tool["name"], tool["description"]) for tool in tools] == [
                 ("double", "Doubles a number."),
@@ -106,7 +106,7 @@ def test_the_program_serves_until_it_is_told_to_leave(tmp_path: Path) -> None:
         assert asyncio.run(work())["result"]["content"][0]["text"] == "5"
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=10)
-        assert (process.returncode, "desk has left" in said) == (0, True)
+        assert (process.returncode, "desk stopped" in said) == (0, True)
         assert SECRET not in said
     finally:
         process.kill()
@@ -136,7 +136,7 @@ def test_what_is_wrong_in_the_folder_is_told_in_words(tmp_path: Path) -> None:
     process = start(folder, 0)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "there is no worker in its folder" in said
+    assert "requires a worker in the folder" in said
     assert "workers/desk.yaml" in said
     assert "Traceback" not in said
 

@@ -295,7 +295,7 @@ def test_two_processes_do_not_serve_one_member(tmp_path: Path) -> None:
         process = start(folder, 0, secret=None)
         _, said = process.communicate(timeout=20)
     assert (process.returncode, "is in use by" in said, "Traceback" in said) == (1, True, False)
-    assert "It is running already" in said
+    assert "The member is already running" in said
     assert "GUILDHALL" not in said
 
 
@@ -311,7 +311,7 @@ def test_of_several_workers_the_one_named_like_the_member_does_the_work(tmp_path
     (folder / "workers" / "clerk.yaml").rename(folder / "workers" / "third.yaml")
     process = start(folder, 0)
     _, said = process.communicate(timeout=20)
-    assert (process.returncode, "which worker does it? other, third" in said) == (1, True)
+    assert (process.returncode, "has several workers: other, third" in said) == (1, True)
 
 
 def test_the_ordinary_commands_look_into_a_member_and_answer_for_it_while_it_runs(tmp_path: Path, guild: Guild) -> None:

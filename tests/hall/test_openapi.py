@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 
 from guildhall.core.errors import GuildError
 from guildhall.core.events import EVENT_DATA
-from guildhall.hall.client.discovery import find
+from guildhall.hall.client.discovery import find_hall
 from guildhall.hall.client.interface import VERBS
 from guildhall.hall.client.openapi import openapi_document
 from guildhall.runs.record.entries import PAYLOADS
@@ -83,7 +83,7 @@ def test_the_command_prints_the_document_without_a_hall(guild_hall: Guild, home:
     printed = guild_hall("hall", "openapi")
     assert (printed.code, printed.err) == (0, "")
     assert json.loads(printed.out) == openapi_document()
-    assert find(home) is None
+    assert find_hall(home) is None
 
 
 @pytest.mark.req("X-27")

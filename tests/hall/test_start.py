@@ -13,7 +13,7 @@ import pytest
 
 from guildhall import __version__
 from guildhall.core.errors import HallUnavailable
-from guildhall.hall.client.discovery import Address, find, is_embedded, same_version, stop
+from guildhall.hall.client.discovery import Address, check_same_version, find_hall, is_embedded, stop
 from guildhall.hall.composition.hall import Hall
 from tests.hall.served import served
 
@@ -26,17 +26,17 @@ ADDRESS = Address(
 
 
 def test_it_is_found_while_it_lives_and_only_then(home: Home) -> None:
-    assert find(home) is None
+    assert find_hall(home) is None
 
     async def go() -> None:
         async with served(home) as hall:
-            found = find(home)
+            found = find_hall(home)
             assert found == hall.address
             assert found is not None
             assert found.port == int(found.url.rpartition(":")[2])
             assert stat.S_IMODE(home.address.stat().st_mode) == 0o600
             assert sorted(path.name for path in home.path.glob("hall.json*")) == ["hall.json"]
-        assert find(home) is None
+        assert find_hall(home) is None
 
     asyncio.run(go())
 
@@ -44,18 +44,18 @@ def test_it_is_found_while_it_lives_and_only_then(home: Home) -> None:
 def test_a_file_is_believed_only_with_the_lock_of_its_boot(home: Home) -> None:
     home.path.mkdir(mode=0o700)
     ADDRESS.write(home.address)
-    assert find(home) is None, "nobody holds the lock"
+    assert find_hall(home) is None, "nobody holds the lock"
     hall = Hall(home, environ={})
     try:
-        assert find(home) is None, "a command holds it"
+        assert find_hall(home) is None, "a command holds it"
     finally:
         hall.release()
-    hall = Hall(home, environ={}, process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     try:
-        assert find(home) is None, "a hall of another boot holds it"
+        assert find_hall(home) is None, "a hall of another boot holds it"
         own = replace(ADDRESS, boot=hall.boot)
         own.write(home.address)
-        assert find(home) == own
+        assert find_hall(home) == own
         for wrong in (
             {"url": "http://192.0.2.1:7420"},
             {"url": "https://127.0.0.1:7420"},
@@ -68,7 +68,7 @@ def test_a_file_is_believed_only_with_the_lock_of_its_boot(home: Home) -> None:
             (home.path / "draft").write_text(json.dumps(told))
             (home.path / "draft").chmod(0o600)
             (home.path / "draft").rename(home.address)
-            assert find(home) is None, wrong
+            assert find_hall(home) is None, wrong
             home.address.unlink()
             own.write(home.address)
     finally:
@@ -77,33 +77,33 @@ def test_a_file_is_believed_only_with_the_lock_of_its_boot(home: Home) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "{}", "\udcff"])
 def test_what_is_no_address_is_none(home: Home, text: str) -> None:
-    hall = Hall(home, environ={}, process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     try:
         home.address.write_bytes(text.encode("utf-8", "surrogateescape"))
         home.address.chmod(0o600)
-        assert find(home) is None
+        assert find_hall(home) is None
     finally:
         hall.release()
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o602])
 def test_a_file_that_others_may_change_is_told(home: Home, mode: int) -> None:
-    hall = Hall(home, environ={}, process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     try:
         ADDRESS.write(home.address)
         home.address.chmod(mode)
         with pytest.raises(HallUnavailable, match="others"):
-            find(home)
+            find_hall(home)
     finally:
         hall.release()
 
 
 def test_a_pipe_in_the_place_of_the_file_holds_nobody_up(home: Home) -> None:
-    hall = Hall(home, environ={}, process=True)
+    hall = Hall(home, environ={}, is_persistent=True)
     try:
         os.mkfifo(home.address, 0o600)
         with pytest.raises(HallUnavailable):
-            find(home)
+            find_hall(home)
     finally:
         hall.release()
 
@@ -113,9 +113,9 @@ def test_the_token_is_not_in_what_is_printed_of_an_address() -> None:
 
 
 def test_only_the_same_version_is_spoken_to() -> None:
-    assert same_version(ADDRESS) == ADDRESS
+    assert check_same_version(ADDRESS) == ADDRESS
     with pytest.raises(HallUnavailable, match=r"version 9\.9") as caught:
-        same_version(replace(ADDRESS, version="9.9"))
+        check_same_version(replace(ADDRESS, version="9.9"))
     assert "guild hall stop" in (caught.value.hint or "")
 
 

@@ -180,7 +180,7 @@ def put_right(shop: Shop, now: Path) -> None:
     """What a hall does that starts, and what there is then."""
 
     async def work(shop: Shop) -> dict[str, Any]:
-        await Recovery(shop.hall).go_on()
+        await Recovery(shop.hall).resume_runs()
 
         def over() -> bool:
             return not any(job.status == "running" for job in shop.jobs.page().jobs)

@@ -67,8 +67,8 @@ class Shop:
         """Does something with a hall open. Each time it is another one, on the same home."""
 
         async def go() -> Any:
-            self.hall = Hall(self.home, environ={})
-            self.client = EmbeddedHall(self.hall, stays=True)
+            self.hall = Hall(self.home, environ={}, is_persistent=True)
+            self.client = EmbeddedHall(self.hall)
             try:
                 async with asyncio.timeout(20):
                     return await work(self)

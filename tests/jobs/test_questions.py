@@ -217,7 +217,7 @@ def test_an_answer_that_nobody_acted_on_lets_the_job_go_on_at_the_next_start(sho
         return job.id
 
     async def work(shop: Shop) -> None:
-        await Recovery(shop.hall).go_on()
+        await Recovery(shop.hall).resume_runs()
         assert (await shop.ended(job)).status == "completed"
         assert [one.answer for one in shop.jobs.status(job).question_log] == ["the front door"]
 
@@ -231,7 +231,7 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
     shop.script([call("Glob", pattern="*"), submit(), say()])
 
     async def work(shop: Shop) -> str:
-        await Recovery(shop.hall).go_on()
+        await Recovery(shop.hall).resume_runs()
         job = await shop.dispatch()
         await asked(shop)
         await shop.until(lambda: not shop.hall.runs.is_alive(job.run))
@@ -240,7 +240,7 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
         return job.id if again else (await shop.ended(job.id)).id
 
     async def later(shop: Shop) -> None:
-        await Recovery(shop.hall).go_on()
+        await Recovery(shop.hall).resume_runs()
         ended = await shop.ended(job)
         assert ended.status == "completed"
         ends = [e for e in shop.hall.history.entries(ended.run) if e.kind == "tool_refused"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.hall.composition.recovery import MOST_CRASHES, Recovery
+from guildhall.hall.composition.recovery import MAX_CRASHES, Recovery
 from tests.jobs.shop import LATE, call, say, submit
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_a_job_of_a_hall_that_left_goes_on_by_itself(shop: Shop) -> None:
     id = left(shop)
 
     async def work(shop: Shop) -> None:
-        await Recovery(shop.hall).go_on()
+        await Recovery(shop.hall).resume_runs()
         job = await shop.ended(id)
         assert (job.status, job.summary) == ("completed", "one")
 
@@ -54,7 +54,7 @@ def test_a_job_that_cannot_go_on_has_failed_and_says_why(shop: Shop) -> None:
     (shop.project / "script.yaml").unlink()
 
     async def work(shop: Shop) -> None:
-        await Recovery(shop.hall).go_on()
+        await Recovery(shop.hall).resume_runs()
         job = shop.jobs.get(id)
         assert job.status == "failed"
         assert "script" in (job.error or "")
@@ -71,10 +71,10 @@ def test_a_job_that_cannot_go_on_has_failed_and_says_why(shop: Shop) -> None:
 def test_a_job_whose_process_died_again_and_again_is_given_up(shop: Shop) -> None:
     shop.script([call("update_summary", summary="one"), LATE])
     id = left(shop)
-    sql(shop, "UPDATE runs SET status='interrupted', crashes=?", MOST_CRASHES)
+    sql(shop, "UPDATE runs SET status='interrupted', crashes=?", MAX_CRASHES)
 
     async def work(shop: Shop) -> None:
-        await Recovery(shop.hall).go_on()
+        await Recovery(shop.hall).resume_runs()
         job = shop.jobs.get(id)
         assert job.status == "failed"
         assert "died" in (job.error or "")
@@ -121,7 +121,7 @@ def test_a_run_whose_job_was_never_told_of_is_over(shop: Shop) -> None:
     (shop.home.jobs / id / "meta.json").unlink()
 
     async def work(shop: Shop) -> None:
-        await Recovery(shop.hall).go_on()
+        await Recovery(shop.hall).resume_runs()
         assert not (shop.home.jobs / id).exists()
         assert [run.status for run in shop.hall.history.recent()] == ["cancelled"]
 

@@ -97,7 +97,7 @@ class Desk:
 
         async def live() -> dict[str, Any]:
             hall = Hall(self._home, environ={})
-            hall.runtimes.for_run = lambda *_: runtime  # with the warm parent of all tests
+            hall.runtimes.runtime_for_run = lambda *_: runtime  # with the warm parent of all tests
             face = EmbeddedHall(hall)
             try:
                 stream = face.runs.run(RunRequest(worker="boss", input="go"), self._frame, [self.toolbox()])

@@ -87,7 +87,7 @@ def judge(scene: Scene, parlour: Parlour) -> None:
 
 
 async def recovered(parlour: Parlour) -> None:
-    await Recovery(parlour.hall).go_on()
+    await Recovery(parlour.hall).resume_runs()
     await parlour.until(lambda: not parlour.hall.is_busy())
 
 

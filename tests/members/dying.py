@@ -67,7 +67,7 @@ def entry() -> None:
 
 def _child(order: dict[str, Any]) -> NoReturn:
     from guildhall import Member
-    from guildhall.hall.server.process import Log
+    from guildhall.hall.server.process import RedactingFormatter
     from guildhall.store import engine
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -87,7 +87,7 @@ def _child(order: dict[str, Any]) -> NoReturn:
     code = 70
     try:
         member = Member(Path(order["folder"]) / "server.py")
-        asyncio.run(member._serve(order["port"], order["secret"], {}, Log({})))
+        asyncio.run(member._serve(order["port"], order["secret"], {}, RedactingFormatter({})))
         code = 0
     finally:
         os._exit(code)

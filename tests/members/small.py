@@ -92,7 +92,7 @@ class Spoken(Raw):
 async def serving(folder: Path, environ: Mapping[str, str] | None = None) -> AsyncGenerator[Spoken]:
     """The member in a folder, served by this process."""
     member = Member(folder / "server.py")
-    async with member.serving(0, SECRET, environ or {}) as url, speaking(url) as spoken:
+    async with member.open_server(0, SECRET, environ or {}) as url, speaking(url) as spoken:
         yield spoken
 
 

@@ -33,7 +33,7 @@ def test_the_example_of_a_member_with_tools_works(tmp_path: Path) -> None:
     assert isinstance(member, guildhall.Member)
 
     async def work() -> None:
-        async with member.serving(0, SECRET, {}) as url, speaking(url) as http:
+        async with member.open_server(0, SECRET, {}) as url, speaking(url) as http:
             told = await http.call("time_in", {"zone": "UTC"})
             assert told["result"]["content"][0]["text"].endswith("+00:00"), told
             (shown,) = (await http.ask("tools/list")).json()["result"]["tools"]

@@ -112,7 +112,7 @@ def test_one_that_ends_is_noticed_at_once_and_started_again_where_it_was(home: H
             port = process.port
             os.kill(marks(folder)[0], signal.SIGKILL)
             await until(lambda: process.state != "ready")
-            assert process.note == "was ended by SIGKILL"
+            assert process.note == "was killed by SIGKILL"
             client = await process.client()
             assert client is not first
             assert client.endpoint == first.endpoint  # whoever knows the address keeps it
@@ -130,7 +130,7 @@ def test_one_that_does_not_come_up_is_broken_after_some_tries_and_says_why(home:
         async with kept(home, "ant") as process:
             with pytest.raises(ToolUnavailable) as caught:
                 await process.client()
-            said = "the member ant does not run: it ended by itself (exit code 4) before it was ready"
+            said = "the member ant does not run: it exited with code 4 before it was ready"
             assert caught.value.message == f"{said}; its last output: no ink"
             assert str(process.log) in (caught.value.hint or "")
             await until(lambda: process.is_over)

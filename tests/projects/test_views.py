@@ -9,7 +9,7 @@ import pytest
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.runs.assembly.tool_set import make_view
-from guildhall.sandbox.files import Rooted
+from guildhall.sandbox.files import SandboxFiles
 from guildhall.workers.registry import Registry
 from tests.sandbox.test_jail import KINDS, confined
 
@@ -45,9 +45,9 @@ def view(frame: Frame, home: Home, more: str = "") -> View:
 
 def test_file_tools_see_the_worktree_and_nothing_else(frame: Frame, home: Home, repo: Repository) -> None:
     assert frame.worktree is not None
-    files = Rooted(view(frame, home))
-    assert files.read(files.spot("src/cart.py")).data == b"total = 1\n"
-    assert files.write(files.spot("new/file.txt"), b"made\n")
+    files = SandboxFiles(view(frame, home))
+    assert files.read(files.locate("src/cart.py")).data == b"total = 1\n"
+    assert files.write(files.locate("new/file.txt"), b"made\n")
     assert (frame.worktree / "new" / "file.txt").read_text() == "made\n"
     (frame.worktree / "out").symlink_to(repo.path)
     (frame.worktree / "up").symlink_to("../c-two")
@@ -58,12 +58,12 @@ def test_file_tools_see_the_worktree_and_nothing_else(frame: Frame, home: Home, 
     )  # fmt: skip
     for path in others:
         with pytest.raises(GuildError):
-            files.read(files.spot(path))
+            files.read(files.locate(path))
         with pytest.raises(GuildError):
-            files.write(files.spot(path), b"x")
+            files.write(files.locate(path), b"x")
     for path in (".git", ".GIT", "./.git"):
-        with pytest.raises(GuildError, match=r"no run changes it|is a folder|there is no"):
-            files.write(files.spot(path), b"gitdir: /elsewhere\n")
+        with pytest.raises(GuildError, match=r"is protected|is a folder|does not exist"):
+            files.write(files.locate(path), b"gitdir: /elsewhere\n")
     assert (frame.worktree / ".git").read_text().startswith("gitdir: ")
 
 

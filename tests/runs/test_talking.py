@@ -433,8 +433,8 @@ def test_words_are_asked_for_in_order(tmp_path: Path) -> None:
 def test_a_process_that_dies_while_it_listens_is_followed_by_another(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        assert table.hall.runtimes.nursery is not None
-        os.kill(table.hall.runtimes.nursery.pids[1], signal.SIGKILL)
+        assert table.hall.runtimes.fork_server is not None
+        os.kill(table.hall.runtimes.fork_server.pids[1], signal.SIGKILL)
         await until(lambda: len(table.record("crashed")) == 1)
         told = await table.say("Good bye.")
         assert types(told, "turn_end") == ["turn_end"]

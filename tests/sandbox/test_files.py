@@ -19,8 +19,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from guildhall.core.errors import GuildError, NotFound, Refused
-from guildhall.sandbox.files import Rooted, settled, suits
-from guildhall.sandbox.path_walk import told
+from guildhall.sandbox.files import SandboxFiles, has_suffix, resolve_view
+from guildhall.sandbox.path_walk import translate_os_errors
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Place:
     def view(self) -> View:
         return View(
             cwd=self.root,
-            folders=(Folder(path=self.root, writable=True), Folder(path=self.ro, name="ro")),
+            folders=(Folder(path=self.root, is_writable=True), Folder(path=self.ro, name="ro")),
             hidden=(self.private,),
         )
 
@@ -140,31 +140,31 @@ def test_no_path_reads_or_writes_outside(head: str, way: str, targets: list[str]
     with new_place() as place:
         for number, target in enumerate(targets):
             place.link(f"l{number}", spelt(place, target))
-        rooted = Rooted(place.view)
+        rooted = SandboxFiles(place.view)
         path = spelt(place, head) + way
-        contents = tried(lambda: rooted.read(rooted.spot(path)).data)
+        contents = tried(lambda: rooted.read(rooted.locate(path)).data)
         assert contents is None or CANARY not in contents
-        listed = tried(lambda: [name for name, _ in rooted.files(rooted.spot(path))]) or []
+        listed = tried(lambda: [name for name, _ in rooted.list_files(rooted.locate(path))]) or []
         assert not any(LURE in name for name in listed)
-        tried(lambda: rooted.write(rooted.spot(path), b"written"))
+        tried(lambda: rooted.write(rooted.locate(path), b"written"))
         place.untouched()
-        folder = rooted.sandbox("ro")
-        contents = tried(lambda: rooted.read(rooted.within(folder, way)).data)
+        folder = rooted.find_sandbox("ro")
+        contents = tried(lambda: rooted.read(rooted.locate_in(folder, way)).data)
         assert contents in (None, b"to be read")
-        assert tried(lambda: rooted.write(rooted.within(folder, way), b"written")) is None
+        assert tried(lambda: rooted.write(rooted.locate_in(folder, way), b"written")) is None
         place.untouched()
 
 
 @pytest.mark.parametrize("path", ["", "  ", "a\0b", "x" * 5000, "a/" * 3000 + "b", "\ud800", "y" * 300, "../" * 60])
 @pytest.mark.req("DO-4")
 def test_unsound_paths_are_refused(place: Place, path: str) -> None:
-    rooted = Rooted(place.view)
+    rooted = SandboxFiles(place.view)
     with pytest.raises(GuildError):
-        rooted.read(rooted.spot(path))
+        rooted.read(rooted.locate(path))
     with pytest.raises(GuildError):
-        rooted.write(rooted.spot(path), b"x")
+        rooted.write(rooted.locate(path), b"x")
     with pytest.raises(GuildError):
-        rooted.write(rooted.within(rooted.sandbox("ro"), path), b"x")
+        rooted.write(rooted.locate_in(rooted.find_sandbox("ro"), path), b"x")
     place.untouched()
 
 
@@ -172,7 +172,7 @@ def test_what_is_inside_is_read_however_it_is_spelt(place: Place) -> None:
     place.link("inside", "a/b")
     place.link("round", "inside/../b/./c.txt")
     (place.root / "a" / "up").symlink_to("../a/b/c.txt")
-    rooted = Rooted(place.view)
+    rooted = SandboxFiles(place.view)
     for path in [
         "a/b/c.txt",
         "./a//b/../b/c.txt",
@@ -184,12 +184,12 @@ def test_what_is_inside_is_read_however_it_is_spelt(place: Place) -> None:
     ]:
         if path.startswith("nowhere"):
             with pytest.raises(NotFound):
-                rooted.read(rooted.spot(path))
+                rooted.read(rooted.locate(path))
             continue
-        assert rooted.read(rooted.spot(path)).data == b"inside", path
-        assert rooted.read(rooted.spot(f"{place.root}/{path}")).data == b"inside", path
-    assert rooted.read(rooted.spot("../ro/c.txt")).data == b"to be read"
-    assert rooted.read(rooted.spot(f"{place.root}/../ro/c.txt")).data == b"to be read"
+        assert rooted.read(rooted.locate(path)).data == b"inside", path
+        assert rooted.read(rooted.locate(f"{place.root}/{path}")).data == b"inside", path
+    assert rooted.read(rooted.locate("../ro/c.txt")).data == b"to be read"
+    assert rooted.read(rooted.locate(f"{place.root}/../ro/c.txt")).data == b"to be read"
 
 
 @pytest.mark.parametrize(
@@ -202,10 +202,10 @@ def test_what_is_inside_is_read_however_it_is_spelt(place: Place) -> None:
         ("loop", "too many links"),
         ("a", "is a folder, not a file"),
         ("a/b/c.txt/d", "'c.txt' is not a folder"),
-        ("a/b/d.txt", "there is no a/b/d.txt\nDid you mean 'c.txt'?"),
+        ("a/b/d.txt", "a/b/d.txt does not exist\nDid you mean 'c.txt'?"),
         ("private/c.txt", "hidden from this run"),
         ("d/" * 110 + "x", "nested too deeply"),
-        ("y" * 300, "a name in it is too long"),
+        ("y" * 300, "a name in the path is too long"),
     ],
 )
 def test_refusals_say_what_is_wrong(place: Place, path: str, says: str) -> None:
@@ -217,20 +217,20 @@ def test_refusals_say_what_is_wrong(place: Place, path: str, says: str) -> None:
         deep = deep / "d"
         deep.mkdir()
     with pytest.raises(GuildError) as caught:
-        Rooted(place.view).read(Rooted(place.view).spot(path))
+        SandboxFiles(place.view).read(SandboxFiles(place.view).locate(path))
     assert says in str(caught.value)
 
 
 def test_a_run_without_folders_reads_nothing(place: Place) -> None:
-    rooted = Rooted(View(cwd=place.root))
+    rooted = SandboxFiles(View(cwd=place.root))
     with pytest.raises(Refused, match="has no folders"):
-        rooted.spot("a/b/c.txt")
-    with pytest.raises(NotFound, match="no sandbox 'x'"):
-        rooted.sandbox("x")
+        rooted.locate("a/b/c.txt")
+    with pytest.raises(NotFound, match="unknown sandbox 'x'"):
+        rooted.find_sandbox("x")
     with pytest.raises(NotFound, match=r"Known: ro\."):
-        Rooted(place.view).sandbox("r0")
-    with pytest.raises(Refused, match="from the top of the sandbox"):
-        Rooted(place.view).within(place.view.folders[1], "/c.txt")
+        SandboxFiles(place.view).find_sandbox("r0")
+    with pytest.raises(Refused, match="relative to the sandbox"):
+        SandboxFiles(place.view).locate_in(place.view.folders[1], "/c.txt")
 
 
 # Swapping
@@ -268,16 +268,16 @@ def swapping(place: Place, target: str | Path) -> Generator[None]:
 @pytest.mark.req("DO-4")
 @pytest.mark.parametrize("target", ["../outside", "OUTSIDE", "private"])
 def test_a_link_swapped_in_between_check_and_use_leads_nowhere(place: Place, target: str) -> None:
-    rooted = Rooted(place.view)
+    rooted = SandboxFiles(place.view)
     read = written = 0
     with swapping(place, spelt(place, target)):
         for attempt in range(2000):
-            contents = tried(lambda: rooted.read(rooted.spot("d/c.txt")).data)
+            contents = tried(lambda: rooted.read(rooted.locate("d/c.txt")).data)
             assert contents is None or CANARY not in contents
             read += contents is not None
             if attempt % 4 == 0:
-                written += tried(lambda: rooted.write(rooted.spot("d/c.txt"), b"inside")) is not None
-                names = tried(lambda: [name for name, _ in rooted.files(rooted.spot("."))]) or []
+                written += tried(lambda: rooted.write(rooted.locate("d/c.txt"), b"inside")) is not None
+                names = tried(lambda: [name for name, _ in rooted.list_files(rooted.locate("."))]) or []
                 assert not any(LURE in name for name in names)
     assert read
     assert written
@@ -298,12 +298,12 @@ def test_a_file_swapped_for_a_link_leads_nowhere(place: Place) -> None:
 
     thread = threading.Thread(target=swap)
     thread.start()
-    rooted = Rooted(place.view)
+    rooted = SandboxFiles(place.view)
     try:
         for _ in range(1000):
-            contents = tried(lambda: rooted.read(rooted.spot("f.txt")).data)
+            contents = tried(lambda: rooted.read(rooted.locate("f.txt")).data)
             assert contents is None or CANARY not in contents
-            tried(lambda: rooted.write(rooted.spot("f.txt"), b"inside"))
+            tried(lambda: rooted.write(rooted.locate("f.txt"), b"inside"))
     finally:
         done.set()
         thread.join(5)
@@ -329,30 +329,30 @@ def test_pipes_sockets_devices_and_huge_files_are_left_alone(place: Place) -> No
             names.append("zero")
         except PermissionError:
             pass
-    rooted = Rooted(place.view)
+    rooted = SandboxFiles(place.view)
     for name in names:
-        for act in (lambda n=name: rooted.read(rooted.spot(n)), lambda n=name: rooted.write(rooted.spot(n), b"x")):
+        for act in (lambda n=name: rooted.read(rooted.locate(n)), lambda n=name: rooted.write(rooted.locate(n), b"x")):
             with pytest.raises(Refused, match="is not a regular file"):
                 act()
     with pytest.raises(Refused, match="larger than the 10,000,000 bytes"):
-        rooted.read(rooted.spot("huge"))
-    assert [name for name, _ in rooted.files(rooted.spot("."))] == ["a/b/c.txt", "huge"]
+        rooted.read(rooted.locate("huge"))
+    assert [name for name, _ in rooted.list_files(rooted.locate("."))] == ["a/b/c.txt", "huge"]
 
 
 def test_device_folders_are_left_alone() -> None:
-    rooted = Rooted(View(cwd=Path("/dev"), folders=(Folder(path=Path("/dev"), writable=True),)))
+    rooted = SandboxFiles(View(cwd=Path("/dev"), folders=(Folder(path=Path("/dev"), is_writable=True),)))
     for name in ("zero", "null", "tty"):
         with pytest.raises(GuildError):
-            rooted.read(rooted.spot(name))
+            rooted.read(rooted.locate(name))
         with pytest.raises(GuildError):
-            rooted.write(rooted.spot(name), b"x")
+            rooted.write(rooted.locate(name), b"x")
 
 
 def test_a_file_that_is_longer_than_it_says_is_still_bounded() -> None:
     proc = Folder(path=Path("/proc/sys/kernel"), max_bytes=3)
-    rooted = Rooted(View(cwd=proc.path, folders=(proc,)))
+    rooted = SandboxFiles(View(cwd=proc.path, folders=(proc,)))
     with pytest.raises(Refused, match="larger than the 3 bytes"):
-        rooted.read(rooted.spot("ostype"))
+        rooted.read(rooted.locate("ostype"))
 
 
 def as_nobody(act: Callable[[], None]) -> int:
@@ -387,16 +387,16 @@ def test_unreadable_files_are_refused_and_left_out() -> None:
         (base / "unlisted").chmod(0o711)
 
         def act() -> None:
-            rooted = Rooted(View(cwd=base, folders=(Folder(path=base, writable=True),)))
+            rooted = SandboxFiles(View(cwd=base, folders=(Folder(path=base, is_writable=True),)))
             for path in ("closed.txt", "closed/in.txt"):
-                with pytest.raises(Refused, match="no permission"):
-                    rooted.read(rooted.spot(path))
-            assert rooted.read(rooted.spot("unlisted/in.txt")).data == b"x"
-            with pytest.raises(Refused, match="no permission"):
-                rooted.write(rooted.spot("new.txt"), b"x")
-            with pytest.raises(NotFound, match="there is no unlisted/on"):
-                rooted.read(rooted.spot("unlisted/on.txt"))
-            found = [name for name, _ in rooted.files(rooted.spot("."))]
+                with pytest.raises(Refused, match="permission denied"):
+                    rooted.read(rooted.locate(path))
+            assert rooted.read(rooted.locate("unlisted/in.txt")).data == b"x"
+            with pytest.raises(Refused, match="permission denied"):
+                rooted.write(rooted.locate("new.txt"), b"x")
+            with pytest.raises(NotFound, match="unlisted/on"):
+                rooted.read(rooted.locate("unlisted/on.txt"))
+            found = [name for name, _ in rooted.list_files(rooted.locate("."))]
             assert found == ["closed.txt", "open.txt"]
 
         assert as_nobody(act) == 0
@@ -417,12 +417,12 @@ def test_what_is_hidden_is_hidden_whatever_way_leads_there(place: Place) -> None
     view = View(
         cwd=place.base,
         folders=(
-            Folder(path=place.base, writable=True),
-            Folder(path=place.private / "deep", name="deep", writable=True),
+            Folder(path=place.base, is_writable=True),
+            Folder(path=place.private / "deep", name="deep", is_writable=True),
         ),
         hidden=(place.root / "p", place.base / "later"),
     )
-    rooted = Rooted(view)
+    rooted = SandboxFiles(view)
     for path in (
         "in/private/c.txt",
         "in/p/c.txt",
@@ -431,20 +431,20 @@ def test_what_is_hidden_is_hidden_whatever_way_leads_there(place: Place) -> None
         f"{place.private}/c.txt",
     ):
         with pytest.raises(Refused, match="hidden"):
-            rooted.read(rooted.spot(path))
+            rooted.read(rooted.locate(path))
         with pytest.raises(Refused, match="hidden"):
-            rooted.write(rooted.spot(path), b"x")
+            rooted.write(rooted.locate(path), b"x")
     with pytest.raises(Refused, match="hidden"):
-        rooted.read(rooted.within(rooted.sandbox("deep"), "c.txt"))
+        rooted.read(rooted.locate_in(rooted.find_sandbox("deep"), "c.txt"))
     for path in ("later", "later/x"):
         with pytest.raises(Refused, match="hidden"):
-            rooted.write(rooted.spot(path), b"x")
+            rooted.write(rooted.locate(path), b"x")
     (place.base / "later").mkdir()
     (place.base / "later" / "x").write_text("came later")
     (place.base / "by-link").symlink_to("later")
     with pytest.raises(Refused, match="hidden"):
-        rooted.read(rooted.spot("by-link/x"))
-    names = [name for name, _ in rooted.files(rooted.spot("."))]
+        rooted.read(rooted.locate("by-link/x"))
+    names = [name for name, _ in rooted.list_files(rooted.locate("."))]
     assert "in/a/b/c.txt" in names
     assert not [name for name in names if "private" in name or "later" in name or "way" in name]
 
@@ -454,16 +454,16 @@ def test_a_hidden_file_is_hidden_under_every_name(place: Place) -> None:
     secret.write_bytes(CANARY)
     (place.root / "same.txt").hardlink_to(secret)
     place.link("link.txt", "secret.txt")
-    rooted = Rooted(View(cwd=place.root, folders=place.view.folders, hidden=(secret,)))
+    rooted = SandboxFiles(View(cwd=place.root, folders=place.view.folders, hidden=(secret,)))
     for name in ("secret.txt", "same.txt", "link.txt"):
         with pytest.raises(Refused, match="hidden"):
-            rooted.read(rooted.spot(name))
+            rooted.read(rooted.locate(name))
     for name in ("secret.txt", "same.txt"):
         with pytest.raises(Refused, match="hidden"):
-            rooted.write(rooted.spot(name), b"x")
-    names = [name for name, _ in rooted.files(rooted.spot("a/.."))]
+            rooted.write(rooted.locate(name), b"x")
+    names = [name for name, _ in rooted.list_files(rooted.locate("a/.."))]
     assert not {"secret.txt", "same.txt", "link.txt"} & set(names)
-    assert list(rooted.files(rooted.spot("same.txt"))) == []
+    assert list(rooted.list_files(rooted.locate("same.txt"))) == []
 
 
 # Folders
@@ -474,40 +474,40 @@ def test_the_innermost_folder_rules_also_when_reached_by_a_link(place: Place) ->
     view = View(
         cwd=place.root,
         folders=(
-            Folder(path=place.root, writable=True),
+            Folder(path=place.root, is_writable=True),
             Folder(path=place.root),
             Folder(path=place.root / "a", name="a", allowed_suffixes=(".md",)),
-            Folder(path=place.root / "a" / "b", name="b", writable=True, max_bytes=8),
+            Folder(path=place.root / "a" / "b", name="b", is_writable=True, max_bytes=8),
             Folder(path=place.root / "unmade", name="unmade"),
         ),
     )
-    rooted = Rooted(view)
+    rooted = SandboxFiles(view)
     for path in ("a/x.md", "way/x.md"):
         with pytest.raises(
             Refused,
             match=r"the sandbox 'a' is read-only: .* was not written\nWrite to the folder .* or the sandbox 'b'",
         ):
-            rooted.write(rooted.spot(path), b"x")
+            rooted.write(rooted.locate(path), b"x")
     with pytest.raises(NotFound, match="unmade does not exist"):
-        rooted.write(rooted.spot("unmade/x.md"), b"x")
+        rooted.write(rooted.locate("unmade/x.md"), b"x")
     (place.root / "dot").symlink_to(".")
     with pytest.raises(Refused, match="the sandbox 'unmade' is read-only"):
-        rooted.write(rooted.spot("dot/unmade/x.md"), b"x")
+        rooted.write(rooted.locate("dot/unmade/x.md"), b"x")
     assert not (place.root / "unmade").exists()
-    assert rooted.write(rooted.spot("way/b/x.txt"), b"12345678")
-    with pytest.raises(Refused, match="9 bytes are more than the 8 allowed"):
-        rooted.write(rooted.spot("way/b/x.txt"), b"123456789")
-    assert rooted.read(rooted.spot("a/b/x.txt")).folder.name == "b"
-    assert rooted.read(rooted.within(rooted.sandbox("a"), "b/x.txt")).folder.name == "b"
+    assert rooted.write(rooted.locate("way/b/x.txt"), b"12345678")
+    with pytest.raises(Refused, match=r"too large \(9 bytes, the limit is 8\)"):
+        rooted.write(rooted.locate("way/b/x.txt"), b"123456789")
+    assert rooted.read(rooted.locate("a/b/x.txt")).folder.name == "b"
+    assert rooted.read(rooted.locate_in(rooted.find_sandbox("a"), "b/x.txt")).folder.name == "b"
 
 
 def test_of_two_folders_at_one_place_the_named_one_rules(place: Place) -> None:
-    named = Folder(path=place.root, name="all", writable=True)
-    rooted = Rooted(View(cwd=place.root, folders=(Folder(path=place.root), named)))
-    assert rooted.spot("x").folder is named
-    rooted = Rooted(View(cwd=place.base, folders=(Folder(path=place.base), Folder(path=place.root), named)))
+    named = Folder(path=place.root, name="all", is_writable=True)
+    rooted = SandboxFiles(View(cwd=place.root, folders=(Folder(path=place.root), named)))
+    assert rooted.locate("x").folder is named
+    rooted = SandboxFiles(View(cwd=place.base, folders=(Folder(path=place.base), Folder(path=place.root), named)))
     (place.base / "way").symlink_to("in/a")
-    assert rooted.write(rooted.spot("in/x"), b"x")
+    assert rooted.write(rooted.locate("in/x"), b"x")
 
 
 def test_a_folder_reached_through_a_link_is_refused_until_settled(place: Place) -> None:
@@ -521,50 +521,50 @@ def test_a_folder_reached_through_a_link_is_refused_until_settled(place: Place) 
         ),
         hidden=(place.base / "way" / "private",),
     )
-    rooted = Rooted(view)
+    rooted = SandboxFiles(view)
     with pytest.raises(Refused, match=r"is reached through a link, .*/way"):
-        rooted.read(rooted.spot("a/b/c.txt"))
+        rooted.read(rooted.locate("a/b/c.txt"))
     with pytest.raises(NotFound, match="gone does not exist"):
-        rooted.read(rooted.spot("../gone/x"))
-    with pytest.raises(Refused, match=r"c\.txt cannot be opened: Not a directory"):
-        rooted.read(rooted.spot(f"{place.ro}/c.txt/x"))
-    plain = settled(view)
+        rooted.read(rooted.locate("../gone/x"))
+    with pytest.raises(Refused, match=r"cannot open the folder .*c\.txt: Not a directory"):
+        rooted.read(rooted.locate(f"{place.ro}/c.txt/x"))
+    plain = resolve_view(view)
     assert plain.cwd == place.root
     assert plain.hidden == (place.private,)
-    rooted = Rooted(plain)
-    assert rooted.read(rooted.spot("a/b/c.txt")).data == b"inside"
+    rooted = SandboxFiles(plain)
+    assert rooted.read(rooted.locate("a/b/c.txt")).data == b"inside"
 
 
 def test_the_whole_disk_as_a_folder_still_hides(place: Place) -> None:
-    rooted = Rooted(View(cwd=Path("/"), folders=(Folder(path=Path("/")),), hidden=(place.private,)))
-    assert rooted.read(rooted.spot(f"{place.root}/a/b/c.txt")).data == b"inside"
+    rooted = SandboxFiles(View(cwd=Path("/"), folders=(Folder(path=Path("/")),), hidden=(place.private,)))
+    assert rooted.read(rooted.locate(f"{place.root}/a/b/c.txt")).data == b"inside"
     with pytest.raises(Refused, match="hidden"):
-        rooted.read(rooted.spot(f"//{place.private}/c.txt"))
-    assert rooted.shown(rooted.spot("/a/b")) == "a/b"
+        rooted.read(rooted.locate(f"//{place.private}/c.txt"))
+    assert rooted.display_path(rooted.locate("/a/b")) == "a/b"
 
 
 def test_paths_are_shown_as_the_tools_take_them(place: Place) -> None:
-    rooted = Rooted(place.view)
-    assert rooted.shown(rooted.spot("a/./b/../b/c.txt")) == "a/b/c.txt"
-    assert rooted.shown(rooted.spot(".")) == "."
-    assert rooted.shown(rooted.spot("../ro/c.txt")) == f"{place.ro}/c.txt"
+    rooted = SandboxFiles(place.view)
+    assert rooted.display_path(rooted.locate("a/./b/../b/c.txt")) == "a/b/c.txt"
+    assert rooted.display_path(rooted.locate(".")) == "."
+    assert rooted.display_path(rooted.locate("../ro/c.txt")) == f"{place.ro}/c.txt"
 
 
 # Writing
 
 
 def test_writing_makes_replaces_and_keeps_the_rights(place: Place) -> None:
-    rooted = Rooted(place.view)
-    assert rooted.write(rooted.spot("new/deep/x.txt"), b"one") is True
+    rooted = SandboxFiles(place.view)
+    assert rooted.write(rooted.locate("new/deep/x.txt"), b"one") is True
     file = place.root / "new" / "deep" / "x.txt"
     file.chmod(0o4640)
-    assert rooted.write(rooted.spot("new/deep/x.txt"), b"two") is False
+    assert rooted.write(rooted.locate("new/deep/x.txt"), b"two") is False
     assert file.read_bytes() == b"two"
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert list(file.parent.iterdir()) == [file]
     file.chmod(0o444)
     with pytest.raises(Refused, match="marked read-only"):
-        rooted.write(rooted.spot("new/deep/x.txt"), b"three")
+        rooted.write(rooted.locate("new/deep/x.txt"), b"three")
     assert file.read_bytes() == b"two"
 
 
@@ -573,36 +573,36 @@ def test_writing_never_follows_a_link_nor_another_name_of_a_file(place: Place) -
     place.link("s.txt", "../outside/c.txt")
     place.link("i.txt", "a/b/c.txt")
     (place.root / "h.txt").hardlink_to(place.outside / "c.txt")
-    rooted = Rooted(place.view)
+    rooted = SandboxFiles(place.view)
     for name in ("s.txt", "i.txt"):
         with pytest.raises(Refused, match="not a regular file"):
-            rooted.write(rooted.spot(name), b"x")
-    assert rooted.write(rooted.spot("h.txt"), b"x") is False
+            rooted.write(rooted.locate(name), b"x")
+    assert rooted.write(rooted.locate("h.txt"), b"x") is False
     assert (place.root / "h.txt").read_bytes() == b"x"
     place.untouched()
 
 
 def test_nothing_is_made_when_the_write_is_refused(place: Place) -> None:
-    folder = Folder(path=place.root, name="notes", writable=True, text_suffixes=(".md",), max_bytes=3)
-    rooted = Rooted(View(cwd=place.root, folders=(folder,)))
+    folder = Folder(path=place.root, name="notes", is_writable=True, text_suffixes=(".md",), max_bytes=3)
+    rooted = SandboxFiles(View(cwd=place.root, folders=(folder,)))
     with pytest.raises(Refused, match=r"permits text only in files ending in \.md"):
-        rooted.write(rooted.spot("n/x.txt"), b"x")
+        rooted.write(rooted.locate("n/x.txt"), b"x")
     with pytest.raises(Refused, match="4 bytes"):
-        rooted.write(rooted.spot("n/x.md"), b"1234")
+        rooted.write(rooted.locate("n/x.md"), b"1234")
     with pytest.raises(NotFound, match=r"Leave out the '\.\.'"):
-        rooted.write(rooted.within(folder, "n/../x.md"), b"x")
+        rooted.write(rooted.locate_in(folder, "n/../x.md"), b"x")
     with pytest.raises(Refused, match="is a folder"):
-        rooted.write(rooted.spot("a"), b"x")
+        rooted.write(rooted.locate("a"), b"x")
     with pytest.raises(Refused, match="is a folder"):
-        rooted.write(rooted.within(folder, "q/.."), b"x")
+        rooted.write(rooted.locate_in(folder, "q/.."), b"x")
     assert not (place.root / "q").exists()
     assert not (place.root / "n" / "x.md").exists()
 
 
 def test_a_write_that_fails_leaves_nothing_behind(place: Place) -> None:
-    rooted = Rooted(place.view)
+    rooted = SandboxFiles(place.view)
     with pytest.raises(Refused, match="too long"):
-        rooted.write(rooted.spot("a/" + "z" * 256), b"x")
+        rooted.write(rooted.locate("a/" + "z" * 256), b"x")
     assert {path.name for path in (place.root / "a").iterdir()} == {"b"}
 
 
@@ -621,10 +621,10 @@ def test_a_failed_rename_leaves_nothing_behind(place: Place) -> None:
 
     thread = threading.Thread(target=swap)
     thread.start()
-    rooted = Rooted(place.view)
+    rooted = SandboxFiles(place.view)
     try:
         for _ in range(300):
-            tried(lambda: rooted.write(rooted.spot("t"), b"x"))
+            tried(lambda: rooted.write(rooted.locate("t"), b"x"))
     finally:
         done.set()
         thread.join(5)
@@ -640,18 +640,18 @@ def test_listing_is_bounded_in_depth_and_number(place: Place, monkeypatch: pytes
         deep = deep / "d"
     deep.mkdir(parents=True)
     (deep / "x").write_text("x")
-    rooted = Rooted(place.view)
-    survey = rooted.files(rooted.spot("d"))
+    rooted = SandboxFiles(place.view)
+    survey = rooted.list_files(rooted.locate("d"))
     assert list(survey) == []
-    assert survey.cut
-    monkeypatch.setattr("guildhall.sandbox.files._MAX_VISITED", 5)
+    assert survey.is_truncated
+    monkeypatch.setattr("guildhall.sandbox.files._MAX_VISITED_FILES", 5)
     many = place.root / "many"
     many.mkdir()
     for number in range(20):
         (many / str(number)).write_text("x")
-    survey = rooted.files(rooted.spot("many"))
+    survey = rooted.list_files(rooted.locate("many"))
     assert len(list(survey)) == 5
-    assert survey.cut
+    assert survey.is_truncated
 
 
 def test_listing_follows_no_link_to_a_folder_and_only_inside_links_to_files(place: Place) -> None:
@@ -661,15 +661,18 @@ def test_listing_follows_no_link_to_a_folder_and_only_inside_links_to_files(plac
     place.link("gone.txt", "nowhere")
     (place.root / ".git").mkdir()
     (place.root / ".git" / "x").write_text("x")
-    rooted = Rooted(place.view)
-    assert [name for name, _ in rooted.files(rooted.spot("."), skip=frozenset({".git"}))] == ["a/b/c.txt", "file.txt"]
-    assert [name for name, _ in rooted.files(rooted.spot("dir"))] == ["b/c.txt"]
-    assert [name for name, _ in rooted.files(rooted.spot("a/b/c.txt"))] == ["c.txt"]
-    for name, spot in rooted.files(rooted.spot("dir")):
+    rooted = SandboxFiles(place.view)
+    assert [name for name, _ in rooted.list_files(rooted.locate("."), skip=frozenset({".git"}))] == [
+        "a/b/c.txt",
+        "file.txt",
+    ]
+    assert [name for name, _ in rooted.list_files(rooted.locate("dir"))] == ["b/c.txt"]
+    assert [name for name, _ in rooted.list_files(rooted.locate("a/b/c.txt"))] == ["c.txt"]
+    for name, spot in rooted.list_files(rooted.locate("dir")):
         assert name
         assert rooted.read(spot).data == b"inside"
     with pytest.raises(NotFound, match="Did you mean 'dir'"):
-        list(rooted.files(rooted.spot("dirr")))
+        list(rooted.list_files(rooted.locate("dirr")))
 
 
 # Suffixes
@@ -699,8 +702,8 @@ def test_listing_follows_no_link_to_a_folder_and_only_inside_links_to_files(plac
     ],
 )
 def test_suffixes_ignore_case_and_nothing_else(name: str, fits: bool) -> None:
-    assert suits(name, (".md", "tar.gz", ".key", ".\u00e1")) is fits
-    assert suits(name, ())
+    assert has_suffix(name, (".md", "tar.gz", ".key", ".\u00e1")) is fits
+    assert has_suffix(name, ())
 
 
 @pytest.mark.req("DO-4")
@@ -709,18 +712,18 @@ def test_a_link_does_not_lend_its_suffix(place: Place) -> None:
     (place.root / "n.md").write_text("note")
     place.link("note.exe", "n.md")
     folder = Folder(path=place.root, name="docs", allowed_suffixes=(".md",))
-    rooted = Rooted(View(cwd=place.root, folders=(folder,), hidden=(place.private,)))
+    rooted = SandboxFiles(View(cwd=place.root, folders=(folder,), hidden=(place.private,)))
     for path in ("looks.md", "note.exe", "a/b/c.txt"):
         with pytest.raises(Refused, match=r"permits only files ending in \.md"):
-            rooted.read(rooted.spot(path))
-    assert [name for name, _ in rooted.files(rooted.spot("."))] == ["n.md"]
+            rooted.read(rooted.locate(path))
+    assert [name for name, _ in rooted.list_files(rooted.locate("."))] == ["n.md"]
 
 
 def test_what_the_system_refuses_is_told_plainly() -> None:
     for number, says in [
-        (errno.ENOENT, "there is no x"),
+        (errno.ENOENT, "x does not exist"),
         (errno.EROFS, "x: read-only file system"),
-        (errno.EPERM, "no permission"),
+        (errno.EPERM, "permission denied"),
     ]:
-        with pytest.raises(GuildError, match=says), told("x"):
+        with pytest.raises(GuildError, match=says), translate_os_errors("x"):
             raise OSError(number, "")

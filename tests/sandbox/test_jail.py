@@ -18,8 +18,8 @@ import guildhall
 from guildhall.core.errors import ToolUnavailable
 from guildhall.sandbox import jail
 from guildhall.sandbox import seccomp as jail_seccomp
-from guildhall.sandbox.jail import Confinement, available, spawn
-from guildhall.sandbox.mounts import planned, program_paths
+from guildhall.sandbox.jail import Confinement, spawn, strongest_kind
+from guildhall.sandbox.mounts import plan_mounts, program_paths
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def confined(view: View, command: str, kind: Kind, **more: object) -> tuple[int,
 
 
 def places(view: View, **more: object) -> dict[str, str]:
-    plan = planned(Confinement(view=view, **more))  # type: ignore[arg-type]
-    return {str(place.path): "pin" if place.is_pin else place.access for place in plan.places}
+    plan = plan_mounts(Confinement(view=view, **more))  # type: ignore[arg-type]
+    return {str(place.path): "pin" if place.is_pin else place.access for place in plan.mounts}
 
 
 # The plan
@@ -62,9 +62,9 @@ def test_folders_are_as_the_view_says(tmp_path):
     (tmp_path / "gone").rmdir()
     folders = (
         Folder(path=tmp_path / "a"),
-        Folder(path=tmp_path / "b", writable=True),
+        Folder(path=tmp_path / "b", is_writable=True),
         Folder(path=tmp_path / "b" / "inner"),
-        Folder(path=tmp_path / "gone", writable=True),
+        Folder(path=tmp_path / "gone", is_writable=True),
     )
     seen = places(View(cwd=tmp_path, folders=folders))
     assert seen[f"{tmp_path}/a"] == "read"
@@ -75,21 +75,21 @@ def test_folders_are_as_the_view_says(tmp_path):
 
 @pytest.mark.parametrize("order", [(True, False), (False, True)])
 def test_a_folder_declared_twice_is_writable_if_either_is(tmp_path, order):
-    folders = tuple(Folder(path=tmp_path, writable=writable) for writable in order)
+    folders = tuple(Folder(path=tmp_path, is_writable=writable) for writable in order)
     assert places(View(cwd=tmp_path, folders=folders))[str(tmp_path)] == "write"
 
 
 @pytest.mark.parametrize("path", ["/", "/proc", "/proc/1", "/dev", "/sys/kernel", "/etc", "/run"])
 def test_folders_of_the_system_are_refused(path):
-    with pytest.raises(ToolUnavailable, match="cannot be given"):
-        planned(Confinement(view=View(cwd=Path("/tmp"), folders=(Folder(path=Path(path)),))))
+    with pytest.raises(ToolUnavailable, match="cannot use"):
+        plan_mounts(Confinement(view=View(cwd=Path("/tmp"), folders=(Folder(path=Path(path)),))))
 
 
 def test_what_is_hidden_wins(tmp_path):
     home = tmp_path / "deep" / "home"
     (home / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(home)
-    folders = (Folder(path=tmp_path, writable=True), Folder(path=home / "inner", writable=True))
+    folders = (Folder(path=tmp_path, is_writable=True), Folder(path=home / "inner", is_writable=True))
     seen = places(View(cwd=tmp_path, folders=folders, hidden=(tmp_path / "link",)), read_only=(home,))
     assert seen[str(home)] == "hidden"
     assert seen[str(home.parent)] == "pin"
@@ -99,27 +99,27 @@ def test_what_is_hidden_wins(tmp_path):
 
 def test_a_folder_that_was_replaced_by_a_link_is_not_given(tmp_path):
     (tmp_path / "inner").symlink_to("/usr")
-    folders = (Folder(path=tmp_path, writable=True), Folder(path=tmp_path / "inner", writable=True))
+    folders = (Folder(path=tmp_path, is_writable=True), Folder(path=tmp_path / "inner", is_writable=True))
     assert f"{tmp_path}/inner" not in places(View(cwd=tmp_path, folders=folders))
 
 
 def test_a_folder_reached_through_a_link_is_shown_where_it_was_named(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "named").symlink_to("real")
-    plan = planned(Confinement(view=View(cwd=tmp_path / "named", folders=(Folder(path=tmp_path / "named"),))))
-    (place,) = [place for place in plan.places if place.path == tmp_path / "named"]
+    plan = plan_mounts(Confinement(view=View(cwd=tmp_path / "named", folders=(Folder(path=tmp_path / "named"),))))
+    (place,) = [place for place in plan.mounts if place.path == tmp_path / "named"]
     assert place.source == tmp_path / "real"
     assert plan.cwd == tmp_path / "named"
 
 
 def test_the_working_folder_is_tmp_where_it_is_not_seen(tmp_path):
-    assert planned(Confinement(view=View(cwd=tmp_path))).cwd == Path("/tmp")
+    assert plan_mounts(Confinement(view=View(cwd=tmp_path))).cwd == Path("/tmp")
 
 
 def test_guildhall_inside_a_writable_folder_stays_read_only():
     package = Path(guildhall.__file__).parent
     folder = package.parent.parent
-    seen = places(View(cwd=folder, folders=(Folder(path=folder, writable=True),)))
+    seen = places(View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
     assert seen[str(package.parent)] == "read"
 
 
@@ -143,7 +143,7 @@ def test_a_linked_worktree_sees_the_shared_git_directory_read_only(repository, t
     tree = tmp_path / "tree"
     git("-C", str(repository), "worktree", "add", "-q", str(tree))
     for writable in (True, False):
-        seen = places(View(cwd=tree, folders=(Folder(path=tree, writable=writable),)))
+        seen = places(View(cwd=tree, folders=(Folder(path=tree, is_writable=writable),)))
         assert seen[str(repository / ".git")] == "read"
         assert seen.get(str(tree / ".git")) == ("read" if writable else None)
         assert str(repository) not in seen
@@ -153,7 +153,7 @@ def test_a_linked_worktree_sees_the_shared_git_directory_read_only(repository, t
 def test_git_works_in_a_linked_worktree(repository, tmp_path, kind):
     tree = tmp_path / "tree"
     git("-C", str(repository), "worktree", "add", "-q", str(tree))
-    view = View(cwd=tree, folders=(Folder(path=tree, writable=True),))
+    view = View(cwd=tree, folders=(Folder(path=tree, is_writable=True),))
     code, output = confined(view, "git -c safe.directory='*' log --oneline; echo x > .git", kind)
     assert "first" in output
     assert code != 0
@@ -171,7 +171,7 @@ def test_the_word_of_a_git_file_alone_gives_nothing(repository, tmp_path):
     forged.mkdir(parents=True)
     (forged / "gitdir").write_text(str(work / ".git"))
     (forged / "commondir").write_text(str(secret))
-    view = View(cwd=work, folders=(Folder(path=work, writable=True),))
+    view = View(cwd=work, folders=(Folder(path=work, is_writable=True),))
     for text in (
         f"gitdir: {secret}/worktrees/x",
         f"gitdir: {forged}",
@@ -190,7 +190,7 @@ def test_the_word_of_a_git_file_alone_gives_nothing(repository, tmp_path):
 def test_looks_for_repositories_only_so_far(tmp_path):
     for name in (".git", "a/.git", "a/b/c/.git", "a/b/c/d/.git", "node_modules/x/.git"):
         (tmp_path / name).mkdir(parents=True)
-    seen = places(View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),)))
+    seen = places(View(cwd=tmp_path, folders=(Folder(path=tmp_path, is_writable=True),)))
     found = {path.removeprefix(f"{tmp_path}/") for path in seen if path.startswith(str(tmp_path)) and ".git" in path}
     assert found == {".git", "a/.git", "a/b/c/.git"}
 
@@ -200,8 +200,8 @@ def test_looks_for_repositories_only_so_far(tmp_path):
 
 def rules(view: View, tmp_path: Path, **more: bool) -> dict[str, str]:
     confinement = Confinement(view=view)
-    spec = jail.specification(
-        confinement, planned(confinement), ["x"], namespaces=more.get("namespaces", False), scratch=tmp_path
+    spec = jail.launcher_specification(
+        confinement, plan_mounts(confinement), ["x"], namespaces=more.get("namespaces", False), scratch=tmp_path
     )
     return dict(json.loads(spec)["rules"])
 
@@ -212,7 +212,7 @@ def test_gives_everything_beside_what_is_kept(tmp_path):
         (work / name).mkdir(parents=True)
     (work / "deep" / "beside").touch()
     (work / "out").symlink_to("/etc")
-    view = View(cwd=work, folders=(Folder(path=work, writable=True),))
+    view = View(cwd=work, folders=(Folder(path=work, is_writable=True),))
     given = rules(view, tmp_path)
     assert given[str(work)] == "read"
     assert given[f"{work}/src"] == "write"
@@ -227,11 +227,11 @@ def test_gives_everything_beside_what_is_kept(tmp_path):
 
 
 def test_a_huge_folder_does_not_make_endless_rules(tmp_path, monkeypatch):
-    monkeypatch.setattr(jail, "_ENTRIES", 3)
+    monkeypatch.setattr(jail, "_MAX_ENTRIES", 3)
     work = tmp_path / "work"
     for name in (".git", "a", "b", "c", "d"):
         (work / name).mkdir(parents=True)
-    given = rules(View(cwd=work, folders=(Folder(path=work, writable=True),)), tmp_path)
+    given = rules(View(cwd=work, folders=(Folder(path=work, is_writable=True),)), tmp_path)
     assert f"{work}/b" in given
     assert f"{work}/d" not in given
 
@@ -241,16 +241,18 @@ def test_a_huge_folder_does_not_make_endless_rules(tmp_path, monkeypatch):
 
 def test_the_filter_is_for_known_machines_only():
     closed = jail_seccomp.Filter(families=frozenset())
-    x86, arm = (jail_seccomp.compiled(closed, machine) for machine in ("x86_64", "aarch64"))
+    x86, arm = (jail_seccomp.compile_filter(closed, machine) for machine in ("x86_64", "aarch64"))
     assert x86
     assert arm
     assert x86 != arm
     assert len(x86) % 8 == 0
-    assert jail_seccomp.compiled(closed, "pdp11") is None
-    assert len(jail_seccomp.compiled(jail_seccomp.Filter(families=frozenset(), modes=False), "x86_64") or b"") > len(
-        x86
+    assert jail_seccomp.compile_filter(closed, "pdp11") is None
+    assert len(
+        jail_seccomp.compile_filter(jail_seccomp.Filter(families=frozenset(), may_change_modes=False), "x86_64") or b""
+    ) > len(x86)
+    assert jail_seccomp.socket_families(network=True, loopback=False) == jail_seccomp.socket_families(
+        network=False, loopback=True
     )
-    assert jail_seccomp.families(network=True, loopback=False) == jail_seccomp.families(network=False, loopback=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -292,23 +294,23 @@ thread.start(); thread.join()
 
 
 def test_the_strongest_that_works_is_used(tmp_path):
-    assert available() == "bubblewrap"
-    assert available("/nowhere") == "namespaces"
+    assert strongest_kind() == "bubblewrap"
+    assert strongest_kind("/nowhere") == "namespaces"
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    assert available(str(tmp_path)) == "namespaces"
+    assert strongest_kind(str(tmp_path)) == "namespaces"
     slow = tmp_path / "slow"
     slow.mkdir()
     (slow / "bwrap").write_text("not a program")
     (slow / "bwrap").chmod(0o755)
-    assert available(str(slow)) == "namespaces"
+    assert strongest_kind(str(slow)) == "namespaces"
 
 
 def test_without_any_nothing_is_started(monkeypatch, tmp_path):
-    monkeypatch.setattr(jail, "supported", lambda: False)
-    assert available(str(tmp_path)) is None
-    view = View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),))
+    monkeypatch.setattr(jail, "has_landlock", lambda: False)
+    assert strongest_kind(str(tmp_path)) is None
+    view = View(cwd=tmp_path, folders=(Folder(path=tmp_path, is_writable=True),))
 
     async def main() -> None:
         await spawn(["/bin/sh", "-c", "touch made"], Confinement(view=view), path=str(tmp_path))
@@ -319,9 +321,9 @@ def test_without_any_nothing_is_started(monkeypatch, tmp_path):
 
 
 def test_landlock_is_asked_of_the_kernel(monkeypatch):
-    assert jail.supported()
+    assert jail.has_landlock()
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert not jail.supported()
+    assert not jail.has_landlock()
 
 
 def test_an_older_bubblewrap_gets_no_size(tmp_path):
@@ -329,7 +331,7 @@ def test_an_older_bubblewrap_gets_no_size(tmp_path):
     old.write_text("#!/bin/sh\necho bubblewrap 0.6.1\n")
     old.chmod(0o755)
     confinement = Confinement(view=View(cwd=tmp_path), network=True)
-    argv = jail.arguments(confinement, planned(confinement), str(tmp_path), None)
+    argv = jail.bubblewrap_arguments(confinement, plan_mounts(confinement), str(tmp_path), None)
     assert "--size" not in argv
     assert "--share-net" in argv
     assert "--seccomp" not in argv
@@ -372,7 +374,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_a_program_that_ignores_the_polite_signal_is_ended_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(jail, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(jail, "_KILL_TIMEOUT_S", 0.2)
 
     async def main() -> None:
         process = await asyncio.create_subprocess_exec(
@@ -380,7 +382,7 @@ def test_a_program_that_ignores_the_polite_signal_is_ended_all_the_same(tmp_path
         )
         assert process.stdout is not None
         await process.stdout.readline()
-        await jail.Confined(process=process, kind="landlock", _opened=contextlib.ExitStack()).kill()
+        await jail.ConfinedProcess(process=process, kind="landlock", _resources=contextlib.ExitStack()).kill()
         assert process.returncode == -9
         await process.stdout.read()
 
@@ -410,7 +412,7 @@ def test_the_keeper_starts_nothing_for_another_parent(tmp_path):
 def test_the_keeper_says_why_it_cannot_confine(tmp_path):
     done = kept("echo started", True, tmp_path, mounts=[["/not/there", "write"]])
     assert done.returncode == 126
-    assert "could not be confined" in done.stderr
+    assert "cannot confine the program" in done.stderr
     assert "started" not in done.stdout
     done = kept("echo started", False, tmp_path, seccomp="00")
     assert (done.returncode, done.stdout) == (126, "")
@@ -435,9 +437,11 @@ def kept(command: str, namespaces: bool, tmp_path: Path, **changes: object) -> s
 def _keeping(command: str, namespaces: bool, tmp_path: Path, **changes: object) -> dict[str, object]:
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    confinement = Confinement(view=View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),)))
+    confinement = Confinement(view=View(cwd=tmp_path, folders=(Folder(path=tmp_path, is_writable=True),)))
     argv = ["/bin/sh", "-c", command]
-    spec = jail.specification(confinement, planned(confinement), argv, namespaces=namespaces, scratch=scratch)
+    spec = jail.launcher_specification(
+        confinement, plan_mounts(confinement), argv, namespaces=namespaces, scratch=scratch
+    )
     held = os.memfd_create("spec", 0)
     os.write(held, json.dumps({**json.loads(spec), **changes}).encode())
     os.lseek(held, 0, os.SEEK_SET)
@@ -497,7 +501,7 @@ base, kind = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(base))
 from guildhall.sandbox.jail import Confinement, spawn
 from guildhall.sandbox.view import Folder, View
-view = View(cwd=base / "work", folders=(Folder(path=base / "work", writable=True),), hidden=(base / "home",))
+view = View(cwd=base / "work", folders=(Folder(path=base / "work", is_writable=True),), hidden=(base / "home",))
 server = socket.create_server(("127.0.0.1", 0))
 async def ran(command):
     program = await spawn(["/bin/bash", "-c", command], Confinement(view=view), kind=kind)

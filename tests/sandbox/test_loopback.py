@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.sandbox.jail import Confinement, doorway, spawn
+from guildhall.sandbox.jail import Confinement, open_door, spawn
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
-    from guildhall.sandbox.jail import Confined, Kind
+    from guildhall.sandbox.jail import ConfinedProcess, Kind
 
 KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
 
@@ -49,7 +49,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def ended(program: Confined) -> tuple[int, str]:
+async def ended(program: ConfinedProcess) -> tuple[int, str]:
     assert program.process.stdout is not None
     output = await program.process.stdout.read()
     return await program.wait(), output.decode()
@@ -58,7 +58,7 @@ async def ended(program: Confined) -> tuple[int, str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_confined_program_reaches_us_and_nobody_else(kind: Kind) -> None:
     async def main() -> None:
-        door = await doorway(kind)
+        door = await open_door(kind)
         with (
             socket.create_server(("127.0.0.1", 0)) as other,
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard,
@@ -72,7 +72,7 @@ def test_a_confined_program_reaches_us_and_nobody_else(kind: Kind) -> None:
                 kind=kind,
                 door=door,
             )
-            listening = await door.opened()
+            listening = await door.receive_socket()
             door.close()
             server = await asyncio.start_server(answer, sock=listening)
             code, said = await ended(program)
@@ -93,12 +93,12 @@ def test_a_confined_program_reaches_us_and_nobody_else(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_with_the_network_comes_to_a_port_of_the_machine(kind: Kind) -> None:
     async def main() -> None:
-        door = await doorway(kind, network=True)
+        door = await open_door(kind, network=True)
         code = "import socket,sys; print(socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(9))"
         confinement = Confinement(view=View(cwd=Path("/")), network=True)
         argv = [sys.executable, "-I", "-S", "-c", code, str(door.port)]
         program = await spawn(argv, confinement, kind=kind, door=door)
-        listening = await door.opened()
+        listening = await door.receive_socket()
         listening.setblocking(False)
         connection, _ = await asyncio.get_running_loop().sock_accept(listening)
         connection.sendall(b"hello")
@@ -112,26 +112,26 @@ def test_one_with_the_network_comes_to_a_port_of_the_machine(kind: Kind) -> None
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_a_program_that_is_not_there_is_told_of_after_the_door(kind: Kind, tmp_path: Path) -> None:
     async def main() -> tuple[int, str]:
-        door = await doorway(kind)
+        door = await open_door(kind)
         program = await spawn(["/not/there"], Confinement(view=View(cwd=tmp_path)), kind=kind, door=door)
-        (await door.opened()).close()
+        (await door.receive_socket()).close()
         door.close()
         return await ended(program)
 
     code, said = asyncio.run(main())
     assert code == 126
-    assert "could not be started" in said
+    assert "cannot start the program" in said
 
 
 def test_a_jail_that_does_not_come_up_opens_no_door(tmp_path: Path) -> None:
     """Its launcher dies before it has anything to hand out."""
 
     async def main() -> None:
-        door = await doorway("bubblewrap")
+        door = await open_door("bubblewrap")
         view = View(cwd=tmp_path, folders=(Folder(path=tmp_path),))
         program = await spawn(["/bin/true"], Confinement(view=view, memory_bytes=4096), kind="bubblewrap", door=door)
-        with pytest.raises(ToolUnavailable, match="before it was confined"):
-            await door.opened()
+        with pytest.raises(ToolUnavailable, match="before it opened its port"):
+            await door.receive_socket()
         await program.kill()
         door.close()
 
@@ -142,7 +142,7 @@ def test_a_jail_that_does_not_come_up_opens_no_door(tmp_path: Path) -> None:
 
 def test_a_home_of_its_own_is_where_it_writes(tmp_path: Path) -> None:
     async def main() -> tuple[int, str]:
-        view = View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),))
+        view = View(cwd=tmp_path, folders=(Folder(path=tmp_path, is_writable=True),))
         confinement = Confinement(view=view, home=tmp_path)
         return await ended(await spawn(["/bin/sh", "-c", "echo $HOME $TMPDIR; touch ~/made"], confinement))
 

@@ -10,12 +10,12 @@ import pytest
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.paths import project_root, stands_in
-from guildhall.sandbox.mounts import held
+from guildhall.sandbox.mounts import hold_placeholders
 
 
 def test_they_are_there_for_the_length_of_a_block(tmp_path: Path) -> None:
     folder, file = tmp_path / "workers", tmp_path / "guildhall.yaml"
-    with held((folder, file)) as lost:
+    with hold_placeholders((folder, file)) as lost:
         assert not lost
         assert folder.is_dir()
         assert file.read_text() == ""
@@ -26,7 +26,7 @@ def test_they_are_there_for_the_length_of_a_block(tmp_path: Path) -> None:
 
 def test_the_last_one_takes_them_away(tmp_path: Path) -> None:
     folder = tmp_path / "workers"
-    first, second = held((folder,)), held((folder,))
+    first, second = hold_placeholders((folder,)), hold_placeholders((folder,))
     first.__enter__()
     with second:
         first.__exit__(None, None, None)
@@ -36,7 +36,7 @@ def test_the_last_one_takes_them_away(tmp_path: Path) -> None:
 
 def test_what_a_crash_left_behind_is_taken_away_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "workers").mkdir(stat.S_ISVTX | 0o755)
-    with held((tmp_path / "workers",)):
+    with hold_placeholders((tmp_path / "workers",)):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -45,7 +45,7 @@ def test_what_people_make_stays(tmp_path: Path) -> None:
     own, filled = tmp_path / "own", tmp_path / "filled"
     settings, replaced = tmp_path / "guildhall.yaml", tmp_path / "other.yaml"
     own.mkdir()
-    with held((own, filled, settings, replaced)):
+    with hold_placeholders((own, filled, settings, replaced)):
         (filled / "clerk.yaml").write_text("clerk")
         settings.write_text("model: x")
         (tmp_path / "new").write_text("model: y")
@@ -57,14 +57,14 @@ def test_what_people_make_stays(tmp_path: Path) -> None:
 
 
 def test_an_error_in_the_block_takes_them_away_too(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), held((tmp_path / "workers",)):
+    with pytest.raises(ZeroDivisionError), hold_placeholders((tmp_path / "workers",)):
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_where_nothing_can_be_made_is_said(tmp_path: Path) -> None:
     nowhere = Path("/sys/workers")
-    with held((tmp_path / "fine", nowhere)) as lost:
+    with hold_placeholders((tmp_path / "fine", nowhere)) as lost:
         assert lost == {nowhere}
         assert stands_in(tmp_path / "fine")
 
@@ -72,7 +72,7 @@ def test_a_place_where_nothing_can_be_made_is_said(tmp_path: Path) -> None:
 def test_a_link_or_a_name_too_long_is_refused(tmp_path: Path) -> None:
     (tmp_path / "workers").symlink_to("elsewhere")
     for path in (tmp_path / "workers", tmp_path / ("x" * 300)):
-        with pytest.raises(ToolUnavailable, match="cannot be kept from the program"), held((tmp_path / "first", path)):
+        with pytest.raises(ToolUnavailable, match="cannot protect"), hold_placeholders((tmp_path / "first", path)):
             pytest.fail("it was held")
     assert [path.name for path in tmp_path.iterdir()] == ["workers"], "the first was taken away again"
 
@@ -81,7 +81,7 @@ def test_a_stand_in_makes_no_project(tmp_path: Path) -> None:
     below = tmp_path / "project" / "below"
     below.mkdir(parents=True)
     (tmp_path / "project" / ".git").mkdir()
-    with held((tmp_path / "project" / "workers", tmp_path / "project" / "guildhall.yaml")):
+    with hold_placeholders((tmp_path / "project" / "workers", tmp_path / "project" / "guildhall.yaml")):
         assert project_root(below) == below
     os.mkdir(tmp_path / "project" / "workers")  # noqa: PTH102
     assert project_root(below) == tmp_path / "project"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def surroundings(folder: Path) -> Surroundings:
-    view = View(cwd=folder, folders=(Folder(path=folder, writable=True),))
+    view = View(cwd=folder, folders=(Folder(path=folder, is_writable=True),))
     return Surroundings(view=view, web_search={"searxng": "http://127.0.0.1:1", "provider": None})
 
 

@@ -64,7 +64,7 @@ def box(tmp_path: Path) -> Path:
 
 
 def around(folder: Path) -> Surroundings:
-    return Surroundings(view=View(cwd=folder, folders=(Folder(path=folder, writable=True),)))
+    return Surroundings(view=View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
 
 
 def executed(box: Path, *calls: tuple[str, dict[str, Any]]) -> list[ToolResult]:

@@ -21,7 +21,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
 
 def view_of(root: Path, **rules: Any) -> View:
-    return View(cwd=root, folders=(Folder(path=root, writable=True, **rules),))
+    return View(cwd=root, folders=(Folder(path=root, is_writable=True, **rules),))
 
 
 def call(view: View, name: str, **arguments: Any) -> ToolResult:
@@ -161,7 +161,7 @@ def test_writing_makes_folders_and_replaces(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
     closed = View(cwd=tmp_path, folders=(Folder(path=tmp_path),))
     assert "is read-only" in refused(closed, "Write", file_path="c", content="x")
-    assert "Nothing in this run can be written." in refused(closed, "Write", file_path="c", content="x")
+    assert "This run has no writable folder." in refused(closed, "Write", file_path="c", content="x")
 
 
 def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:
     assert "does not occur" in refused(view, "Edit", file_path="x.py", old_string="c", new_string="d")
     assert "old_string is empty" in refused(view, "Edit", file_path="x.py", old_string="", new_string="d")
     assert "are equal" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="a")
-    assert "there is no y.py" in refused(view, "Edit", file_path="y.py", old_string="a", new_string="b")
+    assert "y.py does not exist" in refused(view, "Edit", file_path="y.py", old_string="a", new_string="b")
     assert "lone surrogate" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="\ud800")
     file.write_bytes(b"\xff")
     assert "not UTF-8" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="b")

@@ -157,7 +157,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def spec(tmp_path: Path, toolbox: Path, work: Path) -> HostSpec:
-    view = View(cwd=work, folders=(Folder(path=work, writable=True),), hidden=(tmp_path / "home",))
+    view = View(cwd=work, folders=(Folder(path=work, is_writable=True),), hidden=(tmp_path / "home",))
     return HostSpec(view=view, toolboxes=(("mine", toolbox),))
 
 
@@ -227,9 +227,9 @@ def test_a_handler_that_blocks_does_not_block_others(spec):
 @pytest.mark.parametrize(
     ("tool", "arguments", "said"),
     [
-        ("leave", {"code": 7}, "ended by itself (exit code 7)"),
-        ("leave", {"code": 0}, "ended by itself (exit code 0)"),
-        ("crash", {}, "was ended by SIGSEGV"),
+        ("leave", {"code": 7}, "exited with code 7"),
+        ("leave", {"code": 0}, "exited with code 0"),
+        ("crash", {}, "was killed by SIGSEGV"),
     ],
 )
 def test_a_crash_is_a_result_and_the_next_call_gets_a_fresh_host(spec, kind, tool, arguments, said):
@@ -257,7 +257,7 @@ def test_killed_from_outside(spec):
         await asyncio.sleep(0.05)
         assert host._child is not None
         host._child._confined.process.send_signal(signal.SIGKILL)
-        assert "was ended by SIGKILL" in (await waiting).text
+        assert "was killed by SIGKILL" in (await waiting).text
         assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
 
     hosted(spec, use)
@@ -350,7 +350,7 @@ def test_fs_write_is_as_the_view_says(spec, kind, work):
     assert (work / "new").read_text() == "written"
     assert not any((folder / "evil.py").exists() for folder in own)
     view = {**spec.as_dict()["view"]}
-    view["folders"] = [{**view["folders"][0], "writable": False}]
+    view["folders"] = [{**view["folders"][0], "is_writable": False}]
     assert called(changed(writing, view=view), "write", {"path": str(work / "more")}, kind=kind).is_error
 
 

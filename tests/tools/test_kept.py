@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Refused, ToolUnavailable
-from guildhall.sandbox.files import Rooted, settled
+from guildhall.sandbox.files import SandboxFiles, resolve_view
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import file_tools, sandbox_tools
 from guildhall.tools.builtin.shell import shell_tools
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
 NAMES = ("workers", "prompts", "schemas", "toolboxes", "tests", "guildhall.yaml")
-REFUSED = "decides what runs may do"
+REFUSED = "is protected: it defines what runs may do"
 
 
 @pytest.fixture
@@ -42,11 +42,11 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def view(root: Path) -> View:
-    return settled(
+    return resolve_view(
         View(
             cwd=root,
-            folders=(Folder(path=root), Folder(path=root, name="project", writable=True)),
-            kept=tuple(root / name for name in NAMES),
+            folders=(Folder(path=root), Folder(path=root, name="project", is_writable=True)),
+            protected=tuple(root / name for name in NAMES),
         )
     )
 
@@ -113,34 +113,34 @@ def test_it_is_read_and_all_else_is_written(root: Path, view: View) -> None:
 
 def test_a_folder_that_is_named_itself_has_its_own_rules(root: Path, view: View) -> None:
     named = (
-        Folder(path=root / "prompts", name="prompts", writable=True),
-        Folder(path=root / "workers" / "generated", name="generated", writable=True),
+        Folder(path=root / "prompts", name="prompts", is_writable=True),
+        Folder(path=root / "workers" / "generated", name="generated", is_writable=True),
     )
     locked = root / "workers" / "generated" / "locked.yaml"
     locked.write_text("locked")
     (root / "prompts").mkdir()
-    rooted = Rooted(replace(view, folders=(*view.folders, *named), kept=(*view.kept, locked)))
+    rooted = SandboxFiles(replace(view, folders=(*view.folders, *named), protected=(*view.protected, locked)))
     for way in ("prompts/a.md", "workers/generated/a.yaml"):
-        assert rooted.write(rooted.spot(way), b"x")
-    assert rooted.write(rooted.within(rooted.sandbox("project"), "prompts/b.md"), b"x")
+        assert rooted.write(rooted.locate(way), b"x")
+    assert rooted.write(rooted.locate_in(rooted.find_sandbox("project"), "prompts/b.md"), b"x")
     for way in ("workers/a.yaml", "workers/generated/locked.yaml", "workers/generated/LOCKED.yaml"):
         with pytest.raises(Refused, match=REFUSED):
-            rooted.write(rooted.spot(way), b"x")
+            rooted.write(rooted.locate(way), b"x")
     with pytest.raises(Refused, match=REFUSED):
-        rooted.write(rooted.within(rooted.sandbox("generated"), "locked.yaml"), b"x")
+        rooted.write(rooted.locate_in(rooted.find_sandbox("generated"), "locked.yaml"), b"x")
     assert locked.read_text() == "locked"
 
 
 def test_of_a_link_both_the_name_and_what_it_leads_to_are_kept(root: Path, view: View) -> None:
     (root / "team").mkdir()
     (root / "prompts").symlink_to("team")
-    rooted = Rooted(settled(view))
+    rooted = SandboxFiles(resolve_view(view))
     for way in ("prompts", "prompts/a.md", "team/a.md"):
         with pytest.raises(Refused):
-            rooted.write(rooted.spot(way), b"x")
+            rooted.write(rooted.locate(way), b"x")
     assert (root / "prompts").is_symlink()
-    (bash,) = shell_tools(settled(view), {})
-    with pytest.raises(ToolUnavailable, match="is a link, which a program could replace"):
+    (bash,) = shell_tools(resolve_view(view), {})
+    with pytest.raises(ToolUnavailable, match="it is a link, which a program could replace"):
         asyncio.run(bash.handler(command="true"))
 
 
@@ -199,8 +199,8 @@ def test_a_program_writes_a_kept_folder_that_is_named_but_not_what_is_locked_in_
     root: Path, view: View, kind: Kind
 ) -> None:
     locked = root / "workers" / "clerk.yaml"
-    named = Folder(path=root / "workers", name="workers", writable=True)
-    both = replace(view, folders=(*view.folders, named), kept=(*view.kept, locked))
+    named = Folder(path=root / "workers", name="workers", is_writable=True)
+    both = replace(view, folders=(*view.folders, named), protected=(*view.protected, locked))
     (bash,) = shell_tools(both, {}, kind=kind)
     one = "workers/clerk.yaml"
     tries = f"echo evil > {one}; rm -f {one}; mv {one} src; echo b > workers/generated/b"

@@ -77,7 +77,7 @@ def test_servers_that_are_a_little_different_work_too(tmp_path: Path, way: str) 
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        ("dead", "ended by itself (exit code 2); its last output: no licence"),
+        ("dead", "exited with code 2; its last output: no licence"),
         ("silent", "was not ready after 0.3 s and was closed"),
         ("endless-line", "wrote a message of more than 16,777,216 bytes and was killed"),
         ("endless-lines", "wrote too many lines that are not answers and was killed"),
@@ -126,9 +126,9 @@ def test_a_server_that_dies_in_a_call_is_an_error_once_and_then_the_end(tmp_path
         assert (await waiting).text == "well: a"
         broken = await call(server, "die")
         assert broken.is_error
-        said = "ended by itself (exit code 3); its last output: out of paper"
+        said = "exited with code 3; its last output: out of paper"
         assert broken.text == f"The server toy {said}; its effect is unknown."
-        with pytest.raises(ServerGone, match="mcp_servers: toy ended by itself"):
+        with pytest.raises(ServerGone, match="mcp_servers: toy exited"):
             await call(server, "echo", text="b")
 
     with_server(tmp_path, "well", work)

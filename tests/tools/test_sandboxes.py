@@ -40,7 +40,7 @@ def make(base: Path) -> View:
                 text_suffixes=(".md",),
                 max_bytes=100,
             ),
-            Folder(path=base / "output", name="output", writable=True, text_suffixes=(".md", ".txt"), max_bytes=50),
+            Folder(path=base / "output", name="output", is_writable=True, text_suffixes=(".md", ".txt"), max_bytes=50),
         ),
     )
 
@@ -74,7 +74,7 @@ def test_sandboxes_alone_give_the_tools_and_writing_only_if_one_is_writable(view
     ]
     readable = View(cwd=tmp_path, folders=view.folders[:1])
     assert [each.name for each in sandbox_tools(readable)] == ["sandbox_list", "sandbox_read_text"]
-    assert sandbox_tools(View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),))) == ()
+    assert sandbox_tools(View(cwd=tmp_path, folders=(Folder(path=tmp_path, is_writable=True),))) == ()
 
 
 @pytest.mark.req("DO-4")
@@ -82,7 +82,7 @@ def test_listing_shows_what_the_rules_let_be_seen(view: View) -> None:
     assert text(view, "sandbox_list", sandbox="input") == "deck.pdf\nnotes.md"
     assert text(view, "sandbox_list", sandbox="input", pattern="*.md") == "notes.md"
     assert text(view, "sandbox_list", sandbox="output") == "[no files match **/* in the sandbox output]"
-    assert text(view, "sandbox_list", sandbox="inputs") == "there is no sandbox 'inputs'\nDid you mean 'input'?"
+    assert text(view, "sandbox_list", sandbox="inputs") == "unknown sandbox 'inputs'\nDid you mean 'input'?"
     for number in range(1100):
         (view.folders[1].path / f"{number}.txt").write_text("")
     shown = text(view, "sandbox_list", sandbox="output")
@@ -94,7 +94,7 @@ def test_listing_shows_what_the_rules_let_be_seen(view: View) -> None:
 def test_reading_text_keeps_to_the_rules(view: View) -> None:
     assert text(view, "sandbox_read_text", sandbox="input", path="notes.md") == "notes"
     shown = text(view, "sandbox_read_text", sandbox="input", path="NOTES.md")
-    assert "there is no NOTES.md" in shown
+    assert "NOTES.md does not exist" in shown
     assert (
         text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=2) == "no\n[cut: 2 of 5 characters]"
     )
@@ -107,7 +107,7 @@ def test_reading_text_keeps_to_the_rules(view: View) -> None:
         ("link.md", "leads out of the folder"),
         ("../outside/secret.md", "leads out of the folder"),
         ("up/outside/secret.md", "leads out of the folder"),
-        (f"{view.cwd}/input/notes.md", "Give the path from the top of the sandbox 'input'"),
+        (f"{view.cwd}/input/notes.md", "Use a path relative to the sandbox 'input'"),
         ("big.md", "larger than the 100 bytes"),
         ("bad.md", "not UTF-8 text"),
         ("nul.md", "a binary file"),
@@ -129,7 +129,7 @@ def test_writing_text_keeps_to_the_rules(view: View) -> None:
     for sandbox, path, content, says in [
         ("input", "x.md", "x", "the sandbox 'input' is read-only: x.md was not written\nWrite to the sandbox 'output'"),
         ("output", "x.sh", "x", "permits text only in files ending in .md, .txt"),
-        ("output", "x.md", "x" * 51, "51 bytes are more than the 50 allowed"),
+        ("output", "x.md", "x" * 51, "too large (51 bytes, the limit is 50)"),
         ("output", "../outside/secret.md", "x", "leads out"),
         ("output", "x.md", "\ud800", "lone surrogate"),
         ("outputs", "x.md", "x", "Did you mean 'output'?"),

@@ -129,7 +129,7 @@ def test_grep_says_what_is_wrong(view: View) -> None:
     assert "at least" in grep(view, "x", context=-1)
     assert "at least" in grep(view, "x", max_results=0)
     assert "output_mode: Input should be 'content', 'files' or 'count'" in grep(view, "x", output_mode="lines")
-    assert "there is no nowhere" in grep(view, "x", path="nowhere")
+    assert "nowhere does not exist" in grep(view, "x", path="nowhere")
     assert "outside the folders" in grep(view, "x", path="../outside")
     assert "hidden" in grep(view, "x", path="private")
     assert "leads out" in grep(view, "x", path="out")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.sandbox.jail import available
+from guildhall.sandbox.jail import strongest_kind
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.shell import MAX_CHARS, shell_tools
 from guildhall.tools.definition import invoke
@@ -50,7 +50,7 @@ def hall_home(tmp_path: Path) -> Path:
 @pytest.fixture
 def bash(kind: Kind, work: Path, hall_home: Path) -> Callable[..., Coroutine[Any, Any, ToolResult]]:
     def call(command: str, *, network: bool = False, env: dict[str, str] | None = None, **more: Any) -> Any:
-        view = View(cwd=work, folders=(Folder(path=work, writable=True),), hidden=(hall_home,))
+        view = View(cwd=work, folders=(Folder(path=work, is_writable=True),), hidden=(hall_home,))
         (tool,) = shell_tools(view, env or {}, network, kind=kind)
         return invoke(tool, {"command": command, **more})
 
@@ -150,7 +150,7 @@ def test_a_home_inside_a_writable_folder_stays_hidden(kind, work):
     home.mkdir(parents=True)
     (home / "hall.json").write_text("the person's token")
     (work / "key.pem").write_text("the person's token")
-    view = View(cwd=work, folders=(Folder(path=work, writable=True),), hidden=(home, work / "key.pem"))
+    view = View(cwd=work, folders=(Folder(path=work, is_writable=True),), hidden=(home, work / "key.pem"))
     (tool,) = shell_tools(view, {}, False, kind=kind)
     for command in (
         "cat deep/home/hall.json",
@@ -171,7 +171,7 @@ def test_git_directories_are_read_only(kind, work):
     nested = work / "sub" / "repository"
     nested.mkdir(parents=True)
     _git("init", "-q", str(nested))
-    view = View(cwd=work, folders=(Folder(path=work, writable=True),))
+    view = View(cwd=work, folders=(Folder(path=work, is_writable=True),))
     (tool,) = shell_tools(view, {}, False, kind=kind)
     for command in (
         "echo x > .git/hooks/post-commit",
@@ -284,7 +284,7 @@ def test_a_limit_on_memory(kind, work):
     from guildhall.sandbox.jail import Confinement
     from guildhall.tools.builtin.shell import _Shell
 
-    view = View(cwd=work, folders=(Folder(path=work, writable=True),))
+    view = View(cwd=work, folders=(Folder(path=work, is_writable=True),))
     shell = _Shell(Confinement(view=view, memory_bytes=200_000_000, file_bytes=1_000_000), kind)
     assert "MemoryError" in asyncio.run(shell.run("python3 -c 'x = bytearray(10**9)'")).text
     assert asyncio.run(shell.run("head -c 9000000 /dev/zero > big")).is_error
@@ -306,7 +306,7 @@ def test_describes_itself(work):
     assert plain.capabilities == {"proc.exec"}
     assert online.capabilities == {"proc.exec", "net"}
     assert "no network" in plain.description
-    assert available() is not None
+    assert strongest_kind() is not None
 
 
 def _git(*arguments: str) -> None:

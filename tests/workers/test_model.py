@@ -87,9 +87,9 @@ def test_sandboxes_are_folders_of_the_project(write: Write, project: Path, frame
     )
     (project / "input").mkdir()
     read, written = worker.sandbox_folders(frame)
-    assert (read.path, read.name, read.writable, read.max_bytes) == (project / "input", "input", False, 9)
+    assert (read.path, read.name, read.is_writable, read.max_bytes) == (project / "input", "input", False, 9)
     assert (read.allowed_suffixes, read.text_suffixes, read.attachment_suffixes) == ((".md",), (".md",), (".pdf",))
-    assert (written.path, written.writable) == (project / "made/later", True)
+    assert (written.path, written.is_writable) == (project / "made/later", True)
     assert not written.path.exists()
 
 

@@ -91,8 +91,8 @@ class Team:
 
         async def go() -> Any:
             quick = WorkflowPolicy(first_pause=QUICK, debounce=self.debounce)
-            self.hall = Hall(self.home, environ=self.environ, policy=RunPolicy(workflows=quick))
-            self.client = EmbeddedHall(self.hall, stays=True)
+            self.hall = Hall(self.home, environ=self.environ, policy=RunPolicy(workflows=quick), is_persistent=True)
+            self.client = EmbeddedHall(self.hall)
             try:
                 async with asyncio.timeout(20):
                     return await work(self)

@@ -49,7 +49,7 @@ def ran(team: Team, **fields: Any) -> str:
     async def trusted(team: Team) -> str:
         path = team.project / "team.yaml"
         if "setup" in fields:
-            await team.client.trust.grant((await team.client.trust.inspect(team.frame(), at=path)).open)
+            await team.client.trust.grant((await team.client.trust.inspect(team.frame(), at=path)).untrusted_files)
         return (await team.run()).id
 
     return team.inside(trusted)

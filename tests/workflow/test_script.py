@@ -22,7 +22,7 @@ from tests.workflow.teams import Team, call, say, send
 from tests.workflow.test_replays import ran
 
 if TYPE_CHECKING:
-    from guildhall.hall.client.model import Tested
+    from guildhall.hall.client.model import TestResult
     from tests.conftest import Guild
 
 
@@ -34,12 +34,12 @@ async def recorded(team: Team, run: str, name: str = "tests/team.yaml") -> Path:
     return path
 
 
-async def outcome(team: Team, path: Path) -> Tested:
+async def outcome(team: Team, path: Path) -> TestResult:
     (found,) = [one async for one in team.client.runs.test([path])]
     return found
 
 
-def told(found: Tested) -> str:
+def told(found: TestResult) -> str:
     return "\n".join(one.text for one in found.deviations)
 
 
@@ -84,7 +84,13 @@ def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     path.write_text(text.replace("@ann begin", "@ann begin ${{ params.what }}"))
     failed = guild("test")
     assert failed.code == 1
-    for line in ("command of setup step 1", "+echo 2", "bob: the system prompt", "+You are at WORK.", "+@ann begin x"):
+    for line in (
+        "setup step 1: command changed",
+        "+echo 2",
+        "bob: system prompt changed",
+        "+You are at WORK.",
+        "+@ann begin x",
+    ):
         assert line in failed.out
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0
@@ -92,7 +98,7 @@ def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     path.write_text(text.replace("@ann begin", "@bob begin"))  # others move now: nobody waits for ever
     failed = guild("test")
     assert failed.code == 1
-    assert "the script has 1 runs of ann; now there are 0" in failed.out
+    assert "ann: number of runs changed: 1 recorded, now 0" in failed.out
 
 
 def test_what_a_person_said_is_said_again(team: Team) -> None:
@@ -276,7 +282,7 @@ def test_a_test_whose_agents_run_programs_must_be_trusted(team: Team, guild: Gui
     (team.project / "tests/copied.yaml").write_text(text)
     refused = guild("test")
     assert refused.code == 1
-    assert "the test says which: it is not trusted" in refused.out
+    assert "the test executes programs and is not trusted" in refused.out
     (team.project / "tests/copied.yaml").unlink()
     assert guild("script", run.json["run"], "--out", "tests/own.yaml").code == 0
     tested = guild("test")
@@ -318,11 +324,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "`worker` is missing"),
     ({"workflow": "../team.yaml"}, "not a path inside the project"),
     ({"workflow": "/team.yaml"}, "not a path inside the project"),
-    ({"workflow": "none.yaml"}, "there is no such file"),
+    ({"workflow": "none.yaml"}, "the file does not exist"),
     ({"workflow": "script.yaml"}, "script.yaml"),
     ({"workflow": "team.yaml", "tag": "a/b"}, "a/b"),
     ({"workflow": "team.yaml", "params": {"x": "1"}}, "no param"),
-    ({"workflow": "team.yaml", "setup": [{"command": "rm -rf /"}]}, "1 commands of the setup are on record"),
+    ({"workflow": "team.yaml", "setup": [{"command": "rm -rf /"}]}, "number of setup commands changed: 1 recorded"),
     ({"workflow": "team.yaml", "order": [{"person": ""}]}, "order"),
     (
         {"workflow": "team.yaml", "order": ["ann/1 ends", "zoe/9 begins 3", {"person": "@nobody x"}, "ann/1 begins 1"]},

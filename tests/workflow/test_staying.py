@@ -50,7 +50,7 @@ async def until_stands(team: Team, status: str, target: str = "@team") -> Workfl
 
 
 async def recovered(team: Team) -> None:
-    await Recovery(team.hall).go_on()
+    await Recovery(team.hall).resume_runs()
 
 
 def said(team: Team, tag: str = "main") -> list[tuple[str, str]]:

@@ -21,7 +21,14 @@ from guildhall.cli.short_ids import expand_arguments
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
-from guildhall.hall.client.discovery import Address, find, find_or_start, is_embedded, same_version, wait_for_end
+from guildhall.hall.client.discovery import (
+    Address,
+    check_same_version,
+    find_hall,
+    find_or_start,
+    is_embedded,
+    wait_for_end,
+)
 from guildhall.models.credentials import travelling
 
 if TYPE_CHECKING:
@@ -103,7 +110,7 @@ class Context:
         self._is_connected = False
         try:
             if code != exit_codes.INTERRUPTED:
-                for event in await self.client.settle():
+                for event in await self.client.wait_background_work():
                     self.screen.note(self.screen.one_line(str(event.data.get("text")), 500), "dim")
         finally:
             await self.client.close()
@@ -159,7 +166,7 @@ class _BlockingContext(Context):
         from guildhall.hall.client.remote import RemoteHall
         from guildhall.hall.client.transport import BlockingTransport
 
-        self.client = RemoteHall(same_version(address), BlockingTransport(address))
+        self.client = RemoteHall(check_same_version(address), BlockingTransport(address))
         self.frame = _frame(dict(os.environ), frozenset(), self.screen, None)
         self._is_connected = True
         await expand_arguments(self.args, self.client)
@@ -229,7 +236,7 @@ def _as_data(value: Any) -> Any:
 def find_running() -> Address | None:
     """Return the address of the hall's process, or None if none is running or this command is the hall."""
     environ = dict(os.environ)
-    return None if is_embedded(environ) else find(Home.locate(environ))
+    return None if is_embedded(environ) else find_hall(Home.locate(environ))
 
 
 def check_background(work: str, instead: str) -> None:
@@ -284,10 +291,10 @@ async def _connect_to_process(
     from guildhall.hall.client.remote import RemoteHall
 
     for _ in range(_MAX_TRIES):
-        address = await asyncio.to_thread(find_or_start, home, environ) if mode == "start" else find(home)
+        address = await asyncio.to_thread(find_or_start, home, environ) if mode == "start" else find_hall(home)
         if address is None:
             return None
-        client = RemoteHall(same_version(address))
+        client = RemoteHall(check_same_version(address))
         try:
             welcome = await client.hall.hello(root)
         except HallGone:

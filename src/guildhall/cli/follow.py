@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from guildhall.hall.client.interface import HallClient
-    from guildhall.hall.client.model import Shown
+    from guildhall.hall.client.model import RunDetails
 
 _NO_LIMIT = 1_000_000  # characters of a line that is not cut
 _MAX_POLLS, _POLL_S = 20, 0.05  # until a paused run that someone else cancels has ended
@@ -175,7 +175,7 @@ class Follower:
             return stopped
         return exit_codes.run_exit_code(shown.run.status, shown.run.error_code)
 
-    async def _print_result(self, shown: Shown) -> None:
+    async def _print_result(self, shown: RunDetails) -> None:
         """Print the result, unless the user has seen it while it was written."""
         text, screen = text_of(shown.run.output), self._screen
         if screen.form != "text":
@@ -185,7 +185,7 @@ class Follower:
         elif not screen.is_one_terminal or text not in (self._streamed, self._last_message):
             screen.result(text)
 
-    async def _print_interrupted_calls(self, shown: Shown) -> None:
+    async def _print_interrupted_calls(self, shown: RunDetails) -> None:
         for one in (shown.run, *shown.below):
             entries = await self._client.runs.journal(one.id)
             first = entries[0].data if entries else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
-    from guildhall.hall.client.model import Trusting
+    from guildhall.hall.client.model import TrustReport
 
 T = TypeVar("T")
 
@@ -121,23 +121,23 @@ async def run_trusted(
     return await work()
 
 
-async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bool:
+async def ask_trust(looking: TrustReport, client: HallClient, screen: Screen) -> bool:
     """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
-    if not looking.open or not await ask_yes_no(
+    if not looking.untrusted_files or not await ask_yes_no(
         f"Trust {name_files(looking)}? It can run commands as you. [y]es  [n]o:", screen
     ):
         return False
-    await client.trust.grant(looking.open)
+    await client.trust.grant(looking.untrusted_files)
     return True
 
 
-def name_files(looking: Trusting) -> str:
+def name_files(looking: TrustReport) -> str:
     """Name the files that are not trusted yet."""
-    count = len(looking.open)
-    return escape(looking.open[0].display_path) if count == 1 else f"these {count} files"
+    count = len(looking.untrusted_files)
+    return escape(looking.untrusted_files[0].display_path) if count == 1 else f"these {count} files"
 
 
-def describe_code(looking: Trusting) -> str:
+def describe_code(looking: TrustReport) -> str:
     """Describe the code and its possible effects, with every character visible."""
     parts = [exact(plan.text()) for plan in looking.plans]
     for code in looking.code:

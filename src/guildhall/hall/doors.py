@@ -44,20 +44,19 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 
-# For programs that execute runs: they call only such tools in parallel, and truncate long results otherwise. The gate
+# For the programs of other vendors: without these they call tools one by one and truncate long results. The gate
 # decides which calls are allowed.
-_TO_GUESTS = {"annotations": {"readOnlyHint": True}, "_meta": {"anthropic/maxResultSizeChars": 500_000}}
-MOST_CALLS = 256  # of one run at a time
+_PROGRAM_TOOL_FIELDS = {"annotations": {"readOnlyHint": True}, "_meta": {"anthropic/maxResultSizeChars": 500_000}}
+MAX_CALLS = 256  # concurrent calls of a run
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
-_ANOTHER = "this is the id of another call"
-_ENDED = "the run has ended, or was put away: nothing is called any more"
+_DUPLICATE_ID = "invalid call id: another call has it"
 
 
 class McpEndpoint:
-    """The ASGI application. `door` finds the tool door that a token opens now."""
+    """The ASGI application of the tool doors. `find_door` returns the door of the live run with a token."""
 
-    def __init__(self, door: Callable[[str], RunDoor | None], *, version: str) -> None:
-        self._door = door
+    def __init__(self, find_door: Callable[[str], RunDoor | None], *, version: str) -> None:
+        self._find_door = find_door
         self._version = version
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -65,23 +64,23 @@ class McpEndpoint:
 
     async def _reply(self, scope: Message, receive: Receive) -> tuple[int, Any]:
         headers = Headers.of(scope["headers"])
-        self._enter(scope, headers)
+        self._authorize(scope, headers)
         body = await read_body(receive, headers)
-        door, server = self._enter(scope, headers)  # while the body came the run may have ended
+        door, server = self._authorize(scope, headers)  # again, because the run may have ended meanwhile
         return await reply_to(body, headers, lambda request: self._respond(request, door, server), batches=False)
 
-    def _enter(self, scope: Message, headers: Headers) -> tuple[RunDoor, str]:
-        """Return the door that a request addresses and the name of the server there. Raise HttpError if none is."""
+    def _authorize(self, scope: Message, headers: Headers) -> tuple[RunDoor, str]:
+        """Return the door of a request and the name of the addressed server. Raise HttpError if it is not allowed."""
         check_local(headers)
         token = headers.bearer
-        door = self._door(token) if token else None
+        door = self._find_door(token) if token else None
         if door is None:
-            raise HttpError(401, "this takes the token of a run that is going on", (b"www-authenticate", b"Bearer"))
+            raise HttpError(401, "invalid token: not the token of a live run", (b"www-authenticate", b"Bearer"))
         path = _PATH.fullmatch(scope["path"])
         name = path[1] if path else ""
         if name not in door.servers:
             hint = did_you_mean(name, door.servers) or ""
-            raise HttpError(404, f"the run has no server of that name. {hint}".strip())
+            raise HttpError(404, f"unknown server {name!r}. {hint}".strip())
         check_json_post(scope["method"], headers)
         return door, name
 
@@ -94,69 +93,73 @@ class McpEndpoint:
 
         result = await result_of(request, about, tools, call)
         if "tools" in result and door.passing is not None:
-            result["tools"] = [{**tool, **_TO_GUESTS} for tool in result["tools"]]
+            result["tools"] = [{**tool, **_PROGRAM_TOOL_FIELDS} for tool in result["tools"]]
         return response_to(request, result)
 
 
 async def _call(door: RunDoor, server: str, call: ToolCall) -> ToolResult:
-    """Make a call at the gate of the run. It goes on if the client disconnects, and ends with the run."""
-    under_way = door.calls.get(call.key)
-    if under_way is None:
+    """Call a tool at the gate of the run. The call continues if the client disconnects, and ends with the run."""
+    active = door.calls.get(call.key)
+    if active is None:
         if door.handle.is_other_call(call):
-            raise RpcError(INVALID_PARAMS, _ANOTHER)
-        if len(door.calls) >= MOST_CALLS:
-            raise RpcError(INTERNAL_ERROR, f"{MOST_CALLS} calls of this run are under way: wait for one of them")
+            raise RpcError(INVALID_PARAMS, _DUPLICATE_ID)
+        if len(door.calls) >= MAX_CALLS:
+            raise RpcError(INTERNAL_ERROR, f"too many calls: {MAX_CALLS} calls of this run are active")
         task = asyncio.ensure_future(door.call(server, call))
-        door.calls[call.key] = under_way = (call, task)
-        task.add_done_callback(partial(_over, door, call))
-    first, task = under_way
+        door.calls[call.key] = active = (call, task)
+        task.add_done_callback(partial(_finish_call, door, call))
+    first, task = active
     if first != call:
-        raise RpcError(INVALID_PARAMS, _ANOTHER)
-    await asyncio.wait([task])  # not cancelled with us
+        raise RpcError(INVALID_PARAMS, _DUPLICATE_ID)
+    await asyncio.wait([task])  # a cancellation of the request does not cancel the call
     if task.cancelled():
-        raise RpcError(INTERNAL_ERROR, _ENDED)
+        raise RpcError(INTERNAL_ERROR, "cannot call: the run has ended or is paused")
     error = task.exception()
     if isinstance(error, GuildError):
         raise RpcError(INTERNAL_ERROR, str(error), error.as_dict())
     if error is not None:
-        raise RpcError(INTERNAL_ERROR, f"the call broke: {type(error).__name__}")
+        raise RpcError(INTERNAL_ERROR, f"internal error: {type(error).__name__}")
     return task.result()
 
 
-def _over(door: RunDoor, call: ToolCall, task: asyncio.Future[ToolResult]) -> None:
+def _finish_call(door: RunDoor, call: ToolCall, task: asyncio.Future[ToolResult]) -> None:
     door.calls.pop(call.key, None)
     error = None if task.cancelled() else task.exception()
-    if isinstance(error, Exception):  # whoever waits is told; and no call of a run fails like that and lets it go on
+    if isinstance(error, Exception):  # an error of the door itself ends the run
         door.handle.fail(error)
     elif not task.cancelled():
         door.on_result(call, task.result())
 
 
-MAX_BODY = 32_000_000
+MAX_BODY_BYTES = 32_000_000
 PREFIX = "/llm"
-_DRAINED = 4_000_000  # bytes of a request that is not heard
-_DRAIN_SECONDS = 2.0
+_MAX_DRAINED_BYTES = 4_000_000
+_DRAIN_TIMEOUT_S = 2.0
 _COUNT = "/anthropic/v1/messages/count_tokens"
 
 
 class LlmEndpoint:
-    """The ASGI application. `passing` finds the model door that a token opens now."""
+    """The ASGI application of the model doors. `find_session` returns the session of the live run with a token."""
 
     def __init__(
-        self, passing: Callable[[str], Passing | None], *, prefix: str = PREFIX, max_body: int = MAX_BODY
+        self,
+        find_session: Callable[[str], Passing | None],
+        *,
+        prefix: str = PREFIX,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        self._passing = passing
+        self._find_session = find_session
         self._prefix = prefix
-        self._max_body = max_body
+        self._max_body = max_body_bytes
         self._anthropic = Anthropic()
         self._chat = OpenAIChat()
-        self._asked: dict[str, Dialect] = {
+        self._dialects: dict[str, Dialect] = {
             f"{prefix}/anthropic/v1/messages": self._anthropic,
             f"{prefix}{_COUNT}": self._anthropic,
             f"{prefix}/openai/v1/chat/completions": self._chat,
             f"{prefix}/openai/v1/responses": OpenAIResponses(),
         }
-        self._listed: dict[str, Dialect] = {
+        self._model_lists: dict[str, Dialect] = {
             f"{prefix}/anthropic/v1/models": self._anthropic,
             f"{prefix}/openai/v1/models": self._chat,
         }
@@ -164,56 +167,56 @@ class LlmEndpoint:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         try:
-            reply, last = await self._reply(scope, path, receive), False
+            reply, closes = await self._reply(scope, path, receive), False
         except HttpError as error:
-            dialect = self._asked.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
-            reply, last = failure(dialect, error.status, error.message), True
-            await _drained(receive)
-        await _send(send, reply, last=last)
+            dialect = self._dialects.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
+            reply, closes = failure(dialect, error.status, error.message), True
+            await _drain(receive)
+        await _send(send, reply, closes=closes)
 
     async def _reply(self, scope: Message, path: str, receive: Receive) -> Reply:
         headers = Headers.of(scope["headers"])
         check_local(headers)
-        passing = self._entered(headers)
-        if (listed := self._listed.get(path)) is not None and scope["method"] == "GET":
-            return passing.models(listed)
-        if (dialect := self._asked.get(path)) is None:
-            raise HttpError(404, f"{scope['method']} {path[:200]} is not served here")
+        session = self._authorize(headers)
+        if (listed := self._model_lists.get(path)) is not None and scope["method"] == "GET":
+            return session.models(listed)
+        if (dialect := self._dialects.get(path)) is None:
+            raise HttpError(404, f"unknown route {scope['method']} {path[:200]}")
         check_json_post(scope["method"], headers)
         body = await read_body(receive, headers, max_bytes=self._max_body)
-        passing = self._entered(headers)  # while it came the run may have ended
+        session = self._authorize(headers)  # again, because the run may have ended meanwhile
         query = "?" + scope["query_string"].decode("latin-1") if scope.get("query_string") else ""
         count = path == f"{self._prefix}{_COUNT}"
-        return await passing.answer(dialect, body, headers.values, query=query, count=count)
+        return await session.answer(dialect, body, headers.values, query=query, count=count)
 
-    def _entered(self, headers: Headers) -> Passing:
-        token = key_of(headers)
-        if not token or (passing := self._passing(token)) is None:
-            raise HttpError(401, "this takes the token of a run that is going on, in the place of a key")
-        return passing
+    def _authorize(self, headers: Headers) -> Passing:
+        token = request_token(headers)
+        if not token or (session := self._find_session(token)) is None:
+            raise HttpError(401, "invalid API key: expected the token of a live run")
+        return session
 
 
-def key_of(headers: Headers) -> str | None:
+def request_token(headers: Headers) -> str | None:
     """Return the token that a client sends in place of an API key."""
     return headers.get("x-api-key") or headers.bearer
 
 
-async def _drained(receive: Receive) -> None:
-    """Read the rest of a rejected request, up to a limit: most clients send all before they read the answer."""
+async def _drain(receive: Receive) -> None:
+    """Read the rest of a rejected request, up to a limit: most clients send all of it before they read a response."""
     size = 0
     with suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            while size < _DRAINED:
+        async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+            while size < _MAX_DRAINED_BYTES:
                 message = await receive()
                 size += len(message.get("body", b""))
                 if message["type"] != "http.request" or not message.get("more_body", False):
                     return
 
 
-async def _send(send: Send, reply: Reply, *, last: bool) -> None:
-    """Send an answer piece by piece. The call continues if the client disconnects."""
+async def _send(send: Send, reply: Reply, *, closes: bool) -> None:
+    """Stream a response. `closes`: close the connection afterwards."""
     head = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in reply.headers.items()]
-    head += [(b"connection", b"close")] if last else []
+    head += [(b"connection", b"close")] if closes else []
     await send({"type": "http.response.start", "status": reply.status, "headers": head})
     async with aclosing(cast("AsyncGenerator[bytes, Any]", reply.body)) as pieces:
         async for piece in pieces:
@@ -221,17 +224,16 @@ async def _send(send: Send, reply: Reply, *, last: bool) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-class Reception:
-    """Serves the doors. `door` returns the live run that a token opens."""
+class DoorApp:
+    """The ASGI application of both doors. `find_door` returns the door of the live run with a token."""
 
-    def __init__(self, door: Callable[[str], RunDoor | None]) -> None:
+    def __init__(self, find_door: Callable[[str], RunDoor | None]) -> None:
         self.apps: Mapping[str, App] = {
-            "/mcp/": McpEndpoint(door, version=__version__),
-            "/llm/": LlmEndpoint(lambda token: run.passing if (run := door(token)) is not None else None),
+            "/mcp/": McpEndpoint(find_door, version=__version__),
+            "/llm/": LlmEndpoint(lambda token: door.passing if (door := find_door(token)) is not None else None),
         }
 
     async def listen(self, listening: socket.socket) -> Listener:
-        """Serve the doors on a listening socket."""
         listener = Listener(listening=listening)
         await listener.listen(self)
         return listener
@@ -241,5 +243,5 @@ class Reception:
             if scope["path"].startswith(prefix):
                 await app(scope, receive, send)
                 return
-        error = RpcError(INTERNAL_ERROR, "this address has the doors of a run and nothing else")
+        error = RpcError(INTERNAL_ERROR, "unknown path: this address serves only the doors of a run")
         await send_json(send, 404, error.as_response(None))

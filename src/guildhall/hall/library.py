@@ -27,7 +27,7 @@ from guildhall.core.events import AskOpenedData, Event
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.text import did_you_mean
-from guildhall.hall.client.discovery import find, is_embedded, same_version
+from guildhall.hall.client.discovery import check_same_version, find_hall, is_embedded
 from guildhall.hall.client.remote import RemoteHall
 from guildhall.models.credentials import travelling
 from guildhall.policy.rules import Mode
@@ -42,17 +42,15 @@ if TYPE_CHECKING:
     from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.tools.model import Toolbox
 
-    # Gets an ask as JSON; returns yes, no, always (or another of its choices), or an Answer with a note.
-    Said = str | bool | Answer
-    Approver = Callable[[Mapping[str, Any]], Said | Awaitable[Said]]
+    # Gets an ask as JSON. Returns one of its choices, such as yes or no, a bool, or an Answer with a note.
+    Decision = str | bool | Answer
+    Approver = Callable[[Mapping[str, Any]], Decision | Awaitable[Decision]]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """The outcome of a run."""
-
     run: str
     status: str
     output: Any
@@ -63,16 +61,16 @@ class RunResult:
     asks: Sequence[Mapping[str, Any]]
 
     @property
-    def completed(self) -> bool:
+    def is_completed(self) -> bool:
         return self.status == "completed"
 
     def output_as(self, kind: type[T]) -> T:
         """Return the output as a typed object: a pydantic model, a dataclass, a TypedDict, or any JSON type."""
         from pydantic import TypeAdapter, ValidationError
 
-        if not self.completed:
-            said = self.error["message"] if self.error else None
-            raise Conflict(f"the run {self.run} is {self.status}: it has no output", hint=str(said) if said else None)
+        if not self.is_completed:
+            reason = self.error["message"] if self.error else None
+            raise Conflict(f"the run {self.run} is {self.status} and has no output", hint=reason)
         try:
             return TypeAdapter[T](kind).validate_json(json.dumps(self.output))
         except ValidationError as error:
@@ -80,14 +78,14 @@ class RunResult:
             place = ".".join(map(str, first["loc"]))
             name = getattr(kind, "__name__", str(kind))
             raise UsageError(
-                f"the output does not fit {name}: {f'{place}: ' if place else ''}{first['msg']}",
-                hint="The worker's `output_schema_ref` says what its output looks like.",
+                f"the output is not a valid {name}: {f'{place}: ' if place else ''}{first['msg']}",
+                hint="See the schema in the worker's `output_schema_ref`.",
             ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker that can be run. Loading it looks at its file; every run looks again."""
+    """A worker that can be run. Loading it reads its file, and every run reads it again."""
 
     name: str
     cwd: Path
@@ -106,7 +104,7 @@ class Worker:
 
         `toolboxes` are Python objects for the toolboxes that the worker names. Their handlers run in this process.
         """
-        worker = Worker(name=str(name), **_place(cwd, home), toolboxes=tuple(toolboxes))
+        worker = Worker(name=str(name), **_location(cwd, home), toolboxes=tuple(toolboxes))
         worker.definition()
         return worker
 
@@ -114,15 +112,15 @@ class Worker:
     def create(spec: Mapping[str, Any], *, cwd: Path | str | None = None, home: Path | str | None = None) -> Worker:
         """Create a worker from name and instructions, and optionally description, model and output_schema.
 
-        It has the rights that `worker_creation` in the settings gives, and is saved as a draft below
+        It has the permissions of `worker_creation` in the settings, and is saved as a draft below
         `workers/generated/`. An existing worker is not overwritten.
         """
         from guildhall.workers.create import draft, parse_spec
 
-        new = Worker(name="", **_place(cwd, home))
+        new = Worker(name="", **_location(cwd, home))
         frame = new._frame(interactive=False)
         with _read_only(new.home) as hall:
-            taken = [listed.name for listed in hall.workers.listed(frame)]
+            taken = [listed.name for listed in hall.workers.list_workers(frame)]
             made = draft(
                 parse_spec(spec), hall.settings(frame).worker_creation, frame, existing_names=taken, author="a program"
             )
@@ -166,7 +164,7 @@ class Worker:
         `approver` answers asks. `attachments` are files, as for `guild run --attach`.
         """
         if mode not in get_args(Mode):
-            raise UsageError(f"there is no mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
+            raise UsageError(f"unknown mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
         request = RunRequest(
             worker=self.name,
             input=input,
@@ -186,7 +184,7 @@ class Worker:
                 yield event
 
     def delegate_to(self, worker: str | Worker, input: str | Mapping[str, Any], **options: Any) -> RunResult:
-        """Let the worker call another one without asking its own model. Options as for `adelegate_to`."""
+        """Let the worker call another worker without a call of its own model. Options as for `adelegate_to`."""
         return _synchronously(self.adelegate_to(worker, input, **options))
 
     async def adelegate_to(
@@ -198,7 +196,7 @@ class Worker:
         attachments: Sequence[str | Path] = (),
         **options: Any,
     ) -> RunResult:
-        """Let the worker call another one. Its allow-list, rules and sandboxes apply, as to its model's calls."""
+        """Let the worker call another worker. Its allow-list, rules and sandboxes apply as to calls of its model."""
         name = worker.name if isinstance(worker, Worker) else worker
         call = CallPurpose(worker_name=name, input_data=input, attachments=_names(attachments))
         text = input if isinstance(input, str) else json.dumps(input, ensure_ascii=False)
@@ -232,14 +230,13 @@ class Worker:
     def answer(self, ask: str, choice: str, note: str | None = None) -> None:
         """Answer an ask of a run that waits. Call `resume` afterwards."""
 
-        async def tell() -> None:
+        async def send_answer() -> None:
             async with _opened(self) as hall:
                 await hall.asks.answer(ask, Answer(choice=choice, note=note))
 
-        _synchronously(tell())
+        _synchronously(send_answer())
 
     async def result(self, run: str) -> RunResult:
-        """Return the state of a run."""
         from guildhall.hall.services.embedded import open_hall
 
         hall = await open_hall(self.home, os.environ, readonly=True)
@@ -260,7 +257,7 @@ class Worker:
         )
 
     def _given(self) -> tuple[Any, ...]:
-        """Return the argument for toolboxes, if there are any. Only a hall in this process accepts them."""
+        """Return the argument for toolboxes, if any. Only a hall in this process accepts it."""
         return (self.toolboxes,) if self.toolboxes else ()
 
     def _frame(self, interactive: bool) -> Frame:
@@ -281,8 +278,7 @@ def _read_only(home: Home) -> Generator[Hall]:
         hall.release()
 
 
-def _place(cwd: Path | str | None, home: Path | str | None) -> Any:
-    """Return the arguments `cwd` and `home` of a worker."""
+def _location(cwd: Path | str | None, home: Path | str | None) -> Any:
     here = Path(cwd).absolute() if cwd else Path.cwd()
     return {"cwd": here, "home": Home.at(Path(home).absolute()) if home else Home.locate(dict(os.environ))}
 
@@ -307,8 +303,8 @@ class _opened:  # noqa: N801 - used like a function
                 hall = await self._open()
             elif self._worker.toolboxes and isinstance(hall, RemoteHall):
                 raise HallUnavailable(
-                    "the hall is a process of its own, which cannot take toolboxes of this program",
-                    hint="End it with `guild hall stop`; then the hall is inside this program.",
+                    "cannot use toolboxes of this program: the hall runs in another process",
+                    hint="Stop it with `guild hall stop`, so that this program opens a hall of its own.",
                 )
             self._shared[self._key] = (hall, users + 1)
             return hall
@@ -318,11 +314,11 @@ class _opened:  # noqa: N801 - used like a function
 
         home = self._worker.home
         wanted = not self._worker.toolboxes and not is_embedded(os.environ)
-        if wanted and (address := find(home)) is not None:
-            remote = RemoteHall(same_version(address))
+        if wanted and (address := find_hall(home)) is not None:
+            remote = RemoteHall(check_same_version(address))
             try:
                 await remote.hall.hello(self._worker.cwd)
-            except HallGone:  # it leaves just now
+            except HallGone:  # it is stopping
                 await remote.close()
             else:
                 return remote
@@ -340,7 +336,7 @@ class _opened:  # noqa: N801 - used like a function
 
 def _names(attachments: Sequence[str | Path]) -> tuple[str, ...]:
     if isinstance(attachments, str | Path):
-        raise UsageError("attachments is one name", hint="Give a list of them.")
+        raise UsageError("invalid attachments: expected a list, got a single name")
     return tuple(map(str, attachments))
 
 
@@ -351,21 +347,21 @@ async def _answering(
         yield event
         if approver is not None and (opened := event.read(AskOpenedData)) is not None:
             ask = opened["ask"]
-            said = approver(ask)
-            said = await said if inspect.isawaitable(said) else said
-            with suppress(Conflict):  # too late: the run has been told that nobody answered in time
-                await hall.asks.answer(ask["ask"], replace(_as_answer(said), by="approver"))
+            decision = approver(ask)
+            decision = await decision if inspect.isawaitable(decision) else decision
+            with suppress(Conflict):  # the ask has timed out
+                await hall.asks.answer(ask["ask"], replace(_as_answer(decision), by="approver"))
 
 
-def _as_answer(said: object) -> Answer:
-    if isinstance(said, Answer):
-        return said
-    if isinstance(said, bool):
-        return Answer(choice="yes" if said else "no")
-    if isinstance(said, str):
-        return Answer(choice=said)
+def _as_answer(decision: object) -> Answer:
+    if isinstance(decision, Answer):
+        return decision
+    if isinstance(decision, bool):
+        return Answer(choice="yes" if decision else "no")
+    if isinstance(decision, str):
+        return Answer(choice=decision)
     raise UsageError(
-        f"the approver gave a {type(said).__name__}", hint="It gives yes, no, always (or True, False), or an Answer."
+        f"the approver returned a {type(decision).__name__}", hint="Return a choice of the ask, a bool, or an Answer."
     )
 
 
@@ -375,6 +371,6 @@ def _synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
         coroutine.close()
         raise UsageError(
             "this call would block a running event loop",
-            hint="Await its async twin: arun, adelegate_to, aresume, result.",
+            hint="Await the async method instead: arun, adelegate_to, aresume or result.",
         )
     return asyncio.run(coroutine)

@@ -1,6 +1,6 @@
 """Tools of `guild mcp`: let a model outside of the hall list workers, dispatch jobs and read their results.
 
-The model acts for a user. It may pass on the user's answer to a question, and the hall marks that answer as passed on.
+The model acts for a user. It may deliver the user's answer to a question, and the hall marks such an answer.
 Does not approve calls, raise limits or trust code: no tool exists for that (SECURITY 14).
 Does not speak MCP: `rpc.mcp_messages` does.
 """
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 NAMES = ("roster", "dispatch", "jobs", "status", "wait", "result", "answer", "cancel")
 TOOLS = {name: {"worker.call"} for name in NAMES}
-_MOST_SECONDS = 300.0
-_EVERY = 0.3  # seconds between two looks
-_LABEL = 80  # characters of a description that was not given
+_MAX_WAIT_S = 300.0
+_POLL_INTERVAL_S = 0.3
+_MAX_LABEL_CHARS = 80
 
 
-def outside_tools(reach: Reach) -> tuple[Tool, ...]:
+def mcp_tools(reach: Reach) -> tuple[Tool, ...]:
     """Return the tools. `reach` connects to the current hall, because an idle hall may have exited."""
-    return bind_tools(OutsideTools(reach), TOOLS, repeatable=False, runs_in="host")
+    return bind_tools(McpTools(reach), TOOLS, repeatable=False, runs_in="host")
 
 
-class OutsideTools:
+class McpTools:
     """The tools of one client of `guild mcp`. The model reads the docstrings."""
 
     def __init__(self, reach: Reach) -> None:
@@ -48,136 +48,135 @@ class OutsideTools:
         self._last: str | None = None  # the job that was dispatched here last
 
     async def roster(self) -> str:
-        """List the workers and guild members that take work, with what each of them is for."""
+        """List the workers and guild members that accept jobs, with their descriptions."""
         client, frame = await self._reach()
         workers = [
             {"name": one.name, "description": one.description}
             for one in await client.workers.list(frame)
-            if await _takes_work(one, client, frame)
+            if await _accepts_jobs(one, client, frame)
         ]
         members = [
             {"name": shown.member.name, "description": shown.member.description, "trusted": shown.trusted}
             for shown in await client.members.list(frame)
             if shown.member.accepts_jobs
         ]
-        return _told({"workers": workers, "members": members})
+        return _as_json({"workers": workers, "members": members})
 
     async def dispatch(
         self, worker: str, task: str, description: str | None = None, config: dict[str, Any] | None = None
     ) -> str:
-        """Hand a task over to a worker or a guild member. Returns at once with the id of the job; the work goes on.
+        """Start a job of a worker or a guild member in the background. Returns the id of the job immediately.
 
         Args:
-            worker: A name out of the roster.
-            task: All that it is told: it sees nothing of this conversation.
-            description: A short label for people; without it the beginning of the task.
-            config: Such as {"maxTurns": 20, "maxBudgetUsd": 0.5}, and whatever the worker is to read.
+            worker: A name from the roster.
+            task: The complete task. The worker does not see this conversation.
+            description: A short label for the user. The default is the beginning of the task.
+            config: Limits such as {"maxTurns": 20, "maxBudgetUsd": 0.5}, and other values for the worker.
         """
         check_no_model(config)
-        label = " ".join((description or task).split())[:_LABEL]
+        label = " ".join((description or task).split())[:_MAX_LABEL_CHARS]
         client, frame = await self._reach()
         job = await client.jobs.dispatch(worker, Dispatch(description=label, task=task, config=config or {}), frame)
         self._last = job.id
-        return _told({"jobId": job.id})
+        return _as_json({"jobId": job.id})
 
     async def jobs(self, filter: str | None = None, member: str | None = None, limit: int = 20) -> str:
-        """List jobs, the newest first.
+        """List jobs, newest first.
 
         Args:
-            filter: A pattern such as *report* that the whole description must fit.
-            member: The jobs of this guild member; without it those of the workers.
-            limit: At most so many.
+            filter: A glob pattern for the whole description, such as *report*.
+            member: The guild member whose jobs to list. The default is the jobs of workers.
+            limit: The maximum number of jobs.
         """
         client, frame = await self._reach()
         page = await client.jobs.list(filter=filter, limit=limit, member=member, frame=frame)
         before = "" if member is None else f"{member}/"
-        return _told({"jobs": [{**job.row("detailed"), "jobId": f"{before}{job.id}"} for job in page.jobs]})
+        return _as_json({"jobs": [{**job.row("detailed"), "jobId": f"{before}{job.id}"} for job in page.jobs]})
 
     async def status(self, job: str | None = None) -> str:
-        """How a job stands: its summary, its open questions, the decisions it made. Show open questions to the person.
+        """Get the status of a job: summary, open questions, decisions. Show open questions to the user.
 
         Args:
-            job: Its id; without it the job that was dispatched last.
+            job: The id of the job. The default is the job that was dispatched last.
         """
-        return _told(await self._standing(self._named(job)))
+        return _as_json(await self._status(self._job_id(job)))
 
     async def wait(self, job: str | None = None, seconds: float = 60.0) -> str:
-        """Wait until a job has ended or asks something, and say how it stands then.
+        """Wait until a job has ended or has an open question, and return its status.
 
         Args:
-            job: Its id; without it the job that was dispatched last.
-            seconds: No longer than this.
+            job: The id of the job. The default is the job that was dispatched last.
+            seconds: The maximum time to wait, at most 300.
         """
-        job = self._named(job)
+        job = self._job_id(job)
         clock = SystemClock()
-        until = clock.monotonic() + min(seconds, _MOST_SECONDS)
-        standing = await self._standing(job)
-        while standing["status"] == "running" and not standing["questions"] and clock.monotonic() < until:
-            await clock.sleep(_EVERY)
-            standing = await self._standing(job)
-        return _told(standing)
+        deadline = clock.monotonic() + min(seconds, _MAX_WAIT_S)
+        status = await self._status(job)
+        while status["status"] == "running" and not status["questions"] and clock.monotonic() < deadline:
+            await clock.sleep(_POLL_INTERVAL_S)
+            status = await self._status(job)
+        return _as_json(status)
 
     async def result(self, job: str | None = None) -> str:
-        """What came out of a job that is completed: its text, and the files that it made, below its directory.
+        """Get the result of a completed job: its text, and its files below `directory`.
 
         Args:
-            job: Its id; without it the job that was dispatched last.
+            job: The id of the job. The default is the job that was dispatched last.
         """
-        job = self._named(job)
+        job = self._job_id(job)
         client, frame = await self._reach()
         try:
             result = await client.jobs.result(job, frame)
         except NotFinished as error:
-            more = "`wait` waits until it has ended." if error.status == "running" else "`status` says more."
-            raise NotFinished(error.message, job=error.job, status=error.status, hint=more) from None
+            hint = "Use `wait` until it has ended." if error.status == "running" else "See `status`."
+            raise NotFinished(error.message, job=error.job, status=error.status, hint=hint) from None
         directory = (await client.jobs.get(job, frame)).directory
-        return _told({**result.as_wire(), "jobId": job, **({"directory": directory} if directory else {})})
+        return _as_json({**result.as_wire(), "jobId": job, **({"directory": directory} if directory else {})})
 
     async def answer(self, ask: str, text: str) -> str:
-        """Pass on what the person has said to a question of a job. Only the person's own words: do not make them up.
+        """Deliver the user's answer to a question of a job. Use the user's own words; never invent an answer.
 
         Args:
-            ask: The id of the ask, as `status` shows it.
-            text: What the person said.
+            ask: The id of the ask from `status`.
+            text: The answer of the user.
         """
         client, _ = await self._reach()
         asked = await client.asks.get(ask)
         if asked.kind != "question":
             raise Refused(
-                f"{ask} is no question: only the person decides it",
-                hint=f"Tell the person to look at it and answer it: guild answer {ask}",
+                f"cannot answer {ask}: it is not a question, and only the user can decide it",
+                hint=f"Ask the user to run: guild answer {ask}",
             )
         await client.asks.answer(ask, Answer(choice=text, by=RELAYED))
-        return "Passed on."
+        return "Delivered."
 
     async def cancel(self, job: str) -> str:
-        """End a job for good. One that has ended stays as it is.
+        """Cancel a job. A job that has ended is not changed.
 
         Args:
-            job: Its id.
+            job: The id of the job.
         """
         client, frame = await self._reach()
-        return _told({"jobId": job, "status": (await client.jobs.cancel(job, frame)).status})
+        return _as_json({"jobId": job, "status": (await client.jobs.cancel(job, frame)).status})
 
-    def _named(self, job: str | None) -> str:
-        if job is not None:
-            return job
-        if self._last is None:
-            raise UsageError("job: which one is meant? Nothing was dispatched here so far", hint="`jobs` lists them.")
-        return self._last
+    def _job_id(self, job: str | None) -> str:
+        job = self._last if job is None else job
+        if job is None:
+            raise UsageError("job: required, because no job was dispatched yet", hint="`jobs` lists the ids.")
+        return job
 
-    async def _standing(self, job: str) -> dict[str, Any]:
+    async def _status(self, job: str) -> dict[str, Any]:
         client, frame = await self._reach()
-        shown = await client.jobs.get(job, frame)
-        standing = {**shown.as_wire(), "jobId": job}
-        if shown.job.run is None:  # a member's: its asks are not in the inbox
-            return standing
-        asks = [one for one in await client.asks.list() if one.root == shown.job.run]
-        return {**standing, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
+        details = await client.jobs.get(job, frame)
+        status = {**details.as_wire(), "jobId": job}
+        if details.job.run is None:  # a job of a member, whose asks are not in this hall
+            return status
+        asks = [one for one in await client.asks.list() if one.root == details.job.run]
+        return {**status, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
 
 
-async def _takes_work(one: WorkerListing, client: HallClient, frame: Frame) -> bool:
-    """Return True if the worker accepts a dispatch. Only the hall itself starts the memory compactor."""
+async def _accepts_jobs(one: WorkerListing, client: HallClient, frame: Frame) -> bool:
+    """Return True if the worker accepts jobs. Only the hall itself starts the memory compactor."""
     if one.error is not None or one.status != "active" or (one.scope, one.name) == ("shipped", COMPACTOR_WORKER):
         return False
     try:
@@ -187,5 +186,5 @@ async def _takes_work(one: WorkerListing, client: HallClient, frame: Frame) -> b
     return True
 
 
-def _told(what: Any) -> str:
-    return json.dumps(what, ensure_ascii=False, indent=1)
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1)

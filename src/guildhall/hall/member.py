@@ -38,8 +38,8 @@ from guildhall.core.errors import GuildError, HallInUse, InvalidFile, ToolUnavai
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.composition.environment import MemberFolder
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.server.process import Log, Process, log_to_stderr
-from guildhall.hall.server.worker_methods import HallJobs, Operations
+from guildhall.hall.server.process import HallProcess, RedactingFormatter, log_to_stderr
+from guildhall.hall.server.worker_methods import HallJobs, WorkerMethods
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.folders import read_manifest
 from guildhall.members.model import MANIFEST, SECRET_VARIABLE, WORKER_CAPABILITY
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool
 
-_RUNNING = "It is running already. If `guild member show` says that the hall runs it, `guild hall stop` ends it."
-_FAREWELL = 2.0  # seconds that clients get to read their answers
+_RUNNING = "The member is already running. If the hall started it (guild member show), stop the hall: guild hall stop"
+_CLOSE_TIMEOUT_S = 2.0  # for clients that read their responses
 _log = logging.getLogger("guildhall.members")
 
 
 class Member:
-    """A member, by the folder that its program lies in."""
+    """A member, whose folder is that of its program."""
 
     def __init__(self, file: str | Path) -> None:
-        """`file`: the program, which is beside its manifest: `Member(__file__)`."""
+        """`file`: the program of the member, in the folder of its manifest: `Member(__file__)`."""
         self.root = Path(file).resolve().parent
         self._tools: dict[str, Tool] = {}
 
@@ -82,50 +82,49 @@ class Member:
     def tool(self, function: Handler | None = None, /, *, name: str | None = None) -> Any:
         """Offer a typed function as a tool: `@member.tool`. Return the function unchanged."""
 
-        def offer(function: Handler) -> Handler:
-            made = tool(name=name)(function)
-            if made.name in self._tools:
-                raise ToolUnavailable(f"the member has two tools named {made.name!r}")
-            self._tools[made.name] = made
+        def add(function: Handler) -> Handler:
+            added = tool(name=name)(function)
+            if added.name in self._tools:
+                raise ToolUnavailable(f"the member has two tools named {added.name!r}")
+            self._tools[added.name] = added
             return function
 
-        return offer if function is None else offer(function)
+        return add if function is None else add(function)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the program `server.py --port N` until SIGTERM. The next start resumes interrupted runs."""
         parser = argparse.ArgumentParser(prog=self.root.name)
-        parser.add_argument("--port", type=int, default=0, help="where to serve on this machine; 0: any free port")
+        parser.add_argument("--port", type=int, default=0, help="port on this machine (default: a free port)")
         port = parser.parse_args(arguments).port
-        secret = os.environ.pop(SECRET_VARIABLE, "")  # what the member runs does not have it
+        secret = os.environ.pop(SECRET_VARIABLE, "")  # programs of the member do not inherit it
         log = log_to_stderr({**os.environ, SECRET_VARIABLE: secret})
         try:
             asyncio.run(self._serve(port, secret, dict(os.environ), log))
         except GuildError as error:
             sys.exit(f"{self.root.name}: {error}")
 
-    async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: Log) -> None:
-        """Serve until SIGTERM or SIGINT."""
-        leave = asyncio.Event()
-        shown = "" if secret else secrets.token_urlsafe(32)  # for a person who starts it by hand
-        async with self.serving(port, secret or shown, environ, log=log) as url:
-            if shown:
-                sys.stderr.write(f"{SECRET_VARIABLE} is not set. Until it ends, this is its secret: {shown}\n")
+    async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: RedactingFormatter) -> None:
+        stopping = asyncio.Event()
+        generated = "" if secret else secrets.token_urlsafe(32)  # for a user who starts the program by hand
+        async with self.open_server(port, secret or generated, environ, log=log) as url:
+            if generated:
+                sys.stderr.write(f"{SECRET_VARIABLE} is not set. Using a secret for this process: {generated}\n")
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, leave.set)
+                loop.add_signal_handler(number, stopping.set)
             _log.info("%s serves at %s", self.manifest.name, url)
-            await leave.wait()
-        _log.info("%s has left", self.manifest.name)
+            await stopping.wait()
+        _log.info("%s stopped", self.manifest.name)
 
     @asynccontextmanager
-    async def serving(
-        self, port: int, secret: str, environ: Mapping[str, str], *, log: Log | None = None
+    async def open_server(
+        self, port: int, secret: str, environ: Mapping[str, str], *, log: RedactingFormatter | None = None
     ) -> AsyncGenerator[str]:
         """Serve within the block. Yield the address."""
         name, tools = self.manifest.name, tuple(self._tools.values())
         offer = Offer(name=name, version=self.manifest.version or "0", tools=tools)
         if WORKER_CAPABILITY in self.manifest.capabilities:
-            serving = self._with_hall(offer, port, secret, environ, log or Log(environ))
+            serving = self._with_hall(offer, port, secret, environ, log or RedactingFormatter(environ))
         else:
             serving = _alone(offer, port, secret)
         async with serving as url:
@@ -133,9 +132,8 @@ class Member:
 
     @asynccontextmanager
     async def _with_hall(
-        self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: Log
+        self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: RedactingFormatter
     ) -> AsyncGenerator[str]:
-        """Serve the tools and the worker from a hall."""
         try:
             hall, worker = open_member_hall(self.root, self.manifest.name, environ)
         except HallInUse as error:
@@ -155,7 +153,7 @@ class Member:
                 yield url
         finally:
             waiting.cancel()
-            process.leave()
+            process.stop()
             await serving
 
 
@@ -167,7 +165,7 @@ async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
     try:
         yield f"http://127.0.0.1:{listener.port}{PATH}"
     finally:
-        await listener.close(_FAREWELL)
+        await listener.close(_CLOSE_TIMEOUT_S)
 
 
 def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple[Hall, str]:
@@ -176,10 +174,10 @@ def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple
     Raise if the file of the worker is invalid. The settings are those of the user who started the member, unless the
     member has its own.
     """
-    worker = worker_in(root, name)
+    worker = find_worker_name(root, name)
     user = environ.get(HOME_VARIABLE)
     folder = MemberFolder(root, user_home=Home(Path(user)) if user else None)
-    hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, process=True, member=folder)
+    hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, is_persistent=True, member=folder)
     try:
         hall.workers.find(worker, hall.environment.frame_at(root, root))
     except BaseException:
@@ -188,34 +186,34 @@ def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> tuple
     return hall, worker
 
 
-class MemberHallProcess(Process):
+class MemberHallProcess(HallProcess):
     """The process of a member: a hall that never exits when idle, and serves the member's own address."""
 
-    def __init__(self, hall: Hall, root: Path, worker: str, log: Log, *, port: int) -> None:
+    def __init__(self, hall: Hall, root: Path, worker: str, log: RedactingFormatter, *, port: int) -> None:
         super().__init__(hall, log, idle=None, port=port)
 
         def frame() -> Frame:
             return replace(hall.environment.frame_at(root, root), caller="member")
 
-        self._operations = Operations(HallJobs(EmbeddedHall(hall, stays=True), worker, frame))
+        self._operations = WorkerMethods(HallJobs(EmbeddedHall(hall), worker, frame))
 
     def offer(self, offer: Offer, secret: str) -> str:
         """Serve these tools and the worker. Return the address."""
         endpoint = Endpoint.of_one(replace(offer, worker=self._operate), secret)
         for path in (PATH, f"{PATH}/"):
-            self.face.place(path, endpoint)
+            self.api.add_route(path, endpoint)
         return f"{self.url}{PATH}"
 
     async def _operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Execute `worker/*`, once the runs of an earlier process are resumed."""
-        await self.recovered()
-        if self._hall.main.peek_runs() is None:  # importing takes a second; others are answered meanwhile
+        """Execute `worker/*` after the runs of an earlier process are resumed."""
+        await self.wait_recovered()
+        if self._hall.main.peek_runs() is None:  # importing takes a second and must not block other requests
             await asyncio.to_thread(import_module, "guildhall.runs.execution.runs")
         return await self._operations(method, params)
 
 
-def worker_in(root: Path, name: str) -> str:
-    """Return the worker of a member: the one with the member's name, else the only one in the folder."""
+def find_worker_name(root: Path, name: str) -> str:
+    """Return the name of the member's worker: the name of the member, else that of the only worker in its folder."""
     files = [path for path in sorted((root / WORKERS).glob("*")) if path.suffix in WORKER_SUFFIXES and path.is_file()]
     names = [path.stem for path in files]
     if name in names:
@@ -224,7 +222,7 @@ def worker_in(root: Path, name: str) -> str:
         return names[0]
     where = str(root / MANIFEST)
     if not names:
-        hint = f"Write {WORKERS}/{name}.yaml, or take `worker` out of the capabilities."
-        raise InvalidFile("the member takes work, and there is no worker in its folder", where=where, hint=hint)
-    hint = f"Name one of them like the member: {WORKERS}/{name}.yaml."
-    raise InvalidFile(f"the member takes work, and which worker does it? {', '.join(names)}", where=where, hint=hint)
+        hint = f"Create {WORKERS}/{name}.yaml, or remove `worker` from the capabilities."
+        raise InvalidFile("the capability `worker` requires a worker in the folder", where=where, hint=hint)
+    hint = f"Give one of them the name of the member: {WORKERS}/{name}.yaml."
+    raise InvalidFile(f"the member has several workers: {', '.join(names)}", where=where, hint=hint)

@@ -297,12 +297,12 @@ async def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
 def _describe_exit(code: int) -> str:
     """Return the reason of an exit. The exit code of the supervisor is 128 plus the signal that ended the member."""
     if 0 <= code <= 128:
-        return f"ended by itself (exit code {code})"
+        return f"exited with code {code}"
     number = -code if code < 0 else code - 128
     try:
-        return f"was ended by {signal.Signals(number).name}"
+        return f"was killed by {signal.Signals(number).name}"
     except ValueError:
-        return f"was ended by signal {number}"
+        return f"was killed by signal {number}"
 
 
 async def _is_listening(port: int) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
 from guildhall.core.text import nearest_or
 from guildhall.projects.model import LORE, Artifact, is_hall_path
-from guildhall.sandbox.files import Rooted
+from guildhall.sandbox.files import SandboxFiles
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.definition import bind_tools
 from guildhall.tools.model import Toolbox
@@ -45,24 +45,24 @@ class CheckoutStore:
 
     def __init__(self, worktree: Path) -> None:
         folder = worktree.resolve()
-        self._rooted = Rooted(View(cwd=folder, folders=(Folder(path=folder, writable=True),)))
+        self._rooted = SandboxFiles(View(cwd=folder, folders=(Folder(path=folder, is_writable=True),)))
 
     def read(self, path: str) -> bytes | None:
         try:
-            return self._rooted.read(self._rooted.spot(path)).data
+            return self._rooted.read(self._rooted.locate(path)).data
         except NotFound:
             return None
 
     def files(self, folder: str) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         with suppress(NotFound):
-            for name, _ in self._rooted.files(self._rooted.spot(folder)):
+            for name, _ in self._rooted.list_files(self._rooted.locate(folder)):
                 with suppress(GuildError):  # a link that leads out, or a file that was removed meanwhile
                     found[f"{folder}/{name}"] = self.read(f"{folder}/{name}") or b""
         return found
 
     def write(self, path: str, data: bytes) -> None:
-        self._rooted.write(self._rooted.spot(path), data)
+        self._rooted.write(self._rooted.locate(path), data)
 
 
 class BranchStore:

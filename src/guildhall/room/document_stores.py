@@ -20,7 +20,7 @@ from guildhall.core.clock import Clock, stamp
 from guildhall.core.errors import Conflict, InvalidFile, NotFound, Refused, UsageError
 from guildhall.room import shared_records as records
 from guildhall.room.model import MAX_TEXT, check_text
-from guildhall.sandbox.files import HALF, Rooted
+from guildhall.sandbox.files import TEMPORARY_SUFFIX, SandboxFiles
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LONGEST_NAME = 200  # bytes of one part of a path: a temporary file beside it h
 _LONGEST_PATH = 500  # characters
 _DEEPEST = 16
 _MOST = 10_000  # documents that are listed
-_HALF_WRITTEN = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(HALF)}")
+_HALF_WRITTEN = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(TEMPORARY_SUFFIX)}")
 _OWN = ".workflow"  # from here on a path is ours, and no part of it may be a link
 
 
@@ -85,7 +85,7 @@ class FileShelf:
         if not self._path.is_dir():
             return None
         try:
-            data = rooted.read(rooted.within(folder, path)).data
+            data = rooted.read(rooted.locate_in(folder, path)).data
         except NotFound:
             return None
         try:
@@ -102,14 +102,14 @@ class FileShelf:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Conflict(f"the documents have no folder: {error.strerror}", where=str(self._path)) from None
-        rooted.write(rooted.within(folder, path), data)
+        rooted.write(rooted.locate_in(folder, path), data)
 
     def _list(self) -> list[Listed]:
         rooted, folder = self._rooted()
         if not self._path.is_dir():
             return []
         found: list[Listed] = []
-        for path, spot in rooted.files(rooted.within(folder, ".")):
+        for path, spot in rooted.list_files(rooted.locate_in(folder, ".")):
             if is_path(path):
                 found.append(Listed(path=path, size=(folder.path / "/".join(spot.parts)).stat().st_size))
                 if len(found) == _MOST:
@@ -124,10 +124,10 @@ class FileShelf:
                     with contextlib.suppress(OSError):
                         (Path(folder) / name).unlink()
 
-    def _rooted(self) -> tuple[Rooted, Folder]:
+    def _rooted(self) -> tuple[SandboxFiles, Folder]:
         check_folder(self._path)
-        folder = Folder(path=self._path, name="documents", writable=True, max_bytes=MAX_TEXT)
-        return Rooted(View(cwd=self._path, folders=(folder,))), folder
+        folder = Folder(path=self._path, name="documents", is_writable=True, max_bytes=MAX_TEXT)
+        return SandboxFiles(View(cwd=self._path, folders=(folder,))), folder
 
 
 @dataclass(frozen=True)

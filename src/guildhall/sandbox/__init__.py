@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from guildhall.sandbox.files import Rooted as Rooted
-    from guildhall.sandbox.files import Spot as Spot
+    from guildhall.sandbox.files import SandboxFiles as SandboxFiles
+    from guildhall.sandbox.files import SandboxPath as SandboxPath
     from guildhall.sandbox.glob import PathPattern as PathPattern
-    from guildhall.sandbox.jail import Confined as Confined
+    from guildhall.sandbox.jail import ConfinedProcess as ConfinedProcess
     from guildhall.sandbox.jail import Kind as Kind
-    from guildhall.sandbox.jail import available as available
-    from guildhall.sandbox.jail import doorway as doorway
+    from guildhall.sandbox.jail import open_door as open_door
     from guildhall.sandbox.jail import spawn as spawn
-    from guildhall.sandbox.loopback import Doorway as Doorway
+    from guildhall.sandbox.jail import strongest_kind as strongest_kind
+    from guildhall.sandbox.loopback import LoopbackDoor as LoopbackDoor
     from guildhall.sandbox.mounts import Confinement as Confinement
     from guildhall.sandbox.view import Folder as Folder
     from guildhall.sandbox.view import View as View

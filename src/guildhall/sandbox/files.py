@@ -1,6 +1,6 @@
 """Sandboxed file access: reads, writes and lists files in the folders of a view, by the rules of each folder.
 
-A path from the model becomes a `Spot`: a folder and the names below it. Every operation walks these names by
+A path from the model becomes a `SandboxPath`: a folder and the names below it. Every operation walks these names by
 descriptor (see `sandbox.path_walk`). Does not delete or rename files, or change their permissions.
 
 Invariant: no name, link or concurrent replacement leads out of the folders of the view.
@@ -18,257 +18,263 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotFound, Refused
 from guildhall.core.text import did_you_mean
-from guildhall.sandbox.path_walk import MAX_DEPTH, Borders, Entry, Trail, identity, is_below, place_of, told
+from guildhall.sandbox.path_walk import (
+    MAX_DEPTH,
+    Entry,
+    PathWalk,
+    ViewIndex,
+    file_identity,
+    folder_path,
+    is_below,
+    translate_os_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from guildhall.sandbox.view import Folder, View
 
-_MAX_PATH = 4096
-_MAX_VISITED = 100_000
-_CHUNK = 1_048_576
-HALF = ".guild-tmp"  # how the name of a file ends that is being written
+_MAX_PATH_BYTES = 4096
+_MAX_VISITED_FILES = 100_000
+_CHUNK_BYTES = 1_048_576
+TEMPORARY_SUFFIX = ".guild-tmp"  # of a file that is being written
 
 
-def settled(view: View) -> View:
-    """The view with every link in its own paths resolved, once and for all: folders are never reached through links."""
+def resolve_view(view: View) -> View:
+    """Return the view with all links in its own paths resolved, because folders are never reached through links."""
     folders = tuple(replace(folder, path=folder.path.resolve()) for folder in view.folders)
     hidden = tuple(path.resolve() for path in view.hidden)
-    # Of a kept link both count: its name, which nothing may replace, and what it leads to.
-    kept = tuple(dict.fromkeys(one for p in view.kept for one in (p.parent.resolve() / p.name, p.resolve())))
+    # A link is protected under its own name, so that it cannot be replaced, and so is its target.
+    both = (one for path in view.protected for one in (path.parent.resolve() / path.name, path.resolve()))
     shown = tuple(path.resolve() for path in view.shown)
-    return replace(view, cwd=view.cwd.resolve(), folders=folders, hidden=hidden, kept=kept, shown=shown)
+    protected = tuple(dict.fromkeys(both))
+    return replace(view, cwd=view.cwd.resolve(), folders=folders, hidden=hidden, protected=protected, shown=shown)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spot:
-    """A place in a folder: nothing is known yet about what is there."""
+class SandboxPath:
+    """A folder and a path below it, which may not exist."""
 
     folder: Folder
     parts: tuple[str, ...]
-    shown: str  # as it was asked for
+    display: str  # as requested
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """A file as it was read."""
-
     data: bytes
     name: str
     folder: Folder
 
 
-class Rooted:
-    """The files of a view."""
-
+class SandboxFiles:
     def __init__(self, view: View) -> None:
         self.view = view
-        self._borders = Borders(view)
+        self._index = ViewIndex(view)
 
-    def spot(self, path: str) -> Spot:
-        """The place that a path means: absolute, or from the folder that the run works in."""
-        _must_be_sound(path)
+    def locate(self, path: str) -> SandboxPath:
+        """Resolve a path, which is absolute or relative to the working folder. Raise Refused if no folder has it."""
+        _check_path(path)
         full = path if path.startswith("/") else f"{os.path.abspath(self.view.cwd)}/{path}"  # noqa: PTH100
         plain = "/" + os.path.normpath(full).lstrip("/")
         folder = self._folder_of(plain)
         if folder is None:
             raise Refused(f"outside the folders of this run: {path}", hint=self._folders_hint())
-        root = place_of(folder)
-        # As written where that stays in the folder, so that `link/..` means what it means to everyone else.
+        root = folder_path(folder)
+        # The path as written if it stays in the folder, so that `link/..` has its usual meaning.
         written = tuple(full[len(root) :].split("/"))
-        parts = written if is_below(full, root) and _stays(written) else tuple(plain[len(root) :].split("/"))
-        return Spot(folder=folder, parts=parts, shown=path)
+        parts = written if is_below(full, root) and _stays_inside(written) else tuple(plain[len(root) :].split("/"))
+        return SandboxPath(folder=folder, parts=parts, display=path)
 
-    def starts(self, path: str | None) -> list[Spot]:
-        """Where a search begins: at the path, else in the working folder, else (it is in no folder) in all of them."""
+    def search_roots(self, path: str | None) -> list[SandboxPath]:
+        """Return the path, else the working folder, or all folders if the working folder is in none of them."""
         if path is not None:
-            return [self.spot(path)]
+            return [self.locate(path)]
         if self._folder_of(os.path.abspath(self.view.cwd)) is not None:  # noqa: PTH100
-            return [self.spot(".")]
-        return [Spot(folder=folder, parts=(), shown=place_of(folder)) for folder in self.view.folders]
+            return [self.locate(".")]
+        return [SandboxPath(folder=folder, parts=(), display=folder_path(folder)) for folder in self.view.folders]
 
-    def sandbox(self, name: str) -> Folder:
-        """The folder of that name."""
+    def find_sandbox(self, name: str) -> Folder:
         named = {folder.name: folder for folder in self.view.folders if folder.name is not None}
         if name not in named:
-            raise NotFound(f"there is no sandbox {name!r}", hint=did_you_mean(name, named))
+            raise NotFound(f"unknown sandbox {name!r}", hint=did_you_mean(name, named))
         return named[name]
 
-    def within(self, folder: Folder, path: str) -> Spot:
-        """The place of a path in a sandbox."""
-        _must_be_sound(path)
+    def locate_in(self, folder: Folder, path: str) -> SandboxPath:
+        """Resolve a path relative to the root of a folder."""
+        _check_path(path)
         if path.startswith("/"):
-            raise Refused(f"{path} is absolute", hint=f"Give the path from the top of the sandbox {folder.name!r}.")
-        return Spot(folder=folder, parts=tuple(path.split("/")), shown=path)
+            raise Refused(f"{path} is absolute", hint=f"Use a path relative to the sandbox {folder.name!r}.")
+        return SandboxPath(folder=folder, parts=tuple(path.split("/")), display=path)
 
-    def shown(self, spot: Spot) -> str:
-        """The path of a spot as the other tools take it: from the working folder if it is below it."""
-        full = os.path.normpath(f"{place_of(spot.folder)}/{'/'.join(spot.parts)}")
+    def display_path(self, location: SandboxPath) -> str:
+        """Return the path as `locate` accepts it, relative to the working folder if it is below that."""
+        full = os.path.normpath(f"{folder_path(location.folder)}/{'/'.join(location.parts)}")
         here = os.path.abspath(self.view.cwd)  # noqa: PTH100
         return full[len(here) :].lstrip("/") or "." if is_below(full, here) else full
 
-    def read(self, spot: Spot, *, text: bool = False, most: int | None = None) -> Contents:
-        """The file's bytes; `text` says that it is read as text, which a folder may permit for some suffixes only.
+    def read(self, location: SandboxPath, *, is_text: bool = False, max_bytes: int | None = None) -> Contents:
+        """Read a file. A folder may permit `is_text` for some suffixes only.
 
-        `most` is how many bytes are wanted: of a file that has more, one more is read and the rest is left.
+        `max_bytes`: read one byte more than this at most, which shows that the file is larger.
         """
-        with self.trail(spot) as trail:
-            arrival = trail.walk(spot.parts, follow=True)
-            if arrival.missing:
-                raise trail.absent(arrival.missing[0])
-            if arrival.name is None:
-                raise Refused(f"{spot.shown} is a folder, not a file", hint="Name a file in it.")
-            folder = trail.here.folder
-            for name in {_last(spot), arrival.name}:
-                must_suit(folder, name, spot.shown, text=text)
-            data = _read(trail, arrival.name, folder, spot.shown, most)
-            return Contents(data=data, name=arrival.name, folder=folder)
+        with self.open_walk(location) as walk:
+            end = walk.advance(location.parts, follow_last=True)
+            if end.missing:
+                raise walk.not_found_error(end.missing[0])
+            if end.name is None:
+                raise Refused(f"{location.display} is a folder, not a file", hint="Name a file in it.")
+            folder = walk.current.folder
+            for name in {_last_name(location), end.name}:
+                check_suffix(folder, name, location.display, is_text=is_text)
+            data = _read(walk, end.name, folder, location.display, max_bytes)
+            return Contents(data=data, name=end.name, folder=folder)
 
-    def write(self, spot: Spot, data: bytes) -> bool:
+    def write(self, location: SandboxPath, data: bytes) -> bool:
         """Write a file atomically and create missing folders. Return True if the file is new."""
-        with self.trail(spot) as trail:
-            arrival = trail.walk(spot.parts, follow=False)
-            name = arrival.missing[-1] if arrival.missing else arrival.name
+        with self.open_walk(location) as walk:
+            end = walk.advance(location.parts, follow_last=False)
+            name = end.missing[-1] if end.missing else end.name
             if name is None or name == "..":
-                raise Refused(f"{spot.shown} is a folder, not a file", hint="Name a file in it.")
-            if ".." in arrival.missing:
-                raise NotFound(f"there is no {spot.shown}", hint="Leave out the '..'.")
-            for missing in arrival.missing[:-1]:
-                self._may_write(trail.folder_below(missing), name, len(data), spot.shown)
-                trail.make(missing)
-            self._may_write(trail.here.folder, name, len(data), spot.shown)
-            return _write(trail, name, data, spot.shown)
+                raise Refused(f"{location.display} is a folder, not a file", hint="Name a file in it.")
+            if ".." in end.missing:
+                raise NotFound(f"{location.display} does not exist", hint="Leave out the '..'.")
+            for missing in end.missing[:-1]:
+                self._check_write(walk.folder_below(missing), name, len(data), location.display)
+                walk.make_directory(missing)
+            self._check_write(walk.current.folder, name, len(data), location.display)
+            return _write(walk, name, data, location.display)
 
-    def _may_write(self, folder: Folder, name: str, size: int, shown: str) -> None:
-        if not folder.writable:
-            raise Refused(f"{_title(folder)} is read-only: {shown} was not written", hint=self._writable_hint())
-        must_suit(folder, name, shown, text=True)
+    def _check_write(self, folder: Folder, name: str, size: int, display: str) -> None:
+        if not folder.is_writable:
+            raise Refused(f"{_title(folder)} is read-only: {display} was not written", hint=self._writable_hint())
+        check_suffix(folder, name, display, is_text=True)
         if size > folder.max_bytes:
-            raise Refused(f"{shown}: {size:,} bytes are more than the {folder.max_bytes:,} allowed here")
+            raise Refused(f"{display}: too large ({size:,} bytes, the limit is {folder.max_bytes:,})")
 
-    def files(self, spot: Spot, *, skip: frozenset[str] = frozenset()) -> Survey:
-        """The files at or below a spot that the folder's rules let be seen."""
-        return Survey(self, spot, skip)
+    def list_files(self, location: SandboxPath, *, skip: frozenset[str] = frozenset()) -> FileListing:
+        return FileListing(self, location, skip)
 
-    def is_file(self, spot: Spot) -> bool:
-        """Return True if the spot is a regular file that may be read. Links inside the folder are followed."""
+    def is_file(self, location: SandboxPath) -> bool:
+        """Return True if the location is a regular file that may be read. Links inside the folder are followed."""
         try:
-            with self.trail(spot) as trail:
-                arrival = trail.walk(spot.parts, follow=True)
-                status = trail.status(arrival.name) if arrival.name else None
+            with self.open_walk(location) as walk:
+                end = walk.advance(location.parts, follow_last=True)
+                status = walk.status(end.name) if end.name else None
                 return (
                     status is not None
                     and stat.S_ISREG(status.st_mode)
-                    and not trail.hides(arrival.name or "", identity(status))
-                    and suits(arrival.name or "", trail.here.folder.allowed_suffixes)
+                    and not walk.is_hidden(end.name or "", file_identity(status))
+                    and has_suffix(end.name or "", walk.current.folder.allowed_suffixes)
                 )
         except GuildError:
             return False
 
     @contextmanager
-    def trail(self, spot: Spot) -> Generator[Trail]:
-        """A walk that begins at the top of the spot's folder."""
-        self._borders.refresh()
-        with told(spot.shown):
-            trail = Trail(spot.folder, self._borders, spot.shown)
+    def open_walk(self, location: SandboxPath) -> Generator[PathWalk]:
+        """Start a walk at the root of the folder."""
+        self._index.refresh()
+        with translate_os_errors(location.display):
+            walk = PathWalk(location.folder, self._index, location.display)
             try:
-                yield trail
+                yield walk
             finally:
-                trail.close()
+                walk.close()
 
     def _folder_of(self, path: str) -> Folder | None:
-        """The innermost folder around a path; a named one before an unnamed one."""
-        holding = [folder for folder in self.view.folders if is_below(path, place_of(folder))]
-        return max(holding, key=lambda folder: (len(place_of(folder)), folder.name is not None), default=None)
+        """Return the innermost folder that contains the path. A named folder precedes an unnamed one."""
+        around = [folder for folder in self.view.folders if is_below(path, folder_path(folder))]
+        return max(around, key=lambda folder: (len(folder_path(folder)), folder.name is not None), default=None)
 
     def _folders_hint(self) -> str:
         if not self.view.folders:
             return "This run has no folders."
-        named = [f"{place_of(f)} ({'read and write' if f.writable else 'read only'})" for f in self.view.folders]
+        named = [f"{folder_path(f)} ({'read and write' if f.is_writable else 'read only'})" for f in self.view.folders]
         return f"Stay inside: {', '.join(named)}."
 
     def _writable_hint(self) -> str:
-        named = [_title(folder) for folder in self.view.folders if folder.writable]
+        named = [_title(folder) for folder in self.view.folders if folder.is_writable]
         if named:
             return f"Write to {' or '.join(named)} instead."
-        return "Nothing in this run can be written. Only a sandbox with `mode: rw` in the worker's file can."
+        return "This run has no writable folder. A sandbox is writable with `mode: rw` in the worker file."
 
 
-class Survey:
-    """The files at or below a spot, in order, each with its way from there. `cut` says that there was more."""
+class FileListing:
+    """The visible files at or below a location, sorted, with their relative paths. `skip`: names of folders.
 
-    def __init__(self, rooted: Rooted, spot: Spot, skip: frozenset[str]) -> None:
-        self.cut = False
-        self._rooted = rooted
-        self._spot = spot
+    `is_truncated` is set if the limit of visited files or the maximum depth was reached.
+    """
+
+    def __init__(self, files: SandboxFiles, location: SandboxPath, skip: frozenset[str]) -> None:
+        self.is_truncated = False
+        self._files = files
+        self._location = location
         self._skip = skip
-        self._left = _MAX_VISITED
+        self._remaining = _MAX_VISITED_FILES
 
-    def __iter__(self) -> Iterator[tuple[str, Spot]]:
-        with self._rooted.trail(self._spot) as trail:
-            arrival = trail.walk(self._spot.parts, follow=True)
-            if arrival.missing:
-                raise trail.absent(arrival.missing[0])
-            if arrival.name is None:
-                yield from self._below(trail, ())
-            elif self._rooted.is_file(self._spot):
-                yield arrival.name, self._spot
+    def __iter__(self) -> Iterator[tuple[str, SandboxPath]]:
+        with self._files.open_walk(self._location) as walk:
+            end = walk.advance(self._location.parts, follow_last=True)
+            if end.missing:
+                raise walk.not_found_error(end.missing[0])
+            if end.name is None:
+                yield from self._list_below(walk, ())
+            elif self._files.is_file(self._location):
+                yield end.name, self._location
 
-    def _below(self, trail: Trail, way: tuple[str, ...]) -> Iterator[tuple[str, Spot]]:
+    def _list_below(self, walk: PathWalk, parent: tuple[str, ...]) -> Iterator[tuple[str, SandboxPath]]:
         try:
-            entries = trail.entries(self._left + 1)
+            entries = walk.entries(self._remaining + 1)
         except PermissionError:
             return
         for entry in entries:
-            if self._left <= 0:
-                self.cut = True
+            if self._remaining <= 0:
+                self.is_truncated = True
                 return
-            self._left -= 1
-            here = (*way, entry.name)
+            self._remaining -= 1
+            parts = (*parent, entry.name)
             if entry.kind == "folder":
-                yield from self._inside(trail, entry.name, here)
-            elif self._visible(trail, entry, here):
-                yield "/".join(here), self._at(here)
+                yield from self._list_folder(walk, entry.name, parts)
+            elif self._is_visible(walk, entry, parts):
+                yield "/".join(parts), self._at(parts)
 
-    def _inside(self, trail: Trail, name: str, here: tuple[str, ...]) -> Iterator[tuple[str, Spot]]:
+    def _list_folder(self, walk: PathWalk, name: str, parts: tuple[str, ...]) -> Iterator[tuple[str, SandboxPath]]:
         if name in self._skip:
             return
-        if len(here) >= MAX_DEPTH // 2:
-            self.cut = True
+        if len(parts) >= MAX_DEPTH // 2:
+            self.is_truncated = True
             return
         try:
-            entered = trail.enter(name)
+            entered = walk.enter(name)
         except (Refused, PermissionError):
             return
         if entered:
             try:
-                yield from self._below(trail, here)
+                yield from self._list_below(walk, parts)
             finally:
-                trail.up()
+                walk.leave()
 
-    def _visible(self, trail: Trail, entry: Entry, here: tuple[str, ...]) -> bool:
-        if not suits(entry.name, trail.here.folder.allowed_suffixes) or trail.hides_entry(entry):
+    def _is_visible(self, walk: PathWalk, entry: Entry, parts: tuple[str, ...]) -> bool:
+        if not has_suffix(entry.name, walk.current.folder.allowed_suffixes) or walk.is_hidden_entry(entry):
             return False
-        return entry.kind == "file" or (entry.kind == "link" and self._rooted.is_file(self._at(here)))
+        return entry.kind == "file" or (entry.kind == "link" and self._files.is_file(self._at(parts)))
 
-    def _at(self, way: tuple[str, ...]) -> Spot:
-        shown = "/".join((self._spot.shown.rstrip("/"), *way))
-        return Spot(folder=self._spot.folder, parts=(*self._spot.parts, *way), shown=shown)
+    def _at(self, parts: tuple[str, ...]) -> SandboxPath:
+        display = "/".join((self._location.display.rstrip("/"), *parts))
+        return SandboxPath(folder=self._location.folder, parts=(*self._location.parts, *parts), display=display)
 
 
-def suits(name: str, suffixes: tuple[str, ...]) -> bool:
+def has_suffix(name: str, suffixes: tuple[str, ...]) -> bool:
     """Return True if a file name ends in one of the suffixes, or if there are no suffixes.
 
-    Upper and lower case are alike; nothing else is. A trailing dot or space, or a letter that merely looks like the
-    right one, is another name.
+    The comparison ignores case only. A trailing dot or space, or a similar letter, makes another suffix.
     """
     if not suffixes:
         return True
-    return any(_ends(name, suffix if suffix.startswith(".") else f".{suffix}") for suffix in suffixes)
+    return any(_ends_with(name, suffix if suffix.startswith(".") else f".{suffix}") for suffix in suffixes)
 
 
-def _ends(name: str, suffix: str) -> bool:
+def _ends_with(name: str, suffix: str) -> bool:
     if not suffix.isascii():
         name, suffix = unicodedata.normalize("NFC", name), unicodedata.normalize("NFC", suffix)
     if len(name) <= len(suffix):
@@ -277,27 +283,26 @@ def _ends(name: str, suffix: str) -> bool:
     return end.isascii() == suffix.isascii() and end.lower() == suffix.lower()
 
 
-def must_suit(folder: Folder, name: str, shown: str, *, text: bool) -> None:
-    """Raise Refused if the folder does not permit the suffix of the file."""
-    if not suits(name, folder.allowed_suffixes):
+def check_suffix(folder: Folder, name: str, display: str, *, is_text: bool) -> None:
+    if not has_suffix(name, folder.allowed_suffixes):
         allowed = ", ".join(folder.allowed_suffixes)
-        raise Refused(f"{shown}: {_title(folder)} permits only files ending in {allowed}")
-    if text and not suits(name, folder.text_suffixes):
+        raise Refused(f"{display}: {_title(folder)} permits only files ending in {allowed}")
+    if is_text and not has_suffix(name, folder.text_suffixes):
         allowed = ", ".join(folder.text_suffixes)
-        raise Refused(f"{shown}: {_title(folder)} permits text only in files ending in {allowed}")
+        raise Refused(f"{display}: {_title(folder)} permits text only in files ending in {allowed}")
 
 
 def _title(folder: Folder) -> str:
     return f"the sandbox {folder.name!r}" if folder.name is not None else f"the folder {folder.path}"
 
 
-def _last(spot: Spot) -> str:
-    named = [part for part in spot.parts if part not in ("", ".")]
+def _last_name(location: SandboxPath) -> str:
+    named = [part for part in location.parts if part not in ("", ".")]
     return named[-1] if named else ""
 
 
-def _stays(parts: tuple[str, ...]) -> bool:
-    """Return True if the names, taken as text, never lead above their start."""
+def _stays_inside(parts: tuple[str, ...]) -> bool:
+    """Return True if the names, without regard to links, never lead above their start."""
     depth = 0
     for part in parts:
         depth += 0 if part in ("", ".") else -1 if part == ".." else 1
@@ -306,82 +311,74 @@ def _stays(parts: tuple[str, ...]) -> bool:
     return True
 
 
-def _must_be_sound(path: str) -> None:
+def _check_path(path: str) -> None:
     if not path.strip():
-        raise Refused("the path is empty", hint="Name a file.")
+        raise Refused("invalid path: empty", hint="Name a file.")
     if "\0" in path:
-        raise Refused("the path holds a NUL character", hint="Leave it out.")
+        raise Refused("invalid path: contains a NUL character")
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:
-        raise Refused("the path holds characters that no file name can have") from None
-    if len(encoded) > _MAX_PATH:
-        raise Refused(f"the path is longer than {_MAX_PATH:,} bytes")
+        raise Refused("invalid path: contains a lone surrogate") from None
+    if len(encoded) > _MAX_PATH_BYTES:
+        raise Refused(f"invalid path: longer than {_MAX_PATH_BYTES:,} bytes")
 
 
-def _must_be_regular(status: os.stat_result, shown: str) -> None:
+def _check_regular(status: os.stat_result, display: str) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{shown} is a folder, not a file", hint="Name a file in it.")
+        raise Refused(f"{display} is a folder, not a file", hint="Name a file in it.")
     if not stat.S_ISREG(status.st_mode):
-        raise Refused(f"{shown} is not a regular file", hint="Devices, pipes, sockets and links are left alone.")
+        raise Refused(f"{display} is not a regular file", hint="Devices, pipes, sockets and links cannot be used.")
 
 
-def _read(trail: Trail, name: str, folder: Folder, shown: str, most: int | None) -> bytes:
-    before = trail.status(name)
+def _read(walk: PathWalk, name: str, folder: Folder, display: str, max_bytes: int | None) -> bytes:
+    before = walk.status(name)
     if before is None:
-        raise trail.absent(name)
-    _must_be_regular(before, shown)  # looked at before it is opened: opening alone can set off a device
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=trail.here.fd)
+        raise walk.not_found_error(name)
+    _check_regular(before, display)  # before it is opened: opening a device can have effects
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=walk.current.fd)
     try:
         status = os.fstat(fd)
-        _must_be_regular(status, shown)
-        trail.must_be_visible(name, identity(status))
+        _check_regular(status, display)
+        walk.check_visible(name, file_identity(status))
         limit = folder.max_bytes
-        wanted = limit if most is None else min(limit, most)
-        data = _drained(fd, wanted + 1) if status.st_size <= limit else None
-        if data is None or len(data) > limit:
-            raise Refused(f"{shown} is larger than the {limit:,} bytes allowed here")
-        return data
+        wanted = limit if max_bytes is None else min(limit, max_bytes)
+        data = bytearray()
+        # In chunks, because a file that grows must not be read as a whole.
+        while status.st_size <= limit and (chunk := os.read(fd, min(wanted + 1 - len(data), _CHUNK_BYTES))):
+            data += chunk
+        if status.st_size > limit or len(data) > limit:
+            raise Refused(f"{display} is larger than the {limit:,} bytes allowed here")
+        return bytes(data)
     finally:
         os.close(fd)
 
 
-def _drained(fd: int, limit: int) -> bytes:
-    pieces: list[bytes] = []
-    while limit > 0 and (piece := os.read(fd, min(limit, _CHUNK))):
-        pieces.append(piece)
-        limit -= len(piece)
-    return b"".join(pieces)
-
-
-def _write(trail: Trail, name: str, data: bytes, shown: str) -> bool:
-    existing = trail.status(name)
-    trail.must_be_visible(name, identity(existing) if existing else None)
-    trail.must_be_free(name, identity(existing) if existing else None)
+def _write(walk: PathWalk, name: str, data: bytes, display: str) -> bool:
+    existing = walk.status(name)
+    identity = file_identity(existing) if existing else None
+    walk.check_visible(name, identity)
+    walk.check_not_protected(name, identity)
     if existing is not None:
-        _must_be_regular(existing, shown)
+        _check_regular(existing, display)
         if not existing.st_mode & 0o222:
-            raise Refused(f"{shown} is marked read-only", hint="Write to another file.")
-    temporary = f".{secrets.token_hex(8)}{HALF}"
+            raise Refused(f"{display} is marked read-only", hint="Write to another file.")
+    temporary = f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    fd = os.open(temporary, flags, 0o600 if existing else 0o666, dir_fd=trail.here.fd)
+    fd = os.open(temporary, flags, 0o600 if existing else 0o666, dir_fd=walk.current.fd)
     try:
         with os.fdopen(fd, "wb") as file:
             if existing is not None:
-                _keep_rights(fd, existing)
+                with suppress(PermissionError):  # only root can change the owner
+                    os.fchown(fd, existing.st_uid, existing.st_gid)
+                os.fchmod(fd, stat.S_IMODE(existing.st_mode) & 0o777)
             file.write(data)
             file.flush()
             os.fsync(fd)
-        # Renaming replaces the name, never what a link or another name of the same file leads to.
-        os.replace(temporary, name, src_dir_fd=trail.here.fd, dst_dir_fd=trail.here.fd)
+        # Renaming replaces the name only: the target of a link and other names of the file stay as they are.
+        os.replace(temporary, name, src_dir_fd=walk.current.fd, dst_dir_fd=walk.current.fd)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary, dir_fd=trail.here.fd)
+            os.unlink(temporary, dir_fd=walk.current.fd)
         raise
     return existing is None
-
-
-def _keep_rights(fd: int, existing: os.stat_result) -> None:
-    with suppress(PermissionError):  # only root may give files away
-        os.fchown(fd, existing.st_uid, existing.st_gid)
-    os.fchmod(fd, stat.S_IMODE(existing.st_mode) & 0o777)

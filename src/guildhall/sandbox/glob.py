@@ -15,27 +15,28 @@ _MAX_ALTERNATIVES = 64
 
 
 class PathPattern:
-    """`*` and `?` within a name, `**` over any number of folders, `[abc]` and `{a,b}`. Upper and lower case differ."""
+    """A case-sensitive pattern: `*` and `?` within a name, `**` for any number of folders, `[abc]` and `{a,b}`."""
 
     def __init__(self, pattern: str, *, anywhere: bool = False) -> None:
-        """`anywhere`: a pattern without a slash is about the file's name, in whatever folder."""
+        """With `anywhere`, a pattern without a slash matches file names in every folder."""
         if not pattern.strip() or len(pattern) > _MAX_LENGTH:
-            raise UsageError(f"a pattern has 1 to {_MAX_LENGTH:,} characters", hint="For example `**/*.py`.")
+            raise UsageError(
+                f"invalid pattern: expected 1 to {_MAX_LENGTH:,} characters", hint="Use a pattern such as `**/*.py`."
+            )
         if anywhere and "/" not in pattern:
             pattern = f"**/{pattern}"
-        self._alternatives = [_names(one) for one in _expanded(pattern)]
+        self._alternatives = [
+            [name for name in alternative.split("/") if name not in ("", ".")]
+            for alternative in _expand_braces(pattern)
+        ]
 
     def matches(self, path: str) -> bool:
         names = path.split("/")
         return any(_matches(pattern, names) for pattern in self._alternatives)
 
 
-def _names(pattern: str) -> list[str]:
-    return [name for name in pattern.split("/") if name not in ("", ".")]
-
-
-def _expanded(pattern: str) -> list[str]:
-    """The pattern with each `{a,b}` spelt out."""
+def _expand_braces(pattern: str) -> list[str]:
+    """Return a pattern for each choice of `{a,b}`."""
     done: list[str] = []
     pending = [pattern]
     while pending:
@@ -48,29 +49,34 @@ def _expanded(pattern: str) -> list[str]:
             inner = current[start + 1 : close].split(",")
             pending += [current[:start] + choice + current[close + 1 :] for choice in inner]
         if len(done) + len(pending) > _MAX_ALTERNATIVES:
-            raise UsageError(f"the pattern has more than {_MAX_ALTERNATIVES} alternatives", hint="Ask in parts.")
+            raise UsageError(
+                f"invalid pattern: more than {_MAX_ALTERNATIVES} alternatives", hint="Use several patterns."
+            )
     return done
 
 
 def _matches(pattern: list[str], names: list[str]) -> bool:
-    """Two fingers along both; a failed step goes back to the last `**` only, which then takes one name more."""
+    """Return True if the pattern matches the names.
+
+    A failed step backtracks to the last `**` only, which then matches one more name.
+    """
     at = name = 0
-    star, taken = -1, 0
+    star, star_end = -1, 0
     while name < len(names):
         if at < len(pattern) and pattern[at] == "**":
-            star, taken = at, name
+            star, star_end = at, name
             at += 1
-        elif at < len(pattern) and _one(pattern[at], names[name]):
+        elif at < len(pattern) and _matches_name(pattern[at], names[name]):
             at += 1
             name += 1
         elif star >= 0:
-            taken += 1
-            at, name = star + 1, taken
+            star_end += 1
+            at, name = star + 1, star_end
         else:
             return False
     return all(rest == "**" for rest in pattern[at:])
 
 
 @functools.lru_cache(maxsize=4_096)
-def _one(pattern: str, name: str) -> bool:
+def _matches_name(pattern: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern)

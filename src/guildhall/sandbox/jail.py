@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.sandbox import mounts, seccomp
-from guildhall.sandbox.loopback import Doorway
-from guildhall.sandbox.mounts import Access, Confinement, Place, Plan, planned
+from guildhall.sandbox import seccomp
+from guildhall.sandbox.loopback import LoopbackDoor
+from guildhall.sandbox.mounts import Access, Confinement, Mount, MountPlan, hold_placeholders, plan_mounts
 from guildhall.sandbox.view import View
 
 if TYPE_CHECKING:
@@ -36,29 +36,31 @@ if TYPE_CHECKING:
 
 
 _PROGRAM = "bwrap"
-_SIZED_SINCE = (0, 7)
-_SECONDS = 10
+_SIZE_OPTION_VERSION = (0, 7)
+_VERSION_TIMEOUT_S = 10
 _NAMESPACES = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
 
 
 @functools.cache
-def _sized(program: str) -> bool:
+def _has_size_option(program: str) -> bool:
     """Return True if this bubblewrap can limit the size of a tmpfs."""
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     found = re.search(r"(\d+)\.(\d+)", done.stdout)
-    return found is not None and (int(found[1]), int(found[2])) >= _SIZED_SINCE
+    return found is not None and (int(found[1]), int(found[2])) >= _SIZE_OPTION_VERSION
 
 
-def arguments(confinement: Confinement, plan: Plan, path: str, filter_fd: int | None) -> list[str]:
-    """Return the command line of bubblewrap, without the program's own. `filter_fd`: a descriptor with the filter.
+def bubblewrap_arguments(confinement: Confinement, plan: MountPlan, path: str, filter_fd: int | None) -> list[str]:
+    """Return the command line of bubblewrap up to the program. `filter_fd`: a descriptor of the seccomp filter.
 
     It does not contain the environment, because every user of the machine can read a command line.
     """
     program = shutil.which(_PROGRAM, path=path) or _PROGRAM
-    scratch = ["--size", str(confinement.scratch_bytes)] if _sized(program) else []
+    scratch = ["--size", str(confinement.scratch_bytes)] if _has_size_option(program) else []
     argv = [program, *_NAMESPACES]
     if confinement.network:
         argv.append("--share-net")
@@ -66,43 +68,43 @@ def arguments(confinement: Confinement, plan: Plan, path: str, filter_fd: int | 
         argv += ["--symlink", target, str(link)]
     argv += ["--proc", "/proc", "--dev", "/dev", *scratch, "--tmpfs", "/tmp"]
     covered: list[str] = []
-    for place in plan.places:
-        if place.access == "write":
-            argv += ["--bind", str(place.source), str(place.path)]
-        elif place.access == "read":
-            argv += ["--ro-bind", str(place.source), str(place.path)]
-        elif place.source.is_dir():
-            argv += ["--tmpfs", str(place.path)]
-            covered += ["--remount-ro", str(place.path)]  # once what is shown below it has its place there
+    for mount in plan.mounts:
+        if mount.access == "write":
+            argv += ["--bind", str(mount.source), str(mount.path)]
+        elif mount.access == "read":
+            argv += ["--ro-bind", str(mount.source), str(mount.path)]
+        elif mount.source.is_dir():
+            argv += ["--tmpfs", str(mount.path)]
+            covered += ["--remount-ro", str(mount.path)]  # after the mounts below it are made
         else:
-            argv += ["--ro-bind", "/dev/null", str(place.path)]
+            argv += ["--ro-bind", "/dev/null", str(mount.path)]
     if filter_fd is not None:
         argv += ["--seccomp", str(filter_fd)]
-    # What was made to hold the places is not a place: a write that would be lost is an error instead.
+    # The root is read-only: a write outside of all mounts must fail, because it would be lost.
     return [*argv, *covered, "--remount-ro", "/", "--chdir", str(plan.cwd), "--"]
 
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 _CREATE_RULESET, _ASK_VERSION = 444, 1
-_OLDEST = 3  # before it, files outside could be emptied
+_MIN_LANDLOCK = 3  # earlier versions do not prevent truncating files outside
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_ENTRIES = 5_000
+_MAX_ENTRIES = 5_000
 _RANK = {"hidden": 0, "read": 1, "write": 2}
 
-Rule = tuple[str, str]  # a real path, and read or write
+Rule = tuple[str, str]  # a real path and its access, read or write
 
 
-def supported() -> bool:
+def has_landlock() -> bool:
     """Return True if this kernel has a recent Landlock and its system calls are known."""
-    if not sys.platform.startswith("linux") or seccomp.compiled(seccomp.Filter(families=frozenset())) is None:
+    if not sys.platform.startswith("linux") or seccomp.compile_filter(seccomp.Filter(families=frozenset())) is None:
         return False
     version = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
-    return version >= _OLDEST
+    return version >= _MIN_LANDLOCK
 
 
-def specification(
+def launcher_specification(
     confinement: Confinement,
-    plan: Plan,
+    plan: MountPlan,
     argv: Sequence[str],
     *,
     namespaces: bool,
@@ -110,21 +112,23 @@ def specification(
     loopback: bool = False,
     port: int | None = None,
 ) -> bytes:
-    """Return the specification for the launcher. `loopback`: the program may reach itself in a network of its own.
+    """Return the specification for the launcher. `loopback`: the program has a network of its own with loopback.
 
-    `port`: the only port that it may reach, as far as the kernel can enforce that.
+    `port`: the only port that the program may connect to, if the kernel can enforce that.
     """
-    places = [place for place in plan.places if place.access != "hidden" and not place.is_pin]
+    mounts = [mount for mount in plan.mounts if mount.access != "hidden" and not mount.is_pin]
     if namespaces:
-        rules: list[Rule] = [(str(place.source), place.access) for place in places]
+        rules: list[Rule] = [(str(mount.source), mount.access) for mount in mounts]
     else:
-        rules = [rule for place in places for rule in _given(place, plan)]
+        rules = [rule for mount in mounts for rule in _mount_rules(mount, plan)]
     rules += [(f"/dev/{name}", "write") for name in _DEVICES]
     rules += [("/proc", "read"), (str(scratch), "write")]
-    # Without a network of its own nothing can be open to it, not even loopback: that is the whole machine's.
-    families = seccomp.families(network=confinement.network, loopback=loopback)
-    filter_ = seccomp.compiled(seccomp.Filter(families=families, modes=namespaces, datagrams=port is None))
-    cwd = plan.cwd if any(place.holds(plan.cwd) for place in places) else scratch
+    # Without a network of its own the program gets no loopback, because that reaches the whole machine.
+    families = seccomp.socket_families(network=confinement.network, loopback=loopback)
+    filter_ = seccomp.compile_filter(
+        seccomp.Filter(families=families, may_change_modes=namespaces, may_use_datagrams=port is None)
+    )
+    cwd = plan.cwd if any(mount.contains(plan.cwd) for mount in mounts) else scratch
     spec: dict[str, Any] = {
         "parent": os.getpid(),
         "namespaces": namespaces,
@@ -132,7 +136,7 @@ def specification(
         "loopback": loopback,
         "port": port,
         "rules": [rule for rule in dict.fromkeys(rules) if Path(rule[0]).exists()],
-        "mounts": _mounts(plan) if namespaces else [],
+        "mounts": _needed_mounts(plan) if namespaces else [],
         "scratch": [str(scratch), confinement.scratch_bytes],
         "seccomp": (filter_ or b"").hex(),
         "cwd": str(cwd),
@@ -141,27 +145,28 @@ def specification(
     return json.dumps(spec).encode()
 
 
-def _mounts(plan: Plan) -> list[tuple[str, Access]]:
-    """Return the places that need a mount. All others are read-only from the start."""
-    others = [place for place in plan.places if place.access != "read"]
+def _needed_mounts(plan: MountPlan) -> list[tuple[str, Access]]:
+    """Return the mounts that are not read-only or that are inside of such a mount. The root is read-only anyway."""
+    others = {mount.source for mount in plan.mounts if mount.access != "read"}
     return [
-        (str(place.source), place.access)
-        for place in plan.places
-        if place.access != "read" or any(_is_inside(place, other) for other in others)
+        (str(mount.source), mount.access)
+        for mount in plan.mounts
+        if mount.access != "read" or not others.isdisjoint(mount.source.parents)
     ]
 
 
-def _is_inside(place: Place, other: Place) -> bool:
-    return other.source in place.source.parents
+def _mount_rules(mount: Mount, plan: MountPlan) -> Iterable[Rule]:
+    """Return the rules for a mount, without the mounts below it that have less access."""
+    inner = [
+        other
+        for other in plan.mounts
+        if mount.source in other.source.parents and _RANK[other.access] < _RANK[mount.access] and not other.is_pin
+    ]
+    return _path_rules(mount.source, mount.access, inner)
 
 
-def _given(place: Place, plan: Plan) -> Iterable[Rule]:
-    """Return the rules for a place, without the places below it that have less access."""
-    inner = [other for other in plan.places if _is_inside(other, place) and _RANK[other.access] < _RANK[place.access]]
-    return _around(place.source, place.access, [other for other in inner if not other.is_pin])
-
-
-def _around(path: Path, access: Access, inner: list[Place]) -> Iterable[Rule]:
+def _path_rules(path: Path, access: Access, inner: list[Mount]) -> Iterable[Rule]:
+    """Yield a rule for the path, or for its entries if an inner mount is below it: a rule cannot exclude a path."""
     if path.is_symlink() or any(other.source == path for other in inner):
         return
     below = [other for other in inner if path in other.source.parents]
@@ -171,51 +176,51 @@ def _around(path: Path, access: Access, inner: list[Place]) -> Iterable[Rule]:
     if all(other.access == "read" for other in below):
         yield str(path), "read"
     for number, entry in enumerate(sorted(path.iterdir())):
-        if number == _ENTRIES:
+        if number == _MAX_ENTRIES:
             break
-        yield from _around(entry, access, below)
+        yield from _path_rules(entry, access, below)
 
 
-__all__ = ["Confined", "Confinement", "Doorway", "Kind", "available", "doorway", "spawn"]
+__all__ = ["ConfinedProcess", "Confinement", "Kind", "LoopbackDoor", "open_door", "spawn", "strongest_kind"]
 
 Kind = Literal["bubblewrap", "namespaces", "landlock"]
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_PROBE_SECONDS = 10
-_END_SECONDS = 5
-_LIMITED = (
+_PROBE_TIMEOUT_S = 10
+_KILL_TIMEOUT_S = 5
+_LIMITS_SCRIPT = (
     "{{ ulimit -c 0; ulimit -f {file_blocks}; ulimit -d {data_kilobytes}; "
     'ulimit -u {processes} || ulimit -p {processes}; }} 2>/dev/null; exec "$@"'
 )
 
 
-def available(path: str | None = None) -> Kind | None:
+def strongest_kind(path: str | None = None) -> Kind | None:
     """Return the strongest kind of confinement that works with the programs on `path`, or None."""
-    return _available(path or os.environ.get("PATH", _PATH))
+    return _strongest_kind(path or os.environ.get("PATH", _PATH))
 
 
 @functools.cache
-def _available(path: str) -> Kind | None:
+def _strongest_kind(path: str) -> Kind | None:
     if shutil.which("bwrap", path=path) and _works("bubblewrap", path):
         return "bubblewrap"
-    if not supported():
+    if not has_landlock():
         return None
     return next((kind for kind in ("namespaces", "landlock") if _works(kind, path)), None)
 
 
 def _works(kind: Kind, path: str) -> bool:
-    """Try a kind of confinement: containers and distributions forbid namespaces in many ways."""
+    """Return True if a confined program starts. Containers and distributions forbid namespaces in many ways."""
     confinement = Confinement(view=View(cwd=Path("/")))
-    with contextlib.ExitStack() as opened:
-        prepared = _prepared(["/bin/sh", "-c", ":"], confinement, kind, path, opened)
+    with contextlib.ExitStack() as resources:
+        command = _prepare(["/bin/sh", "-c", ":"], confinement, kind, path, resources)
         try:
             done = subprocess.run(
-                prepared.argv,
-                env=prepared.env,
-                pass_fds=prepared.fds,
+                command.argv,
+                env=command.env,
+                pass_fds=command.fds,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=_PROBE_SECONDS,
+                timeout=_PROBE_TIMEOUT_S,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
@@ -224,63 +229,63 @@ def _works(kind: Kind, path: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prepared:
+class _Command:
     argv: list[str]
     env: Mapping[str, str]
     fds: tuple[int, ...]
 
 
-def _prepared(
+def _prepare(
     argv: Sequence[str],
     confinement: Confinement,
     kind: Kind,
     path: str,
-    opened: contextlib.ExitStack,
-    door: Doorway | None = None,
-) -> _Prepared:
-    plan = planned(confinement)
+    resources: contextlib.ExitStack,
+    door: LoopbackDoor | None = None,
+) -> _Command:
+    plan = plan_mounts(confinement)
     port = None
     if door is not None:
-        argv = door.before(argv)
-        port = None if door.inside or confinement.network else door.port
-        confinement = confinement if door.inside else replace(confinement, network=True)
-    if kind != "landlock":  # there the folder around it takes no new names at all
-        plan = plan.without(opened.enter_context(mounts.held(plan.missing)))
-    program = _limited(argv, confinement)
+        argv = door.wrap_command(argv)
+        port = None if door.has_own_network or confinement.network else door.port
+        confinement = confinement if door.has_own_network else replace(confinement, network=True)
+    if kind != "landlock":  # it forbids all new names in the folder around a protected path
+        plan = plan.without(resources.enter_context(hold_placeholders(plan.placeholders)))
+    program = _with_limits(argv, confinement)
     if kind == "bubblewrap":
-        families = seccomp.families(network=confinement.network, loopback=True)
-        code = seccomp.compiled(seccomp.Filter(families=families))
-        filter_ = None if code is None else _held(code, opened)
-        prefix = arguments(confinement, plan, path, filter_)
+        families = seccomp.socket_families(network=confinement.network, loopback=True)
+        code = seccomp.compile_filter(seccomp.Filter(families=families))
+        filter_ = None if code is None else _memory_file(code, resources)
+        prefix = bubblewrap_arguments(confinement, plan, path, filter_)
         env = _environment(confinement, "/tmp")
-        return _Prepared(argv=[*prefix, *program], env=env, fds=() if filter_ is None else (filter_,))
-    scratch = opened.enter_context(tempfile.TemporaryDirectory(prefix="guild-", ignore_cleanup_errors=True))
-    spec = specification(
+        return _Command(argv=[*prefix, *program], env=env, fds=() if filter_ is None else (filter_,))
+    scratch = resources.enter_context(tempfile.TemporaryDirectory(prefix="guild-", ignore_cleanup_errors=True))
+    spec = launcher_specification(
         confinement,
         plan,
         program,
         namespaces=kind == "namespaces",
-        loopback=door is not None and door.inside,
+        loopback=door is not None and door.has_own_network,
         port=port,
         scratch=Path(os.path.realpath(scratch)),
     )
-    held = _held(spec, opened)
-    launcher = [os.path.realpath(sys.executable), "-I", "-S", str(LAUNCHER), str(held)]
-    return _Prepared(argv=launcher, env=_environment(confinement, scratch), fds=(held,))
+    fd = _memory_file(spec, resources)
+    launcher = [os.path.realpath(sys.executable), "-I", "-S", str(LAUNCHER), str(fd)]
+    return _Command(argv=launcher, env=_environment(confinement, scratch), fds=(fd,))
 
 
-def _held(data: bytes, opened: contextlib.ExitStack) -> int:
-    """Return a file descriptor with the data that a child can read."""
-    held = os.memfd_create("guild", 0)
-    opened.callback(os.close, held)
-    os.write(held, data)
-    os.lseek(held, 0, os.SEEK_SET)
-    return held
+def _memory_file(data: bytes, resources: contextlib.ExitStack) -> int:
+    """Return the descriptor of a file in memory that a child process can read."""
+    fd = os.memfd_create("guild", 0)
+    resources.callback(os.close, fd)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
-def _limited(argv: Sequence[str], confinement: Confinement) -> list[str]:
-    """Return a command line that sets limits first; `-d` counts allocated memory, not address space."""
-    limits = _LIMITED.format(
+def _with_limits(argv: Sequence[str], confinement: Confinement) -> list[str]:
+    """Return a command line that sets limits first. `ulimit -d` counts allocated memory, not address space."""
+    limits = _LIMITS_SCRIPT.format(
         file_blocks=confinement.file_bytes // 512,
         data_kilobytes=confinement.memory_bytes // 1024,
         processes=_running_tasks() + confinement.processes,
@@ -289,7 +294,7 @@ def _limited(argv: Sequence[str], confinement: Confinement) -> list[str]:
 
 
 def _running_tasks() -> int:
-    """Return the number of threads of the machine. A limit per user must not be below it."""
+    """Return the number of threads of the machine: the limit of processes counts all of the user's threads."""
     try:
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):
@@ -297,47 +302,45 @@ def _running_tasks() -> int:
 
 
 def _environment(confinement: Confinement, scratch: str) -> dict[str, str]:
-    """Return the program's variables. LD_* would act on its jail too, and GIT_* leads git to other repositories."""
-    kept = {name: value for name, value in confinement.env.items() if not name.startswith(("LD_", "GIT_"))}
-    # Git stops at a configuration that it may not read, and the system's may be one.
+    """Return the program's variables, without LD_*, which affect the launcher, and GIT_*, which redirect git."""
+    env = {name: value for name, value in confinement.env.items() if not name.startswith(("LD_", "GIT_"))}
     home = scratch if confinement.home is None else str(confinement.home)
-    return {"PATH": _PATH, **kept, "HOME": home, "TMPDIR": home, "GIT_CONFIG_NOSYSTEM": "1"}
+    # Git fails if it cannot read a configuration file, and the file of the system may be unreadable.
+    return {"PATH": _PATH, **env, "HOME": home, "TMPDIR": home, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 @dataclass(kw_only=True)
-class Confined:
-    """A confined program that was started."""
-
+class ConfinedProcess:
     process: asyncio.subprocess.Process
     kind: Kind
-    _opened: contextlib.ExitStack = field(repr=False)
+    _resources: contextlib.ExitStack = field(repr=False)
 
     async def wait(self) -> int:
         """Return the exit code. A code above 128 is 128 plus the number of the signal that ended the program."""
         code = await self.process.wait()
-        await asyncio.to_thread(self._opened.close)
+        await asyncio.to_thread(self._resources.close)
         return code if code >= 0 else 128 - code
 
     async def kill(self) -> None:
-        """End the program and all processes that it started, even if the caller is cancelled."""
-        await asyncio.shield(self._killed())
+        """Kill the program and all processes that it started, even if the caller is cancelled."""
+        await asyncio.shield(self._kill())
 
-    async def _killed(self) -> None:
-        # The keeper of the other kinds has to be asked: it is what ends the rest.
+    async def _kill(self) -> None:
+        # The keeper process of the other kinds kills the rest when it gets SIGTERM.
         first = signal.SIGKILL if self.kind == "bubblewrap" else signal.SIGTERM
         for number in (first, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
             try:
-                async with asyncio.timeout(_END_SECONDS):
+                async with asyncio.timeout(_KILL_TIMEOUT_S):
                     await self.wait()
                 return
             except TimeoutError:
                 continue
 
 
-async def _to_the_end(work: Coroutine[Any, Any, _Prepared]) -> _Prepared:
-    """Finish the work even if the caller is cancelled: the caller closes what it opens."""
+async def _finish(work: Coroutine[Any, Any, _Command]) -> _Command:
+    """Wait for the work even if the caller is cancelled, so that the caller can close the resources of the work."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
@@ -346,17 +349,17 @@ async def _to_the_end(work: Coroutine[Any, Any, _Prepared]) -> _Prepared:
         raise
 
 
-async def doorway(kind: Kind | None = None, *, path: str | None = None, network: bool = False) -> Doorway:
-    """Return a door for a confined program, which the caller closes. `network`: it has the machine's network."""
-    chosen = await _chosen(kind, path or os.environ.get("PATH", _PATH))
-    return Doorway(inside=chosen != "landlock" and not network)
+async def open_door(kind: Kind | None = None, *, path: str | None = None, network: bool = False) -> LoopbackDoor:
+    """Return a door for a confined program, which the caller closes. `network`: the program uses the host network."""
+    chosen = await _choose_kind(kind, path or os.environ.get("PATH", _PATH))
+    return LoopbackDoor(has_own_network=chosen != "landlock" and not network)
 
 
-async def _chosen(kind: Kind | None, path: str) -> Kind:
-    chosen: Kind | None = kind or await asyncio.to_thread(_available, path)
+async def _choose_kind(kind: Kind | None, path: str) -> Kind:
+    chosen: Kind | None = kind or await asyncio.to_thread(_strongest_kind, path)
     if chosen is None:
-        hint = "Install bubblewrap (the package `bubblewrap`), or use Linux 6.2 or newer with Landlock switched on."
-        raise ToolUnavailable("programs cannot be confined on this machine, so none is started", hint=hint)
+        hint = "Install bubblewrap (the package `bubblewrap`), or use Linux 6.2 or newer with Landlock enabled."
+        raise ToolUnavailable("cannot start the program: this machine has no confinement", hint=hint)
     return chosen
 
 
@@ -366,38 +369,38 @@ async def spawn(
     *,
     kind: Kind | None = None,
     path: str | None = None,
-    door: Doorway | None = None,
+    door: LoopbackDoor | None = None,
     stdin: int = asyncio.subprocess.DEVNULL,
     stdout: int = asyncio.subprocess.PIPE,
     stderr: int = asyncio.subprocess.STDOUT,
     pass_fds: Sequence[int] = (),
-) -> Confined:
+) -> ConfinedProcess:
     """Start a confined program. `kind`: the kind of confinement, by default the strongest.
 
-    With a `door`, made for the same kind, the program reaches this process and nothing else.
+    With a `door` for the same kind, the program can connect to this process and to nothing else.
     """
     path = path or os.environ.get("PATH", _PATH)
-    chosen = await _chosen(kind, path)
-    with contextlib.ExitStack() as opened:
-        prepared = await _to_the_end(asyncio.to_thread(_prepared, argv, confinement, chosen, path, opened, door))
+    chosen = await _choose_kind(kind, path)
+    with contextlib.ExitStack() as resources:
+        command = await _finish(asyncio.to_thread(_prepare, argv, confinement, chosen, path, resources, door))
         process = await asyncio.create_subprocess_exec(
-            *prepared.argv,
-            env=prepared.env,
+            *command.argv,
+            env=command.env,
             cwd="/",
-            pass_fds=(*prepared.fds, *pass_fds, *(door.fds if door is not None else ())),
+            pass_fds=(*command.fds, *pass_fds, *(door.fds if door is not None else ())),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
         )
-        return Confined(process=process, kind=chosen, _opened=opened.pop_all())
+        return ConfinedProcess(process=process, kind=chosen, _resources=resources.pop_all())
 
 
 def describe_exit(code: int) -> str:
-    """Return how a confined program ended, from the code that `Confined.wait` returned."""
+    """Return a phrase for the exit code that `ConfinedProcess.wait` returned."""
     if code <= 128:
-        return f"ended by itself (exit code {code})"
+        return f"exited with code {code}"
     try:
-        return f"was ended by {signal.Signals(code - 128).name}"
+        return f"was killed by {signal.Signals(code - 128).name}"
     except ValueError:
-        return f"was ended by signal {code - 128}"
+        return f"was killed by signal {code - 128}"

@@ -32,10 +32,10 @@ _CAPABILITY_VERSION = 0x20080522
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
-_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _BIND, _CONNECT, _PORT_RULE = 1, 2, 2
-_DEVICES = 1 << 6 | 1 << 11  # making device files is never given
+_DEVICES = 1 << 6 | 1 << 11  # creating device files is never permitted
 
 
 def main() -> NoReturn:
@@ -44,7 +44,7 @@ def main() -> NoReturn:
     try:
         code = _keep(spec)
     except OSError as error:
-        print(f"the program could not be confined: {error}", file=sys.stderr)  # noqa: T201
+        print(f"cannot confine the program: {error}", file=sys.stderr)  # noqa: T201
         code = 126
     sys.exit(code)
 
@@ -55,32 +55,30 @@ def main() -> NoReturn:
 def _keep(spec: dict[str, Any]) -> int:
     """Start the program, wait for its end, and kill all processes that it started."""
     if spec["namespaces"]:
-        _own_namespaces(spec)
+        _enter_namespaces(spec)
     else:
-        _prctl(_SUBREAPER, 1)  # what the program leaves behind becomes our child
-    signal.signal(signal.SIGTERM, _leave)
+        _prctl(_SUBREAPER, 1)  # orphans of the program become children of this process
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != spec["parent"]:
         return 1
     child = os.fork()
     if child == 0:
-        _guarded(_first_of_namespace if spec["namespaces"] else _become, spec)
+        _run_in_child(_run_init if spec["namespaces"] else _execute, spec)
     try:
-        status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # not reaped yet: the number stays its own
-        return _left(status)
+        status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # not reaped, so that the pid is not reused
+        if status is None:
+            return 1
+        return status.si_status if status.si_code == os.CLD_EXITED else 128 + status.si_status
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)  # in namespaces this is the first process, and its end is the end of them all
+        os.waitpid(child, 0)  # in namespaces the child is process 1, and its end kills all others
         if not spec["namespaces"]:
-            _end_children()
+            _kill_children()
 
 
-def _leave(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)
-
-
-def _end_children() -> None:
+def _kill_children() -> None:
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         for child in _children():
@@ -105,78 +103,68 @@ def _children() -> list[int]:
     return found
 
 
-def _left(status: os.waitid_result | None) -> int:
-    if status is None:
-        return 1
-    return status.si_status if status.si_code == os.CLD_EXITED else 128 + status.si_status
-
-
-def _code(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
-
-
-def _guarded(step: Any, spec: dict[str, Any]) -> NoReturn:
-    """A step of a forked process, which must never run on into what its parent does."""
+def _run_in_child(step: Any, spec: dict[str, Any]) -> NoReturn:
+    """Run a step in a forked process and exit, so that the process never continues with the code of its parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         os._exit(step(spec))
     except OSError as error:
-        os.write(2, f"the program could not be confined: {error}\n".encode())
+        os.write(2, f"cannot confine the program: {error}\n".encode())
     finally:
         os._exit(126)
 
 
-def _first_of_namespace(spec: dict[str, Any]) -> int:
-    """Process 1: reaps, and takes the whole namespace with it when the program has ended."""
+def _run_init(spec: dict[str, Any]) -> int:
+    """Run process 1 of the namespace: reap processes until the program has ended, and return its exit code."""
     _prctl(_PDEATHSIG, signal.SIGKILL)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     program = os.fork()
     if program == 0:
-        _guarded(_become, spec)
+        _run_in_child(_execute, spec)
     while True:
         ended, status = os.wait()
         if ended == program:
-            return _code(status)
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
 
 
 # The program
 
 
-def _become(spec: dict[str, Any]) -> NoReturn:
+def _execute(spec: dict[str, Any]) -> NoReturn:
+    """Confine this process and replace it by the program."""
     os.setsid()
     _prctl(_PDEATHSIG, signal.SIGKILL)
     drop_capabilities()
     restrict(spec["rules"], spec["port"])
     os.chdir(spec["cwd"])
-    filter_calls(bytes.fromhex(spec["seccomp"]))
+    install_filter(bytes.fromhex(spec["seccomp"]))
     os.execve(spec["argv"][0], spec["argv"], dict(os.environ))
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities of root."""
     for capability in range(64):
-        _LIBC.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that do not exist, or that we never had
+        _LIBC.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails for a missing capability
     header = struct.pack("=II", _CAPABILITY_VERSION, 0)
     _check(_LIBC.capset(header, bytes(24)), "capset")
 
 
 def restrict(rules: list[tuple[str, str]], port: int | None = None) -> None:
-    """Restrict this process to these real paths, each to read or to write.
+    """Restrict this process to real paths, each for reading or writing.
 
-    With a `port`, only that one can be connected to, where the kernel can hold that.
+    With a `port`, the process can connect to that port only, if the kernel supports that.
     """
     _prctl(_NO_NEW_PRIVS, 1)
     version = _LIBC.syscall(_CREATE_RULESET, None, 0, 1)
     all_rights = {3: (1 << 15) - 1, 4: (1 << 15) - 1}.get(version, (1 << 16) - 1)
-    scoped = 3 if version >= 6 else 0  # no abstract sockets and no signals to the outside
+    scoped = 3 if version >= 6 else 0  # no abstract sockets, no signals to processes outside
     ports = _BIND | _CONNECT if port is not None and version >= 4 else 0
     attributes = struct.pack("=QQQ", all_rights, ports, scoped)[: 24 if version >= 6 else 16 if version >= 4 else 8]
     ruleset = _check(_LIBC.syscall(_CREATE_RULESET, attributes, len(attributes), 0), "landlock")
     for path, access in rules:
         rights = all_rights & {"write": ~_DEVICES, "look": _READ & ~_EXECUTE}.get(access, _READ)
         with contextlib.suppress(FileNotFoundError, PermissionError):
-            _give(ruleset, path, rights)
+            _add_rule(ruleset, path, rights)
     if ports:
         rule = struct.pack("=QQ", _CONNECT, port)
         _check(_LIBC.syscall(_ADD_RULE, ruleset, _PORT_RULE, rule, 0), "landlock")
@@ -184,21 +172,19 @@ def restrict(rules: list[tuple[str, str]], port: int | None = None) -> None:
     os.close(ruleset)
 
 
-def _give(ruleset: int, path: str, rights: int) -> None:
-    """One rule. The path was real when the plan was made; if a link has been put into it since, it is not followed."""
+def _add_rule(ruleset: int, path: str, rights: int) -> None:
+    """Permit access to a path. Skip the path if it contains a link, which was created after the plan was made."""
     how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _NO_SYMLINKS)
     opened = _LIBC.syscall(_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
     if opened < 0:
         return
     if not stat.S_ISDIR(os.fstat(opened).st_mode):
-        rights &= _OF_FILES
+        rights &= _FILE_RIGHTS
     _check(_LIBC.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, opened), 0), path)
     os.close(opened)
 
 
-def filter_calls(code: bytes) -> None:
-    """Install the system-call filter."""
-
+def install_filter(code: bytes) -> None:
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
@@ -209,7 +195,7 @@ def filter_calls(code: bytes) -> None:
 # Namespaces
 
 
-def _own_namespaces(spec: dict[str, Any]) -> None:
+def _enter_namespaces(spec: dict[str, Any]) -> None:
     user, group = os.geteuid(), os.getegid()
     flags = _NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWUTS | (0 if spec["network"] else _NEWNET)
     _check(_LIBC.unshare(flags), "unshare")
@@ -217,20 +203,20 @@ def _own_namespaces(spec: dict[str, Any]) -> None:
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     if spec["loopback"]:
-        _open_loopback()
+        _enable_loopback()
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
-    # Held before anything is covered: what is shown below a hidden folder is not to be reached by its name then.
-    held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path, access in spec["mounts"] if access != "hidden"}
+    # Opened before anything is covered: a shown path below a hidden folder cannot be reached by its name afterwards.
+    opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path, access in spec["mounts"] if access != "hidden"}
     for path, access in spec["mounts"]:
         if access != "hidden":
-            if not Path(path).exists():  # what covers the folder around it is empty
+            if not Path(path).exists():  # the tmpfs over the hidden folder around it is empty
                 Path(path).mkdir(parents=True)
-            _mount(f"/proc/self/fd/{held[path]}", path, None, _MS_BIND | _MS_REC)
+            _mount(f"/proc/self/fd/{opened[path]}", path, None, _MS_BIND | _MS_REC)
         elif Path(path).is_dir():
             _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV)
         else:
             _mount("/dev/null", path, None, _MS_BIND)
-    for descriptor in held.values():
+    for descriptor in opened.values():
         os.close(descriptor)
     scratch, size = spec["scratch"]
     _set_read_only("/", on=True)
@@ -239,8 +225,8 @@ def _own_namespaces(spec: dict[str, Any]) -> None:
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=0700")
 
 
-def _open_loopback() -> None:
-    """A new network has loopback, but it is switched off."""
+def _enable_loopback() -> None:
+    """Enable the loopback interface, which is disabled in a new network namespace."""
     import fcntl
     import socket
 

@@ -19,22 +19,21 @@ from guildhall.core.errors import ToolUnavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PORT = 7420  # in a network of its own it is always free
+_PORT = 7420  # always free in a network of its own
 _LAUNCHER = Path(__file__).with_name("loopback_main.py")
-_WITHIN = 10.0  # seconds
+_OPEN_TIMEOUT_S = 10.0
 
 
-class Doorway:
-    """A door for one program. `port`: where the program finds it."""
+class LoopbackDoor:
+    """A door for one program, which connects to `port`."""
 
-    def __init__(self, *, inside: bool) -> None:
-        """`inside`: the program has a network of its own."""
-        self.inside = inside
+    def __init__(self, *, has_own_network: bool) -> None:
+        self.has_own_network = has_own_network
         self._ours: socket.socket | None = None
         self._theirs: socket.socket | None = None
         self._listening: socket.socket | None = None
         self.port = _PORT
-        if inside:
+        if has_own_network:
             self._ours, self._theirs = socket.socketpair()
             self._ours.setblocking(False)
         else:
@@ -43,33 +42,32 @@ class Doorway:
 
     @property
     def url(self) -> str:
-        """The address for the program."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """The file descriptors that the program has to inherit."""
+        """Return the file descriptors that the program has to inherit."""
         return () if self._theirs is None else (self._theirs.fileno(),)
 
-    def before(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line that opens the door and then becomes the program."""
+    def wrap_command(self, argv: Sequence[str]) -> list[str]:
+        """Return the command line that opens the door and then executes the program."""
         if self._theirs is None:
             return list(argv)
         python = os.path.realpath(sys.executable)
         return [python, "-I", "-S", str(_LAUNCHER), str(self._theirs.fileno()), str(self.port), *argv]
 
-    async def opened(self) -> socket.socket:
+    async def receive_socket(self) -> socket.socket:
         """Return the listening socket after the program was started. The caller closes it."""
         if self._ours is None or self._theirs is None:
             listening, self._listening = self._listening, None
             assert listening is not None
             return listening
-        self._theirs.close()  # or its end could not be seen
+        self._theirs.close()  # otherwise the exit of the program would not close the connection
         readable = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._ours, readable.set)
         try:
-            async with asyncio.timeout(_WITHIN):
+            async with asyncio.timeout(_OPEN_TIMEOUT_S):
                 await readable.wait()
             _, fds, _, _ = socket.recv_fds(self._ours, 1, 1)
         except (TimeoutError, OSError):
@@ -77,7 +75,7 @@ class Doorway:
         finally:
             loop.remove_reader(self._ours)
         if not fds:
-            raise ToolUnavailable("the program ended, or hung, before it was confined")
+            raise ToolUnavailable("cannot confine the program: it exited or timed out before it opened its port")
         return socket.socket(fileno=fds[0])
 
     def close(self) -> None:

@@ -14,30 +14,24 @@ import socket
 import sys
 from typing import NoReturn
 
-_WAITING = 128  # connections that were not accepted yet
+_BACKLOG = 128  # connections that were not accepted yet
 
 
 def main() -> NoReturn:
     fd, port, *argv = sys.argv[1:]
     try:
-        with socket.socket(fileno=int(fd)) as outside, _listening(int(port)) as door:
+        # asyncio sets TCP_NODELAY only on sockets that name their protocol.
+        with (
+            socket.socket(fileno=int(fd)) as outside,
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door,
+        ):
+            door.bind(("127.0.0.1", int(port)))
+            door.listen(_BACKLOG)
             socket.send_fds(outside, [b"."], [door.fileno()])
         os.execv(argv[0], argv)
     except OSError as error:
-        print(f"the program could not be started: {error}", file=sys.stderr)  # noqa: T201
+        print(f"cannot start the program: {error}", file=sys.stderr)  # noqa: T201
     sys.exit(126)
-
-
-def _listening(port: int) -> socket.socket:
-    # The protocol is named, or asyncio would not know that answers in two pieces must not wait for each other.
-    door = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        door.bind(("127.0.0.1", port))
-        door.listen(_WAITING)
-    except OSError:
-        door.close()
-        raise
-    return door
 
 
 if __name__ == "__main__":

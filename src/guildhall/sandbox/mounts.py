@@ -1,10 +1,11 @@
 """Mount plan: computes the ordered list of paths that a confined program can read, write or not see.
 
 The innermost path decides. The plan is computed for every start, because the content of folders changes between
-starts. `held` keeps protected paths in place while programs run. Does not mount anything (see `sandbox.jail`).
+starts. `hold_placeholders` keeps missing protected paths from being created. Does not mount anything (see
+`sandbox.jail`).
 
-Invariant: a program cannot change Guildhall itself, a path that the view keeps, or a git directory. Git directories are
-searched down to three levels of a folder.
+Invariant: a program cannot change Guildhall itself, a protected path of the view, or a git directory. Git directories
+are searched down to three levels of a folder.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 Access = Literal["read", "write", "hidden"]
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/run/current-system/sw")
-# What programs look up about the machine. No keys: /etc/ssl/private, /etc/pki/tls/private and the like stay out.
+# Configuration that programs need. No keys: /etc/ssl/private, /etc/pki/tls/private and the like are excluded.
 _ETC = (
     "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version",
     "fonts", "gai.conf", "group", "host.conf", "hosts", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
@@ -53,69 +54,71 @@ class Confinement:
     view: View
     network: bool = False
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    read_only: tuple[Path, ...] = ()  # seen beside the view's folders, never changed
-    home: Path | None = None  # its HOME, one of the view's folders; None: an empty place that goes with it
+    read_only: tuple[Path, ...] = ()  # visible besides the view's folders
+    home: Path | None = None  # HOME of the program, one of the view's folders; None: an empty temporary folder
     memory_bytes: int = 4 * 1024**3  # for each process
-    file_bytes: int = 2 * 1024**3  # the largest file that it may write
-    processes: int = 1024  # beside those that run already; the kernel limits ordinary users only, not root
-    scratch_bytes: int = 1024**3  # its own /tmp, where that is a separate place
+    file_bytes: int = 2 * 1024**3  # for each file that it writes
+    processes: int = 1024  # besides those that run already; the kernel limits ordinary users only, not root
+    scratch_bytes: int = 1024**3  # its own /tmp, if that is a separate file system
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """A path that the program sees. `path` is where; `source` what is there, without symbolic links in it."""
+class Mount:
+    """A path of the program's file system with its access."""
 
     path: Path
-    source: Path
+    source: Path  # the real path outside, without symbolic links
     access: Access
-    is_pin: bool = False  # there only so that the folder cannot be moved away with what is hidden or kept below it
+    is_pin: bool = False  # only prevents that the folder is renamed with a hidden or protected path below it
 
     @property
     def depth(self) -> int:
         return len(self.path.parts)
 
-    def holds(self, path: Path) -> bool:
-        """Return True if the path is the place or below it."""
+    def contains(self, path: Path) -> bool:
         return self.path == path or self.path in path.parents
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """All places, outer ones first: each counts for what is below it, up to the next."""
+class MountPlan:
+    """The mounts of a program, outer ones first. Each applies to the paths below it, up to the next mount."""
 
-    places: tuple[Place, ...]
+    mounts: tuple[Mount, ...]
     links: tuple[tuple[Path, str], ...]  # /bin -> usr/bin and the like
     cwd: Path
-    missing: tuple[Path, ...] = ()  # sources of places that are to stay empty: they are not there, or hold a name only
+    placeholders: tuple[Path, ...] = ()  # protected sources that are missing or are placeholders
 
-    def without(self, sources: Collection[Path]) -> Plan:
-        """Return the plan without the places of these sources."""
-        return replace(self, places=tuple(place for place in self.places if place.source not in sources))
+    def without(self, sources: Collection[Path]) -> MountPlan:
+        return replace(self, mounts=tuple(mount for mount in self.mounts if mount.source not in sources))
 
 
-def planned(confinement: Confinement) -> Plan:
-    """Return the plan for a confinement, as the disk is now."""
-    links, system = _system()
+def plan_mounts(confinement: Confinement) -> MountPlan:
+    """Return the plan for a confinement and the current content of its folders."""
+    links, system = _system_mounts()
     view = confinement.view
-    covers = _Covers(hidden=tuple(map(_real, view.hidden)), shown=tuple(map(_real, view.shown)))
-    folders = _folders(view, covers)
-    kept = [_seen(path) for path in (*program_paths(), *confinement.read_only) if _readable(path)]
-    repositories = [place for folder in folders for place in _repositories(folder, folders, covers)]
-    deciding = _kept(folders, view.kept)
-    chosen: dict[Path, Place] = {}
-    for place in (*system, *deciding, *folders, *repositories, *kept):
-        twice = place in folders and any(other.path == place.path and other.access == "write" for other in folders)
-        chosen[place.path] = replace(place, access="write") if twice else place  # writable if either says so
-    visible = [place for place in chosen.values() if not covers.hides(place.source) or place.source in covers.shared]
-    masks = [mask for place in visible for mask in _masks(place, covers.hidden)]
-    pins = _pins(visible, [*masks, *(place for place in visible if place not in repositories)])
-    places = sorted((*visible, *pins, *dict.fromkeys(masks)), key=lambda place: place.depth)
+    hiding = _Hiding(hidden=tuple(map(_real, view.hidden)), shown=tuple(map(_real, view.shown)))
+    folders = _folder_mounts(view, hiding)
+    programs = [_read_only(path) for path in (*program_paths(), *confinement.read_only) if _is_readable(path)]
+    repositories = [mount for folder in folders for mount in _git_mounts(folder, folders, hiding)]
+    protected = _protected_mounts(folders, view.protected)
+    chosen: dict[Path, Mount] = {}
+    for mount in (*system, *protected, *folders, *repositories, *programs):
+        # Of two folders with the same path, the writable one counts.
+        twice = mount in folders and any(other.path == mount.path and other.access == "write" for other in folders)
+        chosen[mount.path] = replace(mount, access="write") if twice else mount
+    visible = [mount for mount in chosen.values() if not hiding.hides(mount.source) or mount.source in hiding.shared]
+    masks = [mask for mount in visible for mask in _masks(mount, hiding.hidden)]
+    pins = _pins(visible, [*masks, *(mount for mount in visible if mount not in repositories)])
+    mounts = sorted((*visible, *pins, *dict.fromkeys(masks)), key=lambda mount: mount.depth)
     missing = dict.fromkeys(
-        place.source
-        for place in visible
-        if place in deciding and (not place.source.exists() or stands_in(place.source))
+        mount.source
+        for mount in visible
+        if mount in protected and (not mount.source.exists() or stands_in(mount.source))
     )
-    return Plan(places=tuple(places), links=tuple(links), cwd=_cwd(view.cwd, folders), missing=tuple(missing))
+    cwd = view.cwd.absolute()
+    if not (cwd.is_dir() and any(folder.contains(cwd) for folder in folders)):
+        cwd = Path("/tmp")
+    return MountPlan(mounts=tuple(mounts), links=tuple(links), cwd=cwd, placeholders=tuple(missing))
 
 
 def program_paths() -> tuple[Path, ...]:
@@ -125,143 +128,141 @@ def program_paths() -> tuple[Path, ...]:
 
 
 def import_paths() -> list[str]:
-    """Return the path on which a Python without its site module can import Guildhall and the packages."""
+    """Return the `sys.path` with which Python without its site module can import Guildhall and its packages."""
     names = {"site-packages", "dist-packages"}
     packages = [path for path in map(Path, sys.path) if path.name in names and path.is_dir()]
     return [str(path) for path in (Path(__file__).parents[2], *packages)]
 
 
-def _system() -> tuple[list[tuple[Path, str]], list[Place]]:
+def _system_mounts() -> tuple[list[tuple[Path, str]], list[Mount]]:
+    """Return the links of the root directory, such as /bin, and the mounts of the operating system."""
     links: list[tuple[Path, str]] = []
-    places: list[Place] = []
+    mounts: list[Mount] = []
     for path in map(Path, _SYSTEM):
         if path.is_symlink() and len(path.parts) == 2:
             links.append((path, str(path.readlink())))
         elif path.exists():
-            places.append(_seen(path))
-    places += [_seen(path) for name in _ETC if _readable(path := Path("/etc") / name)]
-    return links, places
+            mounts.append(_read_only(path))
+    mounts += [_read_only(path) for name in _ETC if _is_readable(path := Path("/etc") / name)]
+    return links, mounts
 
 
-def _seen(path: Path) -> Place:
-    return Place(path=path.absolute(), source=_real(path), access="read")
+def _read_only(path: Path) -> Mount:
+    return Mount(path=path.absolute(), source=_real(path), access="read")
 
 
 def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _readable(path: Path) -> bool:
+def _is_readable(path: Path) -> bool:
     return os.access(path, os.R_OK)
 
 
-def _below(path: Path, roots: tuple[Path, ...]) -> bool:
+def _is_below(path: Path, roots: tuple[Path, ...]) -> bool:
     return any(path == root or root in path.parents for root in roots)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Covers:
+class _Hiding:
     """The hidden paths, and the shown paths below them."""
 
     hidden: tuple[Path, ...]
     shown: tuple[Path, ...]
-    shared: set[Path] = field(default_factory=set[Path])  # git directories of what is shown
+    shared: set[Path] = field(default_factory=set[Path])  # git directories of shown worktrees
 
     def hides(self, path: Path) -> bool:
-        around = [one for one in (*self.hidden, *self.shown) if _below(path, (one,))]
+        around = [one for one in (*self.hidden, *self.shown) if _is_below(path, (one,))]
         return max(around, key=lambda one: (len(one.parts), one in self.hidden), default=None) in self.hidden
 
 
-def _folders(view: View, covers: _Covers) -> list[Place]:
-    writable = [folder.path.absolute() for folder in view.folders if folder.writable]
-    places: list[Place] = []
+def _folder_mounts(view: View, hiding: _Hiding) -> list[Mount]:
+    writable = [folder.path.absolute() for folder in view.folders if folder.is_writable]
+    mounts: list[Mount] = []
     for folder in view.folders:
         path, source = folder.path.absolute(), _real(folder.path)
-        if source in _NEVER_FOLDERS or _below(source, _NEVER_FOLDERS[1:4]):
-            hint = "Name the folder that holds the work, not a folder of the operating system."
-            raise ToolUnavailable(f"{source} cannot be given to a confined program", hint=hint)
-        # A folder inside a writable one may have been replaced by a link to somewhere else: then it is not given.
+        if source in _NEVER_FOLDERS or _is_below(source, _NEVER_FOLDERS[1:4]):
+            hint = "Use a folder of your own, not a folder of the operating system."
+            raise ToolUnavailable(f"cannot use {source} in a confined program", hint=hint)
+        # Skip a folder inside a writable folder that was replaced by a link.
         moved = any(outer in path.parents and _real(outer) / path.relative_to(outer) != source for outer in writable)
-        if not moved and source.exists() and not covers.hides(source):
-            places.append(Place(path=path, source=source, access="write" if folder.writable else "read"))
-    return places
+        if not moved and source.exists() and not hiding.hides(source):
+            mounts.append(Mount(path=path, source=source, access="write" if folder.is_writable else "read"))
+    return mounts
 
 
-def _kept(folders: list[Place], kept: tuple[Path, ...]) -> list[Place]:
-    """Return the kept paths below writable folders as read-only places, whether they exist or not."""
-    found: list[Place] = []
-    open_first = sorted(folders, key=lambda folder: folder.access != "write")  # of two at one place it counts
-    for source in sorted(kept, key=lambda path: len(path.parts)):
+def _protected_mounts(folders: list[Mount], protected: tuple[Path, ...]) -> list[Mount]:
+    """Return read-only mounts for the protected paths below writable folders, also for paths that do not exist."""
+    found: list[Mount] = []
+    writable_first = sorted(folders, key=lambda folder: folder.access != "write")  # the first of a path counts
+    for source in sorted(protected, key=lambda path: len(path.parts)):
         for folder in folders:
             path = folder.path / source.relative_to(folder.source) if folder.source in source.parents else None
-            if path is None or _access_of(path, [*open_first, *found]) != "write" or not source.parent.is_dir():
+            if path is None or _access_of(path, [*writable_first, *found]) != "write" or not source.parent.is_dir():
                 continue
             if source.is_symlink():
-                hint = "Make it what the link leads to, or give the worker a folder beside it, not one above it."
-                raise ToolUnavailable(f"{source} is a link, which a program could replace", hint=hint)
-            found.append(Place(path=path, source=source, access="read"))
+                hint = "Replace the link by its target, or use a folder for the worker that does not contain the link."
+                raise ToolUnavailable(
+                    f"cannot protect {source}: it is a link, which a program could replace", hint=hint
+                )
+            found.append(Mount(path=path, source=source, access="read"))
     return found
 
 
-def _masks(place: Place, hidden: tuple[Path, ...]) -> list[Place]:
-    """Return the hidden paths below a place, where the program would see them."""
+def _masks(mount: Mount, hidden: tuple[Path, ...]) -> list[Mount]:
+    """Return mounts that cover the hidden paths below a mount."""
     return [
-        Place(path=place.path / path.relative_to(place.source), source=path, access="hidden")
+        Mount(path=mount.path / path.relative_to(mount.source), source=path, access="hidden")
         for path in hidden
-        if place.source in path.parents and path.exists()
+        if mount.source in path.parents and path.exists()
     ]
 
 
-def _pins(visible: list[Place], kept: list[Place]) -> list[Place]:
-    """Return the folders between a writable place and a kept or hidden path below it.
+def _pins(visible: list[Mount], fixed: list[Mount]) -> list[Mount]:
+    """Return mounts for the folders between a writable mount and a protected or hidden path below it.
 
     Otherwise a program could rename such a folder, and the next program would see the hidden path under the new name.
     """
-    pins: dict[Path, Place] = {}
-    taken = {place.path for place in (*visible, *kept)}
-    for inner in kept:
-        outer = [place for place in visible if place.access == "write" and place.path in inner.path.parents]
-        for place in outer:
+    pins: dict[Path, Mount] = {}
+    taken = {mount.path for mount in (*visible, *fixed)}
+    for inner in fixed:
+        outer = [mount for mount in visible if mount.access == "write" and mount.path in inner.path.parents]
+        for mount in outer:
             for parent in inner.path.parents:
-                if parent == place.path:
+                if parent == mount.path:
                     break
                 if parent not in taken:
                     access = _access_of(parent, visible)
-                    source = place.source / parent.relative_to(place.path)
-                    pins[parent] = Place(path=parent, source=source, access=access, is_pin=True)
+                    source = mount.source / parent.relative_to(mount.path)
+                    pins[parent] = Mount(path=parent, source=source, access=access, is_pin=True)
     return list(pins.values())
 
 
-def _access_of(path: Path, places: list[Place]) -> Access:
-    return max((place for place in places if place.holds(path)), key=lambda place: place.depth).access
+def _access_of(path: Path, mounts: list[Mount]) -> Access:
+    return max((mount for mount in mounts if mount.contains(path)), key=lambda mount: mount.depth).access
 
 
-def _cwd(wanted: Path, folders: list[Place]) -> Path:
-    wanted = wanted.absolute()
-    return wanted if wanted.is_dir() and any(place.holds(wanted) for place in folders) else Path("/tmp")
+# Files in a git directory can make git execute programs, so no confined program may change them.
 
 
-# Git: what a repository keeps about itself can make git run programs, so no confined program changes it.
-
-
-def _repositories(folder: Place, folders: list[Place], covers: _Covers) -> list[Place]:
-    """Return the git directories of a folder, read-only, and the shared one of a linked worktree."""
-    found: list[Place] = []
+def _git_mounts(folder: Mount, folders: list[Mount], hiding: _Hiding) -> list[Mount]:
+    """Return read-only mounts for the git directories of a folder and the shared one of a linked worktree."""
+    found: list[Mount] = []
     for marker in _git_markers(folder):
         if marker.is_symlink():
             continue
         path = folder.path / marker.relative_to(folder.source)
-        found.append(Place(path=path, source=marker, access="read"))
+        found.append(Mount(path=path, source=marker, access="read"))
         if marker.is_file() and marker.parent == folder.source:
             shared = _shared_git_directory(marker, folders)
-            found += [Place(path=shared, source=shared, access="read")] if shared else []
-            if shared and _below(folder.source, covers.shown):  # it lies in the user's folder, which is hidden
-                covers.shared.add(shared)
-    return found if folder.access == "write" else [place for place in found if folder.path not in place.path.parents]
+            found += [Mount(path=shared, source=shared, access="read")] if shared else []
+            if shared and _is_below(folder.source, hiding.shown):  # it is in a folder of the user, which is hidden
+                hiding.shared.add(shared)
+    return found if folder.access == "write" else [mount for mount in found if folder.path not in mount.path.parents]
 
 
-def _git_markers(folder: Place) -> list[Path]:
-    """Return every `.git` of a folder, down to a few levels."""
+def _git_markers(folder: Mount) -> list[Path]:
+    """Return the `.git` entries of a folder, of a writable folder down to a few levels."""
     if folder.access != "write":
         return [marker] if (marker := folder.source / ".git").exists() else []
     markers: list[Path] = []
@@ -276,11 +277,11 @@ def _git_markers(folder: Place) -> list[Path]:
     return markers
 
 
-def _shared_git_directory(marker: Path, folders: list[Place]) -> Path | None:
+def _shared_git_directory(marker: Path, folders: list[Mount]) -> Path | None:
     """Return the common git directory that a linked worktree's `.git` file names, or None if it cannot be trusted.
 
-    The run may write the file. So the directory must name the file too, be where git puts such directories, and be out
-    of the run's reach.
+    The run may write the file. Therefore the directory must refer back to the file, have the layout of git, and not be
+    writable for the run.
     """
     try:
         named = marker.read_text("utf-8")[:4096].strip().removeprefix("gitdir:").strip()
@@ -289,33 +290,33 @@ def _shared_git_directory(marker: Path, folders: list[Place]) -> Path | None:
     except (OSError, ValueError):
         return None
     common = own.parent.parent
-    writable = tuple(place.source for place in folders if place.access == "write")
-    if back != marker or own.parent.name != "worktrees" or _below(own, writable):
+    writable = tuple(mount.source for mount in folders if mount.access == "write")
+    if back != marker or own.parent.name != "worktrees" or _is_below(own, writable):
         return None
     return common if (common / "objects").is_dir() and (common / "HEAD").is_file() else None
 
 
-_TRIES = 100
-# Where we may not make it, a program of ours may not either.
-_OUT_OF_REACH = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MAX_HOLD_ATTEMPTS = 100
+# A path that this process cannot create, a confined program cannot create either.
+_NOT_CREATABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
-def held(paths: Iterable[Path]) -> Generator[frozenset[Path]]:
+def hold_placeholders(paths: Iterable[Path]) -> Generator[frozenset[Path]]:
     """Create and lock placeholders at missing paths within the block. Yield the paths that cannot be created."""
     opened: dict[Path, int] = {}
-    lost: set[Path] = set()
+    skipped: set[Path] = set()
     try:
         for path in paths:
             try:
                 opened[path] = _hold(path)
             except OSError as error:
-                if error.errno not in _OUT_OF_REACH:
-                    why = f"{path} cannot be kept from the program: {error.strerror}"
-                    raise ToolUnavailable(why, hint="Make it yourself, empty, and try again.") from None
+                if error.errno not in _NOT_CREATABLE:
+                    message = f"cannot protect {path}: {error.strerror}"
+                    raise ToolUnavailable(message, hint="Create it yourself, empty, and try again.") from None
                 if not path.exists():
-                    lost.add(path)
-        yield frozenset(lost)
+                    skipped.add(path)
+        yield frozenset(skipped)
     finally:
         for path, fd in opened.items():
             _release(path, fd)
@@ -323,9 +324,12 @@ def held(paths: Iterable[Path]) -> Generator[frozenset[Path]]:
 
 def _hold(path: Path) -> int:
     """Open the file or folder at the path, create it if necessary, and lock it against removal."""
-    for _ in range(_TRIES):
-        with suppress(FileExistsError):
-            _make(path)
+    for _ in range(_MAX_HOLD_ATTEMPTS):
+        with suppress(FileExistsError):  # created with the sticky bit in one step, so that it never exists without
+            if path.suffix:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_ISVTX | 0o644))
+            else:
+                path.mkdir(stat.S_ISVTX | 0o755)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -333,16 +337,8 @@ def _hold(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_SH)
         if _is_at(path, fd):
             return fd
-        os.close(fd)  # it was taken away before we had the lock
-    raise OSError(errno.EBUSY, "it comes and goes")
-
-
-def _make(path: Path) -> None:
-    """Create a placeholder with the sticky bit in a single step, so that it never exists without."""
-    if path.suffix:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_ISVTX | 0o644))
-    else:
-        path.mkdir(stat.S_ISVTX | 0o755)
+        os.close(fd)  # it was removed before it was locked
+    raise OSError(errno.EBUSY, "another process keeps removing it")
 
 
 def _is_at(path: Path, fd: int) -> bool:
@@ -353,13 +349,14 @@ def _is_at(path: Path, fd: int) -> bool:
 
 
 def _release(path: Path, fd: int) -> None:
+    """Remove a placeholder unless another program holds it. Keep a path that has got content."""
     try:
         with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while another program relies on it
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while another program holds it
             mode = os.fstat(fd).st_mode
             if not _is_at(path, fd) or not mode & stat.S_ISVTX:
                 return
-            if not stands_in(path):  # somebody has put something there: it is theirs now
+            if not stands_in(path):
                 os.fchmod(fd, stat.S_IMODE(mode) & ~stat.S_ISVTX)
             elif stat.S_ISDIR(mode):
                 path.rmdir()

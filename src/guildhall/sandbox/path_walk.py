@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 100
 _MAX_LINKS = 40
-_NAMES_FOR_HINT = 500
-# O_PATH needs no right to list, opens no device and hangs on no FIFO; where it is missing, plain reading must do.
+_MAX_HINT_NAMES = 500
+# O_PATH needs no permission to list, opens no device and does not block on a FIFO. Systems without it read instead.
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
 
 Identity = tuple[int, int]
 
 
-def identity(status: os.stat_result) -> Identity:
+def file_identity(status: os.stat_result) -> Identity:
     """Return the device and inode of a file, which do not depend on its name."""
     return status.st_dev, status.st_ino
 
 
-class Borders:
-    """Where the folders of a view begin, what is hidden and what is kept in them: by name and by what is on disk."""
+class ViewIndex:
+    """The folders and the hidden and protected paths of a view, by path and by file identity."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -51,86 +51,80 @@ class Borders:
             for path in view.hidden
             for text in (os.path.abspath(path), os.path.realpath(path))  # noqa: PTH100
         )
-        self._kept_paths = frozenset(_alike(os.path.abspath(path)) for path in view.kept)  # noqa: PTH100
-        self._roots = _roots(view)
+        self._protected_paths = frozenset(_fold(os.path.abspath(path)) for path in view.protected)  # noqa: PTH100
+        self._roots: dict[str | Identity, Folder] = {}
+        # Of two folders with the same path, the named folder counts: it was declared on purpose.
+        for folder in sorted(view.folders, key=lambda folder: folder.name is None):
+            self._roots.setdefault(folder_path(folder), folder)
+            with suppress(OSError):
+                self._roots.setdefault(file_identity(folder.path.stat()), folder)
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the identities of hidden and kept paths again: they may have been created since."""
+        """Read the identities of hidden and protected paths again: they may have been created since."""
         self._hidden = _identities(self._view.hidden)
-        self._kept = _identities(self._view.kept)
+        self._protected = _identities(self._view.protected)
 
-    def hides(self, path: str, what: Identity | None = None) -> bool:
-        return path in self._hidden_paths or what in self._hidden
+    def is_hidden(self, path: str, identity: Identity | None = None) -> bool:
+        return path in self._hidden_paths or identity in self._hidden
 
-    def lets_through(self, path: str, place: str) -> bool:
-        """Return True if a folder at `place` is below a shown path that is below this hidden path."""
+    def shows_below(self, hidden: str, path: str) -> bool:
+        """Return True if the path is at or below a shown path, which is below the hidden path."""
         return any(
-            is_below(place, shown) and shown != path and is_below(shown, path)
+            is_below(path, shown) and shown != hidden and is_below(shown, hidden)
             for shown in (os.path.abspath(one) for one in self._view.shown)  # noqa: PTH100
         )
 
-    def hides_number(self, inode: int) -> bool:
+    def has_hidden_inode(self, inode: int) -> bool:
         """Return True if a hidden file has this inode number on any device."""
         return any(number == inode for _, number in self._hidden)
 
-    def keeps(self, path: str, what: Identity | None = None) -> bool:
-        return _alike(path) in self._kept_paths or what in self._kept
+    def is_protected(self, path: str, identity: Identity | None = None) -> bool:
+        return _fold(path) in self._protected_paths or identity in self._protected
 
-    def folder_at(self, path: str, what: Identity | None = None) -> Folder | None:
-        """The folder that begins here."""
-        return self._roots.get(path) or (self._roots.get(what) if what else None)
+    def folder_at(self, path: str, identity: Identity | None = None) -> Folder | None:
+        """Return the folder whose root is this directory, or None."""
+        return self._roots.get(path) or (self._roots.get(identity) if identity else None)
 
 
 def _identities(paths: Iterable[Path]) -> frozenset[Identity]:
     found: set[Identity] = set()
     for path in paths:
         with suppress(OSError):
-            found.add(identity(path.stat()))
+            found.add(file_identity(path.stat()))
     return frozenset(found)
 
 
-def _alike(path: str) -> str:
-    """The path as a file system sees it that takes names for the same which differ in case or in unseen characters."""
+def _fold(path: str) -> str:
+    """Return a path for comparison as on a file system that ignores case and invisible characters."""
     folded = unicodedata.normalize("NFC", path).casefold()
     return folded if folded.isascii() else "".join(char for char in folded if unicodedata.category(char) != "Cf")
 
 
-def _roots(view: View) -> dict[str | Identity, Folder]:
-    """Each folder by path and by identity. Of two at one place the named one counts: it was declared on purpose."""
-    roots: dict[str | Identity, Folder] = {}
-    for folder in sorted(view.folders, key=lambda folder: folder.name is None):
-        roots.setdefault(place_of(folder), folder)
-        with suppress(OSError):
-            roots.setdefault(identity(folder.path.stat()), folder)
-    return roots
-
-
 def is_below(path: str, root: str) -> bool:
-    """Return True if the path is the root or below it."""
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-def place_of(folder: Folder) -> str:
-    """The folder's path as text, absolute and without detours."""
-    return os.path.abspath(folder.path)  # noqa: PTH100 - links must stay visible
+def folder_path(folder: Folder) -> str:
+    """Return the normalised absolute path of a folder, with its links."""
+    return os.path.abspath(folder.path)  # noqa: PTH100 - resolving would hide the links
 
 
 @dataclass(frozen=True)
 class Level:
-    """A directory on the way, open."""
+    """An open directory of a walk."""
 
     fd: int
     path: str
-    folder: Folder  # the innermost folder around it: its rules hold here
-    kept: bool = False  # nothing is changed here, whatever the folder permits
+    folder: Folder  # the innermost folder around it, whose rules apply
+    is_protected: bool = False  # read-only even if the folder is writable
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """Where a walk ended: at a name in the last directory, or at that directory itself (no name).
+class WalkResult:
+    """The end of a walk: a name in the last directory, or None for the directory itself.
 
-    `missing` are the names that do not exist (the first is then the name too).
+    `missing` are the names that do not exist. The first of them is `name`.
     """
 
     name: str | None
@@ -139,7 +133,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Entry:
-    """Something in a directory, as it was when the directory was read."""
+    """A directory entry, as it was when the directory was read."""
 
     name: str
     kind: Literal["folder", "file", "link", "other"]
@@ -156,16 +150,16 @@ def _entry(found: os.DirEntry[str]) -> Entry:
     return Entry(found.name, kind, found.inode())
 
 
-class Trail:
-    """The open directories from the root of a folder down to where the walk is."""
+class PathWalk:
+    """A walk from the root of a folder: the stack of open directories. `display` names the path in errors."""
 
-    def __init__(self, folder: Folder, borders: Borders, shown: str) -> None:
-        self._borders = borders
-        self._shown = shown
-        self._levels = [Level(_open_root(folder, borders), place_of(folder), folder)]
+    def __init__(self, folder: Folder, index: ViewIndex, display: str) -> None:
+        self._index = index
+        self._display = display
+        self._levels = [Level(_open_root(folder, index), folder_path(folder), folder)]
 
     @property
-    def here(self) -> Level:
+    def current(self) -> Level:
         return self._levels[-1]
 
     def close(self) -> None:
@@ -173,172 +167,170 @@ class Trail:
             os.close(level.fd)
 
     def path_of(self, name: str) -> str:
-        return f"{self.here.path.rstrip('/')}/{name}"
+        return f"{self.current.path.rstrip('/')}/{name}"
 
-    def hides(self, name: str, what: Identity | None = None) -> bool:
-        return self._borders.hides(self.path_of(name), what)
+    def is_hidden(self, name: str, identity: Identity | None = None) -> bool:
+        return self._index.is_hidden(self.path_of(name), identity)
 
-    def hides_entry(self, entry: Entry) -> bool:
+    def is_hidden_entry(self, entry: Entry) -> bool:
         """Return True if an entry is a hidden file, under any name."""
-        if self.hides(entry.name):
+        if self.is_hidden(entry.name):
             return True
-        if not self._borders.hides_number(entry.inode):
+        if not self._index.has_hidden_inode(entry.inode):
             return False
         status = self.status(entry.name)
-        return status is None or self.hides(entry.name, identity(status))
+        return status is None or self.is_hidden(entry.name, file_identity(status))
 
     def folder_below(self, name: str) -> Folder:
-        """The folder whose rules will hold in a directory of this name, once it is made."""
-        return self._borders.folder_at(self.path_of(name)) or self.here.folder
+        """Return the folder whose rules apply in a directory of this name, once it exists."""
+        return self._index.folder_at(self.path_of(name)) or self.current.folder
 
-    def up(self) -> None:
-        """Back to the directory before; never above the folder."""
+    def leave(self) -> None:
+        """Return to the parent directory. Raise Refused at the root of the folder."""
         if len(self._levels) == 1:
-            raise Refused(f"{self._shown} leads out of the folder {self.here.path}")
+            raise Refused(f"{self._display} leads out of the folder {self.current.path}")
         os.close(self._levels.pop().fd)
 
     def enter(self, name: str) -> bool:
         """Enter a directory. Return False if the name is not a directory or is a link."""
         try:
-            fd = os.open(name, _ENTER, dir_fd=self.here.fd)
+            fd = os.open(name, _ENTER, dir_fd=self.current.fd)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENOENT):
                 return False
             raise
-        what = identity(os.fstat(fd))
-        if self.hides(name, what) or len(self._levels) > MAX_DEPTH:
+        identity = file_identity(os.fstat(fd))
+        if self.is_hidden(name, identity) or len(self._levels) > MAX_DEPTH:
             os.close(fd)
             reason = "is nested too deeply" if len(self._levels) > MAX_DEPTH else "is hidden from this run"
-            raise Refused(f"{self._shown} {reason}")
+            raise Refused(f"{self._display} {reason}")
         path = self.path_of(name)
-        own = self._borders.folder_at(path, what)
-        kept = own is None and (self.here.kept or self._borders.keeps(path, what))
-        self._levels.append(Level(fd, path, own or self.here.folder, kept))
+        own = self._index.folder_at(path, identity)
+        is_protected = own is None and (self.current.is_protected or self._index.is_protected(path, identity))
+        self._levels.append(Level(fd, path, own or self.current.folder, is_protected))
         return True
 
-    def make(self, name: str) -> None:
-        """Create a directory and enter it."""
-        self.must_be_visible(name)
-        self.must_be_free(name)
+    def make_directory(self, name: str) -> None:
+        self.check_visible(name)
+        self.check_not_protected(name)
         with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=self.here.fd)
+            os.mkdir(name, dir_fd=self.current.fd)
         if not self.enter(name):
-            raise Refused(f"{self._shown} changed while it was being written", hint="Try again.")
+            raise Refused(f"{self._display} changed while it was being written", hint="Try again.")
 
-    def must_be_visible(self, name: str, what: Identity | None = None) -> None:
-        if self.hides(name, what):
-            raise Refused(f"{self._shown} is hidden from this run")
+    def check_visible(self, name: str, identity: Identity | None = None) -> None:
+        if self.is_hidden(name, identity):
+            raise Refused(f"{self._display} is hidden from this run")
 
-    def must_be_free(self, name: str, what: Identity | None = None) -> None:
-        """Raise Refused if the path is kept."""
-        if self.here.kept or self._borders.keeps(self.path_of(name), what):
-            hint = "Write elsewhere, and say what should be changed here: a person does it."
-            raise Refused(f"{self._shown} decides what runs may do, so no run changes it", hint=hint)
+    def check_not_protected(self, name: str, identity: Identity | None = None) -> None:
+        if self.current.is_protected or self._index.is_protected(self.path_of(name), identity):
+            hint = "Write to another file, and tell the user what to change here."
+            raise Refused(f"{self._display} is protected: it defines what runs may do", hint=hint)
 
     def status(self, name: str) -> os.stat_result | None:
         """Return the status of the name without following links, or None if it does not exist."""
         try:
-            return os.stat(name, dir_fd=self.here.fd, follow_symlinks=False)
+            return os.stat(name, dir_fd=self.current.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
-    def walk(self, parts: Sequence[str], *, follow: bool) -> Arrival:
-        """Walk along the names. `follow`: follow a link at the end too."""
+    def advance(self, parts: Sequence[str], *, follow_last: bool) -> WalkResult:
+        """Walk along the names and the links among them. `follow_last`: follow a link at the end too."""
         pending = deque(part for part in parts if part not in ("", "."))
         links = 0
         while pending:
             name = pending.popleft()
             if name == "..":
-                self.up()
+                self.leave()
                 continue
             if self.enter(name):
                 continue
             status = self.status(name)
             if status is None:
-                return Arrival(name, (name, *pending))
+                return WalkResult(name, (name, *pending))
             if not stat.S_ISLNK(status.st_mode):
                 if pending:
-                    raise Refused(f"{self._shown}: {name!r} is not a folder")
-                return Arrival(name)
-            if not pending and not follow:
-                return Arrival(name)
+                    raise Refused(f"{self._display}: {name!r} is not a folder")
+                return WalkResult(name)
+            if not pending and not follow_last:
+                return WalkResult(name)
             links += 1
-            pending.extendleft(reversed(self._target(name, links)))
-        return Arrival(None)
+            if links > _MAX_LINKS:
+                raise Refused(f"{self._display} goes through too many links")
+            pending.extendleft(reversed(self._link_target(name)))
+        return WalkResult(None)
 
-    def _target(self, name: str, links: int) -> list[str]:
-        if links > _MAX_LINKS:
-            raise Refused(f"{self._shown} goes through too many links")
-        target = os.readlink(name, dir_fd=self.here.fd)
+    def _link_target(self, name: str) -> list[str]:
+        target = os.readlink(name, dir_fd=self.current.fd)
         if target.startswith("/"):
             hint = "Only relative links that stay inside the folder are followed."
-            raise Refused(f"{self._shown}: {name!r} is a link to an absolute path", hint=hint)
+            raise Refused(f"{self._display}: {name!r} is a link to an absolute path", hint=hint)
         return [part for part in target.split("/") if part not in ("", ".")]
 
     def entries(self, limit: int) -> list[Entry]:
         """Return at most `limit` entries of the directory, sorted by name."""
-        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.here.fd)
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.current.fd)
         try:
-            with os.scandir(fd) as found:  # its entries are good only while the descriptor is open
+            with os.scandir(fd) as found:  # the entries are valid only while the descriptor is open
                 return sorted((_entry(each) for each in islice(found, limit)), key=lambda entry: entry.name)
         finally:
             os.close(fd)
 
-    def absent(self, name: str) -> NotFound:
-        """The error for a name that is not there, with the nearest one that is."""
+    def not_found_error(self, name: str) -> NotFound:
+        """Return the error for a missing name, with similar names of the directory as a hint."""
         names: list[str] = []
         with suppress(OSError):
-            names = [e.name for e in self.entries(_NAMES_FOR_HINT) if not self.hides_entry(e)]
-        return NotFound(f"there is no {self._shown}", hint=did_you_mean(name, names))
+            names = [entry.name for entry in self.entries(_MAX_HINT_NAMES) if not self.is_hidden_entry(entry)]
+        return NotFound(f"{self._display} does not exist", hint=did_you_mean(name, names))
 
 
-def _open_root(folder: Folder, borders: Borders) -> int:
-    """The folder itself, reached from the top of the disk without a single link."""
+def _open_root(folder: Folder, index: ViewIndex) -> int:
+    """Open a folder from the root of the file system. Raise if a part of its path is a link or hidden."""
     path = ""
     fd = os.open("/", _ENTER)
-    place = place_of(folder)
-    for name in place.strip("/").split("/"):
+    root = folder_path(folder)
+    for name in root.strip("/").split("/"):
         if not name:
             continue
         path = f"{path}/{name}"
         try:
             below = os.open(name, _ENTER, dir_fd=fd)
         except OSError as error:
-            raise _no_root(folder, path, error) from None
+            raise _root_error(folder, path, error) from None
         finally:
             os.close(fd)
         fd = below
-        if borders.hides(path, identity(os.fstat(fd))) and not borders.lets_through(path, place):
+        if index.is_hidden(path, file_identity(os.fstat(fd))) and not index.shows_below(path, root):
             os.close(fd)
             raise Refused(f"the folder {folder.path} is hidden from this run")
     return fd
 
 
-def _no_root(folder: Folder, path: str, error: OSError) -> GuildError:
+def _root_error(folder: Folder, path: str, error: OSError) -> GuildError:
     if os.path.islink(path):  # noqa: PTH114
         hint = "Name the folder that the link leads to."
         return Refused(f"the folder {folder.path} is reached through a link, {path}", hint=hint)
     if error.errno == errno.ENOENT:
-        return NotFound(f"the folder {folder.path} does not exist", hint="Make it, or name another.")
-    return Refused(f"the folder {folder.path} cannot be opened: {os.strerror(error.errno or 0)}")
+        return NotFound(f"the folder {folder.path} does not exist", hint="Create it, or name another folder.")
+    return Refused(f"cannot open the folder {folder.path}: {os.strerror(error.errno or 0)}")
 
 
 _REASONS = {
-    errno.EACCES: "there is no permission for it",
-    errno.EPERM: "there is no permission for it",
-    errno.ENAMETOOLONG: "a name in it is too long",
-    errno.ELOOP: "it changed while it was being opened; try again",
-    errno.ENXIO: "it is not a regular file",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENAMETOOLONG: "a name in the path is too long",
+    errno.ELOOP: "the path changed while it was being opened; try again",
+    errno.ENXIO: "not a regular file",
 }
 
 
 @contextmanager
-def told(shown: str) -> Generator[None]:
+def translate_os_errors(display: str) -> Generator[None]:
     """Convert an OSError into NotFound or Refused with a reason."""
     try:
         yield
     except OSError as error:
         if error.errno == errno.ENOENT:
-            raise NotFound(f"there is no {shown}") from None
+            raise NotFound(f"{display} does not exist") from None
         reason = _REASONS.get(error.errno or 0) or os.strerror(error.errno or 0).lower()
-        raise Refused(f"{shown}: {reason}") from None
+        raise Refused(f"{display}: {reason}") from None

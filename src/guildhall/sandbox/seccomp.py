@@ -61,20 +61,18 @@ _MACHINES: Mapping[str, tuple[int, Mapping[str, int]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """The system calls that a filter permits."""
-
-    families: frozenset[int]  # address families that a socket may have
-    modes: bool = True  # files' modes, owners and attributes may be changed by path
-    datagrams: bool = True  # of the internet's families; without them only streams
+    families: frozenset[int]  # the permitted address families of sockets
+    may_change_modes: bool = True  # also owners and extended attributes, by path
+    may_use_datagrams: bool = True  # of the internet families; otherwise only streams
 
 
-def families(*, network: bool, loopback: bool) -> frozenset[int]:
-    """The families for a program with or without the network; `loopback`: its network is its own, so it may use it."""
+def socket_families(*, network: bool, loopback: bool) -> frozenset[int]:
+    """Return the address families for a program. `loopback`: the program has a network of its own."""
     return frozenset({_INET, _INET6, _NETLINK}) if network or loopback else frozenset()
 
 
-def compiled(filter_: Filter, machine: str | None = None) -> bytes | None:
-    """The filter as the kernel takes it; None on a machine whose system calls are not known here."""
+def compile_filter(filter_: Filter, machine: str | None = None) -> bytes | None:
+    """Return the filter as BPF code, or None if the system calls of the machine are unknown."""
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
         return None
@@ -82,7 +80,7 @@ def compiled(filter_: Filter, machine: str | None = None) -> bytes | None:
     code = [_op(_LOAD, _ARCHITECTURE_AT), _op(_JEQ, architecture, yes=1), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER_AT)]
     if machine == "x86_64" or (machine is None and platform.machine() == "x86_64"):
         code += [_op(_JGE, _X32, no=1), _op(_RETURN, _KILL)]
-    names = _REFUSED if filter_.modes else (*_REFUSED, *_MODES)
+    names = _REFUSED if filter_.may_change_modes else (*_REFUSED, *_MODES)
     for name in names:
         if name in numbers:
             code += [_op(_JEQ, numbers[name], no=1), _refusal(errno.EPERM)]
@@ -96,7 +94,7 @@ def compiled(filter_: Filter, machine: str | None = None) -> bytes | None:
 def _sockets(filter_: Filter) -> list[bytes]:
     code = [_op(_LOAD, _FIRST_AT)]
     for family in sorted(filter_.families):
-        if filter_.datagrams or family == _NETLINK:
+        if filter_.may_use_datagrams or family == _NETLINK:
             code += [_op(_JEQ, family, no=1), _op(_RETURN, _ALLOW)]
         else:
             stream = [_op(_LOAD, _SECOND_AT), _op(_AND, _TYPE_MASK), _op(_JEQ, _STREAM, no=1), _op(_RETURN, _ALLOW)]
@@ -105,7 +103,7 @@ def _sockets(filter_: Filter) -> list[bytes]:
 
 
 def _pairs() -> list[bytes]:
-    """A pair of datagram sockets could be turned to any address afterwards; a pair of streams cannot."""
+    """Return the code that refuses datagram pairs: unlike a stream, each end could connect to another address."""
     return [
         _op(_LOAD, _SECOND_AT),
         _op(_AND, _TYPE_MASK),
@@ -116,7 +114,7 @@ def _pairs() -> list[bytes]:
 
 
 def _when(number: int, body: list[bytes]) -> list[bytes]:
-    """`body` for this system call; the filter ends after it, since the number is no longer loaded."""
+    """Return the code that applies `body` to a system call. The filter ends after it: `body` loads other values."""
     block = [*body, _op(_RETURN, _ALLOW)]
     return [_op(_JEQ, number, no=len(block)), *block]
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """A folder that a run may see: a sandbox of the worker, or without a name the working folder."""
+    """A folder that a run can see: a sandbox of the worker, or the working folder, which has no name."""
 
     path: Path
     name: str | None = None
-    writable: bool = False
+    is_writable: bool = False
     allowed_suffixes: tuple[str, ...] = ()  # empty: all
     text_suffixes: tuple[str, ...] = ()  # empty: all
     attachment_suffixes: tuple[str, ...] = ()
@@ -30,11 +30,12 @@ class View:
     """The part of the disk that a run can see.
 
     Paths below a hidden path do not exist for the run, except for folders at or below a `shown` path further down.
-    A kept path is not changed or created through a folder above it. A folder at or below a kept path has its own rules.
+    A protected path cannot be changed or created through a folder above it. A folder at or below a protected path has
+    its own rules.
     """
 
     cwd: Path
     folders: tuple[Folder, ...] = ()
     hidden: tuple[Path, ...] = ()
-    kept: tuple[Path, ...] = ()
+    protected: tuple[Path, ...] = ()
     shown: tuple[Path, ...] = ()  # a checkout below the hall's home, which is hidden

@@ -22,7 +22,7 @@ import uvicorn
 
 from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
-from guildhall.hall.doors import MAX_BODY, LlmEndpoint, key_of
+from guildhall.hall.doors import MAX_BODY_BYTES, LlmEndpoint, request_token
 from guildhall.jobs.tools import SERVER as JOB
 from guildhall.models.dialects.base import Malformed, parse
 from guildhall.models.dialects.canonical import renamed
@@ -91,17 +91,17 @@ class ScriptedApp:
         source_for_worker: Callable[[str], Source],
         *,
         on_exchange: Callable[[Exchange], None] = lambda exchange: None,
-        max_body: int = MAX_BODY,
+        max_body: int = MAX_BODY_BYTES,
     ) -> None:
         self._source_for_worker = source_for_worker
         self._on_exchange = on_exchange
-        self._endpoint = LlmEndpoint(self._passing, prefix="", max_body=max_body)
+        self._endpoint = LlmEndpoint(self._passing, prefix="", max_body_bytes=max_body)
         self._doors: dict[str, Passing] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         body = bytearray()
         path: str = scope["path"]
-        key = key_of(Headers.of(scope["headers"]))
+        key = request_token(Headers.of(scope["headers"]))
 
         async def heard() -> Message:
             message = await receive()
@@ -182,7 +182,7 @@ def _read(body: bytes) -> Mapping[str, Any] | None:
 class ScriptedServer:
     """Serves a script while the `with` block runs, and keeps what it was asked in `requests`."""
 
-    def __init__(self, script: Path, *, max_body: int = MAX_BODY) -> None:
+    def __init__(self, script: Path, *, max_body: int = MAX_BODY_BYTES) -> None:
         self.requests: list[Exchange] = []
         source = ScriptSource(script, load_script(script))
         app = ScriptedApp(lambda worker: source, on_exchange=self.requests.append, max_body=max_body)

@@ -203,5 +203,5 @@ def _reduce_view(view: View, forbidden: frozenset[str]) -> View:
     if "fs.read" in forbidden:
         return replace(view, folders=())
     if "fs.write" in forbidden:
-        return replace(view, folders=tuple(replace(folder, writable=False) for folder in view.folders))
+        return replace(view, folders=tuple(replace(folder, is_writable=False) for folder in view.folders))
     return view

@@ -217,9 +217,11 @@ def _narrow_sandbox(name: str, settings: Any, creator: Worker | None, frame: Fra
     readable = any("fs.read" in BUILT_IN[tool] for tool in creator.definition.tools)
     working_folder = (Folder(path=frame.sees.resolve()),) if readable else ()
     for own in (*creator.sandbox_folders(frame), *working_folder):
-        if not folder.path.is_relative_to(own.path) or (folder.writable and not own.writable):
+        if not folder.path.is_relative_to(own.path) or (folder.is_writable and not own.is_writable):
             continue
-        if folder.writable and any(own.path in path.parents and folder.path.is_relative_to(path) for path in protected):
+        if folder.is_writable and any(
+            own.path in path.parents and folder.path.is_relative_to(path) for path in protected
+        ):
             continue
         for limit in ("allowed_suffixes", "text_suffixes", "attachment_suffixes"):
             narrowed = _common_suffixes(getattr(folder, limit), getattr(own, limit))

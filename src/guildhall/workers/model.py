@@ -200,7 +200,7 @@ class Worker:
         return Folder(
             path=path,
             name=name,
-            writable=sandbox.mode == "rw",
+            is_writable=sandbox.mode == "rw",
             allowed_suffixes=sandbox.allowed_suffixes,
             text_suffixes=sandbox.text_suffixes,
             attachment_suffixes=sandbox.attachment_suffixes,

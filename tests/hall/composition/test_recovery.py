@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.composition.recovery import MOST_CRASHES
+from guildhall.hall.composition.recovery import MAX_CRASHES
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import RunRequest
 from guildhall.runs.record.entries import ToolEnded
@@ -45,7 +45,7 @@ def begun(home: Home, frame: Frame) -> str:
     """A run that a hall has begun and paused when it left."""
 
     async def work(hall: Served) -> str:
-        stream = EmbeddedHall(hall.hall, stays=True).runs.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = EmbeddedHall(hall.hall).runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         await stream.aclose()
         return run
@@ -74,7 +74,7 @@ def row(home: Home, run: str) -> tuple[str, str | None, int]:
 async def settled(hall: Served, run: str) -> str:
     """How the run stands once it is not running any more, or goes on."""
     async with asyncio.timeout(10):
-        while hall.process._recovery.under_way:  # noqa: ASYNC110 - nobody tells when
+        while hall.process._recovery.is_active:  # noqa: ASYNC110 - nobody tells when
             await asyncio.sleep(0.01)
     return hall.hall.history.get(run).status
 
@@ -102,7 +102,7 @@ def test_what_was_lost_again_and_again_without_getting_further_is_given_up(
     home: Home, frame: Frame, project: Path
 ) -> None:
     run = begun(home, frame)
-    for number in range(1, MOST_CRASHES):
+    for number in range(1, MAX_CRASHES):
         crash(home, run)
         assert inside(home, lambda hall: settled(hall, run)) == "running"
         assert row(home, run)[2] == number
@@ -121,7 +121,7 @@ def test_what_was_lost_again_and_again_without_getting_further_is_given_up(
     put_script(project, DONE)
 
     async def resumed(hall: Served) -> None:
-        events = [event async for event in EmbeddedHall(hall.hall, stays=True).runs.resume(run, frame)]
+        events = [event async for event in EmbeddedHall(hall.hall).runs.resume(run, frame)]
         assert events[-1].data["status"] == "completed"
 
     inside(home, resumed)
@@ -154,7 +154,7 @@ def test_what_cannot_go_on_waits_for_a_person_and_keeps_no_other_from_it(
     put_worker(project, "other", tool_rules=None)
 
     async def both(hall: Served) -> list[str]:
-        client, runs = EmbeddedHall(hall.hall, stays=True), list[str]()
+        client, runs = EmbeddedHall(hall.hall), list[str]()
         for worker in ("scribe", "other"):
             stream = client.runs.run(
                 RunRequest(worker=worker, input="go", override_model=f"script:{worker}.yaml"), frame

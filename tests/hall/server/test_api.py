@@ -11,7 +11,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.client.codec import encode
 from guildhall.hall.client.interface import VERBS
-from guildhall.hall.server.api import LARGEST
+from guildhall.hall.server.api import MAX_BODY_BYTES
 from guildhall.runs.model import RunRequest
 from tests.hall.served import Answered, Served, asked, sent, served
 from tests.rpc.hostile import UNREADABLE
@@ -89,7 +89,7 @@ def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path)
         for verb in ("runs/list", "asks/answer", "trust/grant", "hall/hello", "hall/status", "nothing"):
             answer = await asked(hall.address, f"/api/{verb}", headers=token)
             assert answer.status == 403, verb
-            assert "not that of a run" in answer.error["message"]
+            assert "not of a run" in answer.error["message"]
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         own = {**token, "Content-Type": "application/json"}
         assert (await asked(hall.address, "/mcp/tools/", ping, headers=own)).json["result"] == {}
@@ -166,7 +166,7 @@ def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
             "/api/runs/run",
             {"body": {"request": {"worker": "x", "input": "y"}, "frame": {"cwd": "/", "root": "/"}}},
         ),
-        (413, "/api/runs/list", {"raw": b"x", "headers": {"Content-Length": str(LARGEST + 1)}}),
+        (413, "/api/runs/list", {"raw": b"x", "headers": {"Content-Length": str(MAX_BODY_BYTES + 1)}}),
     ]
     answers = requests(home, *((path, options) for _, path, options in cases))
     for (status, path, options), answer in zip(cases, answers, strict=True):
@@ -229,7 +229,7 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
         piece = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
 
         async def pour() -> None:
-            for _ in range(LARGEST // 0x100000 + 2):
+            for _ in range(MAX_BODY_BYTES // 0x100000 + 2):
                 writer.write(piece)
                 await writer.drain()
 
@@ -246,7 +246,7 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
 
 def test_a_body_that_does_not_come_is_not_waited_for(home: Home) -> None:
     async def work(hall: Served) -> Answered:
-        hall.process.face._body_within = 0.1
+        hall.process.api._body_timeout_s = 0.1
         return await asked(hall.address, "/api/runs/list", raw=b"{", headers={"Content-Length": "100"})
 
     answer = inside(home, work)

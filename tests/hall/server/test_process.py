@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.hall.client.discovery import find
+from guildhall.hall.client.discovery import find_hall
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.cli.places import Terminal
 from tests.runs.places import DONE, WRITE, put_script, put_worker, until
@@ -106,7 +106,7 @@ def test_the_first_command_that_works_starts_the_hall_and_others_use_it(
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, DONE)
     assert guild_hall("ls").code == 0
-    assert find(home) is None, "looking needs no hall"
+    assert find_hall(home) is None, "looking needs no hall"
     first = guild_hall.start("run", "scribe", "go", installed=True)  # as a person has it, and the hall that it starts
     said = first.communicate(timeout=PATIENCE)
     assert (first.returncode, said[0]) == (0, "done\n"), said
@@ -131,7 +131,7 @@ def test_the_first_command_that_works_starts_the_hall_and_others_use_it(
     assert guild_hall("hall", "status", "--json").json == {"running": False}
     assert guild_hall("hall", "stop").out == "The hall is not running.\n"
     assert len(guild_hall("ls", "--json").json["done"]) == 2
-    assert find(home) is None
+    assert find_hall(home) is None
 
 
 def test_two_terminals_at_once_and_one_of_them_is_interrupted(guild_hall: GuildWithHall, project: Path) -> None:
@@ -188,7 +188,7 @@ def test_killed_in_the_middle_the_run_goes_on_with_the_next_hall(
     dead = guild_hall.kill_hall()
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (7, "")
-    assert "is gone" in err
+    assert "exited" in err
     assert home.address.exists(), "it had no time to tidy up"
     assert guild_hall("ls", "--json").json["needs_you"]["runs"][0]["status"] == "interrupted"
     put_worker(project, "other", sandboxes=None, tool_rules=None)
@@ -274,8 +274,8 @@ def test_it_leaves_when_nothing_lives_in_it(guild_hall: GuildWithHall, project: 
     put_worker(project, tool_rules=None)
     put_script(project, {"sleep": 0.6, "say": "slept"})
     assert guild_hall("run", "scribe", "go").out == "slept\n", "a run keeps it, though it is longer than that"
-    first = find(home)
-    until(lambda: find(home) is None)
+    first = find_hall(home)
+    until(lambda: find_hall(home) is None)
     assert not home.address.exists()
     until(lambda: first is None or gone(first.pid)())
     assert guild_hall("run", "scribe", "go").out == "slept\n"
@@ -310,7 +310,7 @@ def test_a_hall_s_file_is_believed_only_where_it_is_right_and_of_this_version(
     home.address.chmod(0o644)
     refused = guild_hall("ls")
     assert refused.code == 7
-    assert "changed by others" in refused.err
+    assert "other users can read or change it" in refused.err
     home.address.chmod(0o600)
     home.address.write_text(json.dumps({**told, "version": "0.0.1"}))
     for words in (["ls"], ["run", "scribe", "go"]):
@@ -366,7 +366,7 @@ def test_a_start_that_fails_says_why(guild_hall: GuildWithHall, project: Path, h
         failed = guild_hall("run", "scribe", "go")
         assert failed.code == code, failed
         assert said in failed.err
-        assert find(home) is None
+        assert find_hall(home) is None
 
 
 def test_a_home_that_a_command_uses_by_itself_has_no_room_for_a_hall(
@@ -378,6 +378,6 @@ def test_a_home_that_a_command_uses_by_itself_has_no_room_for_a_hall(
     started(process)
     refused = guild_hall("worker", "new", "helper")
     assert refused.code == 7
-    assert f"another guild command (process {process.pid}" in refused.err
+    assert f"another guild command (pid {process.pid}" in refused.err
     assert guild_hall("ls", "--json").json["working"], "looking works"
     process.kill()

@@ -9,19 +9,19 @@ import os
 from typing import TYPE_CHECKING
 
 from guildhall.core.paths import Home
-from guildhall.hall.server.process import Log, main
+from guildhall.hall.server.process import RedactingFormatter, main
 from tests.hall.served import served
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def line(log: Log, text: str) -> str:
+def line(log: RedactingFormatter, text: str) -> str:
     return log.format(logging.LogRecord("guildhall.hall", logging.INFO, "", 1, text, (), None))
 
 
 def test_the_log_holds_no_secret_of_its_own_and_none_that_a_request_brought() -> None:
-    log = Log({"OPENAI_API_KEY": "sk-of-the-hall-1", "LANG": "C.UTF-8"})
+    log = RedactingFormatter({"OPENAI_API_KEY": "sk-of-the-hall-1", "LANG": "C.UTF-8"})
     assert "sk-of-the-hall-1" not in line(log, "it said sk-of-the-hall-1")
     log.learn({"ANTHROPIC_API_KEY": "sk-of-a-request", "PATH": "/usr/bin"})
     told = line(log, "sk-of-a-request and sk-of-the-hall-1 in /usr/bin, C.UTF-8")
@@ -36,7 +36,7 @@ def test_what_others_add_keeps_it(home: Home) -> None:
     async def go() -> None:
         async with served(home, idle=0.1) as hall:
             schedules = [True]
-            hall.hall.keeps_alive.append(lambda: bool(schedules))
+            hall.hall.keep_alive_checks.append(lambda: bool(schedules))
             await asyncio.sleep(0.2)
             assert not hall.serving.done()
             schedules.clear()

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from guildhall.hall.client.discovery import find
+from guildhall.hall.client.discovery import find_hall
 from tests.members.small import speaking, write_script
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_a_worker_of_the_hall_is_reached_by_worker_methods_at_its_own_address(
     put(home.path, "other", model=model)
     started = guild_hall("memory", "write", "--scope", "global", "x", "y")  # a command that starts the hall
     assert started.code == 0, started.err
-    address = find(home)
+    address = find_hall(home)
     assert address is not None
     base = f"{address.url}/workers"
 

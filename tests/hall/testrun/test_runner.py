@@ -11,7 +11,7 @@ import pytest
 
 from guildhall.core import yaml
 from guildhall.hall.testrun import files as copying
-from guildhall.hall.testrun.files import copy_project, put_files
+from guildhall.hall.testrun.files import copy_project, write_files
 from guildhall.models.scripted.source import Script
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 
@@ -98,8 +98,8 @@ def test_a_change_that_the_model_would_see_is_shown_and_can_be_recorded(guild: G
     put_worker(project, tool_rules=None, instructions="Write what you are asked for.")
     failed(
         guild("test"),
-        "scribe: the system prompt is not the same\n    -Write what you are told.\n    +Write what you are asked for.",
-        "scribe, model call 2: what the model is told is not the same\n     first\n    -second\n    +2nd",
+        "scribe: system prompt changed\n    -Write what you are told.\n    +Write what you are asked for.",
+        "scribe, model call 2: input of the model changed\n     first\n    -second\n    +2nd",
     )
     path.write_text(path.read_text().replace("workers:", "# mine\nworkers:"))
     updated = guild("test", "--update")
@@ -117,7 +117,7 @@ def test_a_tool_that_is_described_otherwise(guild: Guild, project: Path, home: H
     recorded(guild, project, call, DONE, toolboxes=["mine"], sandboxes=None)
     assert guild("test").code == 0
     (home.toolboxes / "mine.py").write_text(TOOLBOX.replace("twice.", "two times.").replace("text * 2", "text * 3"))
-    failed(guild("test"), "the tools that the model is shown are not the same", "-double ", "    -abab\n    +ababab")
+    failed(guild("test"), "tools of the model changed", "-double ", "    -abab\n    +ababab")
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0
 
@@ -209,7 +209,7 @@ def test_one_that_is_wrong_does_not_keep_the_others_from_being_tested(guild: Gui
 # What runs programs
 
 SHELL = {"call": "Bash", "with": {"command": "echo ran > notes/ran; echo ran"}}
-UNSEEN = ("the worker can run programs", "not trusted as it is (not trusted yet)", "guild trust tests/one.yaml")
+UNSEEN = ("the test executes programs", "is not trusted (not trusted yet)", "guild trust tests/one.yaml")
 
 
 @pytest.mark.req("X-18")
@@ -269,7 +269,7 @@ def test_what_a_person_recorded_is_trusted_and_stays_so_when_it_is_updated(guild
     file = recorded(guild, project, SHELL, DONE, tools=["Bash"])
     assert guild("test").code == 0
     put_worker(project, tools=["Bash"], tool_rules=None, instructions="Otherwise.")
-    failed(guild("test"), "the system prompt is not the same")
+    failed(guild("test"), "system prompt changed")
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0
     guild("trust", "--forget")
@@ -293,17 +293,17 @@ def test_a_file_that_looks_like_a_test_and_is_none_is_told_by_trust(guild: Guild
 @pytest.mark.parametrize(
     ("case", "answers", "said"),
     [
-        ({"output": "other"}, [DONE], "the result is not the same"),
+        ({"output": "other"}, [DONE], "result changed"),
         ({"output": {"a": 1}}, [DONE], "+output: done"),
         ({"status": "failed"}, [DONE], "-status: failed\n    +status: completed"),
         ({"status": "failed", "error": "limit_reached"}, [{"fail": 401}], "-error: limit_reached"),
         ({}, [{"fail": 401}], "+because: the scripted provider failed with HTTP 401"),
         ({}, [READ, {"expect": "never", "say": "x"}], "expected: never"),
-        ({}, [DONE, DONE], "answer 2 of 2 is in the script; now the run does not come to it"),
+        ({}, [DONE, DONE], "the run ended before answer 2 of 2 of the script"),
         ({}, [READ], "the script is used up"),
         ({}, [{"calls": [READ, READ]}, {"sent": "one", "say": "x"}], "    +(2)"),
         ({"shown": {"scribe": {"tools": {}}}}, [DONE], "+sandbox_list "),
-        ({"answers": [{"tool": "Bash", "answer": "yes"}]}, [DONE], "nobody asked about Bash"),
+        ({"answers": [{"tool": "Bash", "answer": "yes"}]}, [DONE], "no ask about Bash"),
     ],
 )
 def test_what_is_not_as_it_was(
@@ -318,7 +318,7 @@ def test_a_run_that_is_not_made_any_more(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules=None)
     path = put_test(project, DONE)
     path.write_text(path.read_text() + "  other:\n    - - say: done\n")
-    failed(guild("test"), "the script has 1 runs of other; now there are 0")
+    failed(guild("test"), "other: number of runs changed: 1 recorded, now 0")
 
 
 def test_an_ask_that_no_answer_is_recorded_for(guild: Guild, project: Path) -> None:
@@ -326,14 +326,14 @@ def test_an_ask_that_no_answer_is_recorded_for(guild: Guild, project: Path) -> N
     path = put_test(project, WRITE, DONE)
     before = path.read_text()
     for words in ([], ["--update"]):
-        failed(guild("test", *words), "asks something that no answer is recorded for", "+path: a.md")
+        failed(guild("test", *words), "no answer is recorded for this ask", "+path: a.md")
     assert path.read_text() == before
     put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "perhaps"}])
     failed(guild("test"), "not a valid answer", "yes, no, always")
     put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes"}])
     assert guild("test").code == 0
     put_test(project, WRITE, DONE, answers=[{"tool": "sandbox_write_text", "answer": "yes", "worker": "other"}])
-    failed(guild("test"), "asks something that no answer is recorded for")
+    failed(guild("test"), "no answer is recorded for this ask")
 
 
 def test_update_writes_how_it_ends_now_and_keeps_the_rest(guild: Guild, project: Path) -> None:
@@ -359,7 +359,7 @@ def test_update_does_not_record_what_was_left_out(guild: Guild, project: Path) -
     put_worker(project, tool_rules=None)
     path = put_test(project, WRITE, {"sent": "x", "say": "done"}, {"say": "never"}, output="else")
     before = path.read_text()
-    failed(guild("test", "--update"), "does not come to it")
+    failed(guild("test", "--update"), "the run ended before answer")
     assert path.read_text() == before
 
 
@@ -430,7 +430,7 @@ def test_the_network_is_not_used(guild: Guild, project: Path, home: Home) -> Non
     ]
     put_test(project, {"calls": calls}, {"sent": ["an answer from afar", "", "", "error: no hits"], "say": "x"})
     tested = guild("test")
-    failed(tested, "A test uses no network, and the script holds no `result` for this call.")
+    failed(tested, "A test uses no network, and the script has no `result` for this call.")
     assert "-an answer" not in tested.out
     assert "-error: no hits" not in tested.out
     assert "the network was used" not in tested.out
@@ -496,7 +496,7 @@ def test_the_copy_has_what_the_project_has(tmp_path: Path) -> None:
 
 
 def test_a_project_that_is_too_large(guild: Guild, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "MOST_FILES", 2)
+    monkeypatch.setattr(copying, "MAX_FILES", 2)
     (project / "x").mkdir()
     for number in range(3):
         (project / "x" / str(number)).write_text("")
@@ -509,8 +509,8 @@ def test_no_file_is_put_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "project" / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(Exception, match="leads through a link"):
-        put_files(tmp_path / "project", {"link/x": "text"})
-    put_files(tmp_path / "project", {"link": "a file now"})
+        write_files(tmp_path / "project", {"link/x": "text"})
+    write_files(tmp_path / "project", {"link": "a file now"})
     assert list((tmp_path / "outside").iterdir()) == []
     assert (tmp_path / "project" / "link").read_text() == "a file now"
 

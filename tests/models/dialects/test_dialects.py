@@ -517,7 +517,7 @@ def test_what_is_not_served_is_told_in_the_shape_of_its_api(
 ) -> None:
     response = CLIENT.request(method, f"{server.url}{path}", headers=KEY)
     assert response.status_code == status
-    assert {404: "is not served here", 405: "sent with POST"}[status] in told(response)
+    assert {404: "unknown route", 405: "sent with POST"}[status] in told(response)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(workshop: Workshop) -> No
 
     async def recovered(shop: Workshop) -> None:
         await shop.commissions.drain()
-        assert shop.services.unfinished("shop") == ()
+        assert shop.services.unfinished_work("shop") == ()
         await shop.client.projects.remove("shop")
 
     workshop.inside(recovered, recover=True)

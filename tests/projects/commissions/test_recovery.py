@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy import delete
 
-from guildhall.hall.composition.recovery import MOST_CRASHES
+from guildhall.hall.composition.recovery import MAX_CRASHES
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft, artifact_path
 from guildhall.projects.commissions.service import recover
@@ -113,7 +113,7 @@ def test_a_run_that_is_given_up_ends_its_commission(workshop: Workshop, is_submi
 
     id = workshop.inside(begin)
     with closing(sqlite3.connect(workshop.home.database)) as connection:
-        connection.execute("UPDATE runs SET status='interrupted', crashes=?", (MOST_CRASHES,))
+        connection.execute("UPDATE runs SET status='interrupted', crashes=?", (MAX_CRASHES,))
         connection.commit()
 
     async def recovered(shop: Workshop) -> None:

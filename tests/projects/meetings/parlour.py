@@ -107,8 +107,8 @@ class Parlour:
         """Does something with a hall open. Each time it is another one, on the same home."""
 
         async def go() -> Any:
-            self.hall = Hall(self.home, environ={}, clock=self.clock)
-            self.client = EmbeddedHall(self.hall, stays=True)
+            self.hall = Hall(self.home, environ={}, clock=self.clock, is_persistent=True)
+            self.client = EmbeddedHall(self.hall)
             try:
                 async with asyncio.timeout(30):
                     return await work()

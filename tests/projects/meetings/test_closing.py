@@ -114,7 +114,7 @@ def test_what_was_being_closed_is_closed_at_the_next_start(parlour: Parlour) -> 
     async def recovers() -> None:
         store, now = parlour.hall.store, parlour.meetings.context.now()
         await store.write(lambda c: records.change(c, meeting.id, now, closing=Closing()))
-        await Recovery(parlour.hall).go_on()
+        await Recovery(parlour.hall).resume_runs()
         await parlour.until(lambda: parlour.meetings.get(meeting.id).status == "closed")
         await parlour.until(lambda: not parlour.meetings.has_pending_resume)
         assert "They talked." in notes(parlour, meeting)
@@ -136,7 +136,7 @@ def test_a_message_withdraws_an_interrupted_close(parlour: Parlour) -> None:
     parlour.inside(continues)
 
     async def recovers() -> None:
-        await Recovery(parlour.hall).go_on()
+        await Recovery(parlour.hall).resume_runs()
         await parlour.until(lambda: not parlour.meetings.has_pending_resume)
         found = parlour.meetings.get(meeting.id)
         assert (found.status, found.closing) == ("open", None)
@@ -160,7 +160,7 @@ def test_a_close_that_fails_is_repeated_at_the_next_start(parlour: Parlour) -> N
     parlour.repo.git("checkout", "-q", "main")
 
     async def recovers() -> None:
-        await Recovery(parlour.hall).go_on()
+        await Recovery(parlour.hall).resume_runs()
         await parlour.until(lambda: parlour.meetings.get(meeting.id).status == "closed")
         await parlour.until(lambda: parlour.meetings.get(meeting.id).cleaned_up_at)
         assert parlour.meetings.get(meeting.id).is_work_left, "it is closed as the user asked for"
@@ -222,7 +222,7 @@ def test_a_checkout_that_is_gone_is_there_again_at_the_next_start(parlour: Parlo
     meeting = parlour.inside(gone)
 
     async def back() -> None:
-        await Recovery(parlour.hall).go_on()
+        await Recovery(parlour.hall).resume_runs()
         await parlour.until(lambda: not parlour.meetings.has_pending_resume)
         path = parlour.hall.project_services.worktrees.path(parlour.hall.projects.get("shop"), meeting.id)
         assert (path / ".lore/new.md").read_text() == "new"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def recovered(parlour: Parlour) -> None:
-    await Recovery(parlour.hall).go_on()
+    await Recovery(parlour.hall).resume_runs()
     await parlour.until(lambda: not parlour.meetings.has_pending_resume)
 
 

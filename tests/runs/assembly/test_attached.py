@@ -255,7 +255,7 @@ def test_the_library_attaches_too(project: Path) -> None:
     result = worker.run("Judge", attachments=["input/deck.pdf", project / "input" / "letter.txt"])
     assert result.output == "good"
     assert "[application/pdf, 53 bytes] input/deck.pdf" in result.messages[1]["content"]
-    with pytest.raises(GuildError, match="attachments is one name"):
+    with pytest.raises(GuildError, match="invalid attachments"):
         worker.run("Judge", attachments="input/deck.pdf")
 
 

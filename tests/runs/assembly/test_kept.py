@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PROJECT = {"project": {"path": ".", "mode": "rw"}}
 EVIL = json.dumps({"name": "evil", "instructions": "Do all.", "tools": ["Bash"], "sandboxes": PROJECT})
 KEPT = "workers/, prompts/, toolboxes/, guild-members/, guildhall.yaml"
-REFUSED = "decides what runs may do, so no run changes it"
+REFUSED = "is protected: it defines what runs may do"
 
 
 def writes(path: str, content: str = "x", sandbox: str = "project") -> dict[str, Any]:

@@ -128,7 +128,7 @@ def test_a_dead_server_fails_the_run_with_its_name_and_last_words(guild: Guild, 
     assert guild("plan", "scribe").code == 0
     ran = guild("run", "scribe", "go")
     assert ran.code == 1
-    assert "mcp_servers: toy ended by itself (exit code 2); its last output: no licence" in ran.err
+    assert "mcp_servers: toy exited with code 2; its last output: no licence" in ran.err
 
 
 def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_a_resume(
@@ -140,7 +140,7 @@ def test_a_server_that_dies_breaks_a_call_then_the_run_and_is_there_again_after_
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 1
     assert (ran.json["status"], ran.json["error"]["code"]) == ("failed", "server_gone")
-    assert "mcp_servers: toy ended by itself (exit code 3)" in ran.json["error"]["message"]
+    assert "mcp_servers: toy exited with code 3" in ran.json["error"]["message"]
     run = ran.json["run"]
     first, second = results(journal(guild, run))
     assert "out of paper; its effect is unknown" in first
@@ -234,7 +234,7 @@ def test_variables_are_given_by_name_if_the_settings_allow_them(guild: Guild, pr
     guild("trust", "--yes")
     env = {"DOCS_PLACE": "shelf 7", "OTHER_PLACE": "shelf 8"}
     refused = guild("run", "scribe", "go", env=env)
-    assert "mcp_servers.toy.env: the variable DOCS_PLACE is not set, or not allowed" in refused.err
+    assert "mcp_servers.toy.env: the variable DOCS_PLACE is not set or not allowed" in refused.err
     home.settings.write_text("env: [DOCS_PLACE, OTHER_PLACE]\n")
     ran = guild("run", "scribe", "go", "--output", "json", env=env)
     assert ran.code == 0, ran
@@ -291,7 +291,7 @@ def test_a_server_at_an_address_is_reached_with_its_token(
     put_script(project, {"call": "far_add", "with": {"a": 2, "b": 3}}, DONE)
     home.path.mkdir(parents=True)
     home.settings.write_text("env: [FAR_PASS]\n")
-    assert "mcp_servers: far is code that is not trusted" in guild("run", "scribe", "go", env={"FAR_PASS": "x"}).err
+    assert "mcp_servers: far is untrusted code" in guild("run", "scribe", "go", env={"FAR_PASS": "x"}).err
     guild("trust", "--yes")
     wrong = guild("run", "scribe", "go", env={"FAR_PASS": "wrong"})
     assert (wrong.code, "far answered with HTTP status 401" in wrong.err) == (1, True)
@@ -327,4 +327,4 @@ def test_a_test_starts_no_server_and_says_so(guild: Guild, project: Path) -> Non
     guild("trust", "--yes")
     ran = guild("test")
     assert ran.code == 1
-    assert "mcp_servers: toy: a test starts and reaches no servers" in ran.out + ran.err
+    assert "mcp_servers: a test cannot use servers (toy)" in ran.out + ran.err

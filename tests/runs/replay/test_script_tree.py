@@ -66,7 +66,7 @@ def test_a_tree_becomes_a_test_that_passes(guild: Guild, project: Path, recorded
     put_worker(project, "helper", instructions="Do less.")
     changed = guild("test")
     assert changed.code == 1
-    assert "helper: the system prompt is not the same" in changed.out
+    assert "helper: system prompt changed" in changed.out
 
 
 @pytest.mark.req("X-17")

@@ -188,12 +188,12 @@ def test_twenty_at_once(place: Place) -> None:
 @pytest.mark.parametrize(
     ("word", "how"),
     [
-        ("exits 3", r"ended by itself \(exit code 3\)"),
-        ("exits 0", r"ended by itself \(exit code 0\)"),
-        ("signals 9", "was ended by SIGKILL, by somebody or because the machine was out of memory"),
-        ("signals 15", "was ended by SIGTERM"),
-        ("signals 40", "was ended by signal 40"),
-        ("crashes", "was ended by SIGSEGV"),
+        ("exits 3", r"exited with code 3"),
+        ("exits 0", r"exited with code 0"),
+        ("signals 9", "was killed by SIGKILL, by somebody or because the machine was out of memory"),
+        ("signals 15", "was killed by SIGTERM"),
+        ("signals 40", "was killed by signal 40"),
+        ("crashes", "was killed by SIGSEGV"),
         ("eats", "ran out of memory: it may use 100 MB"),
     ],
 )

@@ -320,10 +320,10 @@ def test_calls_beside_the_result_are_made_before_the_end() -> None:
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ([("complain", "boom"), ("leave", 3)], "The puppet ended by itself (exit code 3). It said: boom"),
-        ([("say", HELLO), ("leave", 0)], "The puppet ended by itself (exit code 0)"),
-        ([("die", 9)], "The puppet was ended by SIGKILL"),
-        ([("die", 11)], "The puppet was ended by SIGSEGV"),
+        ([("complain", "boom"), ("leave", 3)], "The puppet exited with code 3. It said: boom"),
+        ([("say", HELLO), ("leave", 0)], "The puppet exited with code 0"),
+        ([("die", 9)], "The puppet was killed by SIGKILL"),
+        ([("die", 11)], "The puppet was killed by SIGSEGV"),
         ([("write", "not json\n[1]\n\xff\xfe\nno end")], "It said: not json\n[1]\n��\nno end"),
         ([("complain", "x" * 9000), ("leave", 1)], "x" * 1000),
     ],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import ModelUnusable, RuntimeFailed, RuntimeToolless
-from guildhall.hall.doors import Reception
+from guildhall.hall.doors import DoorApp
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.discovery import Programs
 from guildhall.runtimes.model import Assignment, Attachment, Entry
@@ -234,7 +234,7 @@ def test_codex_that_does_not_reach_its_tools_ends_the_run() -> None:
 
     async def execute() -> None:
         programs = Programs({"GUILDHALL_CODEX": str(codex_program()), "PATH": "/usr/bin:/bin"})
-        runtime = CliRuntime(Codex, programs, Reception(lambda token: None).listen)
+        runtime = CliRuntime(Codex, programs, DoorApp(lambda token: None).listen)
         assignment = Assignment(system_prompt="Be Bob.", first_message="Go.", tools=())
         doors: Any = Shut()
         await runtime.execute(assignment, doors)

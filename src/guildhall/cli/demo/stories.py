@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import HOME_VARIABLE, Home
-from guildhall.hall.client.discovery import find, process_of, stop
+from guildhall.hall.client.discovery import find_hall, find_hall_pid, stop
 from guildhall.runtimes.catalog import ROWS
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Story(ABC):
                 self.guild(*words.split())
             self.say(self.closing)
         finally:
-            if (pid := process_of(self.home)) is not None:
+            if (pid := find_hall_pid(self.home)) is not None:
                 stop(pid)
 
     @abstractmethod
@@ -142,7 +142,7 @@ class Story(ABC):
                     continue
                 if before is not None:
                     before()
-                if (hall := find(self.home)) is not None:
+                if (hall := find_hall(self.home)) is not None:
                     self.show(f"$ kill -9 {hall.pid}")
                     os.kill(hall.pid, signal.SIGKILL)
                     killed = True

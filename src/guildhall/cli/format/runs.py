@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import ErrorData
     from guildhall.hall.client.interface import HallClient
-    from guildhall.hall.client.model import Shown
+    from guildhall.hall.client.model import RunDetails
 
 _MAX_SUMMARY_CHARS = 160
 _CALLED_FIELDS = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
@@ -151,7 +151,7 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else _json(content)
 
 
-async def result_data(shown: Shown, client: HallClient) -> dict[str, Any]:
+async def result_data(shown: RunDetails, client: HallClient) -> dict[str, Any]:
     """Return the object that `--output json` prints; for a workflow with its messages."""
     run = shown.run
     workflow = run.purpose_as(WorkflowPurpose)
@@ -172,7 +172,7 @@ async def result_data(shown: Shown, client: HallClient) -> dict[str, Any]:
     }
 
 
-def print_next_steps(shown: Shown, screen: Screen) -> None:
+def print_next_steps(shown: RunDetails, screen: Screen) -> None:
     """Print the commands that continue a run that has stopped."""
     run = shown.run
     waiting = [ask for ask in shown.asks if ask.status == "open"]
@@ -209,7 +209,7 @@ def _can_retry(run: Run) -> bool:
     return run.kind != "workflow" or run.error_code != "invalid_file"  # it keeps the text that it began with
 
 
-def usage_line(shown: Shown) -> str:
+def usage_line(shown: RunDetails) -> str:
     """Return turns, tokens and cost of a run as one line."""
     usage = shown.usage
     turns = "1 turn" if usage.turns == 1 else f"{usage.turns} turns"
@@ -224,7 +224,7 @@ def text_of(output: Any) -> str:
     return output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
 
 
-def print_outcome(shown: Shown, screen: Screen) -> None:
+def print_outcome(shown: RunDetails, screen: Screen) -> None:
     """Print the result of a run, or its error, its open asks and the next steps."""
     run = shown.run
     if run.status == "completed":

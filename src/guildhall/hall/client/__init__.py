@@ -13,7 +13,7 @@ from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.hall.client.discovery import Address as Address
-    from guildhall.hall.client.discovery import find as find
+    from guildhall.hall.client.discovery import find_hall as find_hall
     from guildhall.hall.client.discovery import find_or_start as find_or_start
     from guildhall.hall.client.interface import SERVICES as SERVICES
     from guildhall.hall.client.interface import VERBS as VERBS

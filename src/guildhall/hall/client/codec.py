@@ -27,13 +27,13 @@ from guildhall.hall.client.interface import SERVICES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes
+_MAX_PATH_BYTES, _MAX_NAME_BYTES = 4096, 255
 _TYPE_IMPORT = re.compile(r"^    from (guildhall[\w.]*) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
 _LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
 
 
 class _Names(dict[str, Any]):
-    """The names that the annotations of a module can use, with those that it imports for the type checker only."""
+    """The names that annotations of a module can use, including imports for the type checker only."""
 
     def __init__(self, module: str) -> None:
         super().__init__({**vars(collections.abc), "Path": Path, **vars(import_module(module))})
@@ -53,8 +53,6 @@ class _Names(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Verb:
-    """The declaration of a verb."""
-
     declared: types.FunctionType
     signature: inspect.Signature
     parameters: dict[str, Any]  # their types
@@ -74,7 +72,7 @@ def verb(name: str) -> Verb:
     service, _, method_name = name.partition(".")
     method: types.FunctionType = getattr(SERVICES[service], method_name)
     names = _names(method.__module__)
-    kinds = {part: _meant(text, names) for part, text in method.__annotations__.items()}
+    kinds = {part: _evaluate(text, names) for part, text in method.__annotations__.items()}
     result = kinds.pop("return")
     streams = get_origin(result) is collections.abc.AsyncGenerator
     signature = inspect.signature(method)
@@ -88,7 +86,7 @@ def _names(module: str) -> _Names:
     return _Names(module)
 
 
-def _meant(annotation: Any, names: _Names) -> Any:
+def _evaluate(annotation: Any, names: _Names) -> Any:
     return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
 
 
@@ -98,14 +96,14 @@ def fields_of(kind: type) -> dict[str, tuple[Any, bool]]:
     found: dict[str, tuple[Any, bool]] = {}
     if typing.is_typeddict(kind):
         for name, annotation in kind.__annotations__.items():
-            meant = _meant(annotation.__forward_arg__, _names(annotation.__forward_module__))
+            meant = _evaluate(annotation.__forward_arg__, _names(annotation.__forward_module__))
             is_optional = get_origin(meant) is typing.NotRequired
             found[name] = (get_args(meant)[0] if is_optional else meant, not is_optional)
         return found
     homes = {name: cls.__module__ for cls in reversed(kind.__mro__) for name in vars(cls).get("__annotations__", ())}
     for field in fields(kind):
         needed = field.default is MISSING and field.default_factory is MISSING
-        found[field.name] = (_meant(field.type, _names(homes[field.name])), needed)
+        found[field.name] = (_evaluate(field.type, _names(homes[field.name])), needed)
     return found
 
 
@@ -146,37 +144,37 @@ def decode(kind: Any, data: Any, place: str = "") -> Any:
     if kind is Any or kind is object:
         return data
     if origin in (Union, types.UnionType):
-        return _one_of(get_args(kind), data, place)
+        return _decode_union(get_args(kind), data, place)
     if hasattr(origin, "from_wire"):
-        return _self_decoded(origin, data, place)
+        return _decode_custom(origin, data, place)
     if origin is Literal:
         if data in get_args(kind):
             return data
-        raise _wrong(place, f"one of {', '.join(map(str, get_args(kind)))}", data)
+        raise _type_error(place, f"one of {', '.join(map(str, get_args(kind)))}", data)
     if origin is not None:
-        return _whole(origin, get_args(kind), data, place)
-    return _plain(kind, data, place)
+        return _decode_collection(origin, get_args(kind), data, place)
+    return _decode_plain(kind, data, place)
 
 
-def _plain(kind: Any, data: Any, place: str) -> Any:
+def _decode_plain(kind: Any, data: Any, place: str) -> Any:
     if kind is None or kind is type(None):
-        return _checked(data is None, None, place, "nothing", data)
+        return _check(data is None, None, place, "nothing", data)
     if kind is str or kind is bool:
-        return _checked(isinstance(data, kind), data, place, "text" if kind is str else "true or false", data)
+        return _check(isinstance(data, kind), data, place, "text" if kind is str else "true or false", data)
     if kind is int:
-        return _checked(isinstance(data, int) and not isinstance(data, bool), data, place, "a whole number", data)
+        return _check(isinstance(data, int) and not isinstance(data, bool), data, place, "a whole number", data)
     if kind is float:
-        return _checked(isinstance(data, int | float) and not isinstance(data, bool), data, place, "a number", data)
+        return _check(isinstance(data, int | float) and not isinstance(data, bool), data, place, "a number", data)
     if kind is Path:
-        return Path(data) if _is_path(data) else _checked(False, None, place, "a path", data)
+        return Path(data) if _is_path(data) else _check(False, None, place, "a path", data)
     if kind is bytes:
-        return _bytes(data, place)
+        return _decode_bytes(data, place)
     if typing.is_typeddict(kind):
-        return _checked(isinstance(data, dict), data, place, "an object", data)
+        return _check(isinstance(data, dict), data, place, "an object", data)
     if is_dataclass(kind):
-        return _record(cast("type", kind), data, place)
+        return _decode_dataclass(cast("type", kind), data, place)
     if issubclass(kind, GuildError):
-        return error_of(data)
+        return decode_error(data)
     return kind.model_validate(data)
 
 
@@ -188,21 +186,22 @@ def _is_path(data: object) -> bool:
         name = os.fsencode(data)
     except UnicodeEncodeError:
         return False
-    return 0 < len(name) < _LONGEST_PATH and b"\0" not in name and max(map(len, name.split(b"/"))) <= _LONGEST_NAME
+    is_short = 0 < len(name) < _MAX_PATH_BYTES and max(map(len, name.split(b"/"))) <= _MAX_NAME_BYTES
+    return is_short and b"\0" not in name
 
 
-def _checked(fits: bool, value: Any, place: str, expected: str, data: Any) -> Any:
+def _check(fits: bool, value: Any, place: str, expected: str, data: Any) -> Any:
     if not fits:
-        raise _wrong(place, expected, data)
+        raise _type_error(place, expected, data)
     return value
 
 
-def _wrong(place: str, expected: str, data: Any) -> UsageError:
-    said = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
-    return UsageError(f"{f'{place}: ' if place else ''}expected {expected}, got {said}")
+def _type_error(place: str, expected: str, data: Any) -> UsageError:
+    shown = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
+    return UsageError(f"{f'{place}: ' if place else ''}expected {expected}, got {shown}")
 
 
-def _one_of(kinds: tuple[Any, ...], data: Any, place: str) -> Any:
+def _decode_union(kinds: tuple[Any, ...], data: Any, place: str) -> Any:
     if data is None and type(None) in kinds:
         return None
     arms = [kind for kind in kinds if kind is not type(None)]
@@ -214,39 +213,39 @@ def _one_of(kinds: tuple[Any, ...], data: Any, place: str) -> Any:
     return decode(arms[-1], data, place)
 
 
-def _whole(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> object:
+def _decode_collection(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> object:
     if origin in (dict, collections.abc.Mapping):
-        _checked(isinstance(data, dict), None, place, "an object", data)
+        _check(isinstance(data, dict), None, place, "an object", data)
         return {key: decode(parts[1], part, f"{place}.{key}") for key, part in data.items()}
-    _checked(isinstance(data, list), None, place, "a list", data)
+    _check(isinstance(data, list), None, place, "a list", data)
     if origin is tuple and parts[-1] is not Ellipsis:
-        _checked(len(data) == len(parts), None, place, f"{len(parts)} parts", data)
+        _check(len(data) == len(parts), None, place, f"{len(parts)} parts", data)
         each = [decode(kind, part, place) for kind, part in zip(parts, data, strict=True)]
     else:
         each = [decode(parts[0], part, f"{place}[{index}]") for index, part in enumerate(data)]
     return each if origin in _LISTS else cast("Any", origin)(each)
 
 
-def _self_decoded(kind: Any, data: Any, place: str) -> Any:
+def _decode_custom(kind: Any, data: Any, place: str) -> Any:
     """Decode a value whose class knows its wire form: it defines `to_wire` and `from_wire`."""
-    _checked(isinstance(data, dict), None, place, "an object", data)
+    _check(isinstance(data, dict), None, place, "an object", data)
     try:
         return kind.from_wire(data)
     except InvalidFile as error:
         raise UsageError(f"{f'{place}: ' if place else ''}{error.message}") from None
 
 
-def _bytes(data: Any, place: str) -> bytes:
+def _decode_bytes(data: Any, place: str) -> bytes:
     import base64
 
     try:
         return base64.b64decode(data, validate=True)
     except (TypeError, ValueError):
-        raise _wrong(place, "bytes in base64", data) from None
+        raise _type_error(place, "bytes in base64", data) from None
 
 
-def _record(kind: type, data: Any, place: str) -> Any:
-    _checked(isinstance(data, dict), None, place, "an object", data)
+def _decode_dataclass(kind: type, data: Any, place: str) -> Any:
+    _check(isinstance(data, dict), None, place, "an object", data)
     known, before = fields_of(kind), f"{place}." if place else ""
     for name in data:
         if name not in known:
@@ -273,7 +272,7 @@ def texts_in(value: Any) -> Iterator[str]:
 # errors
 
 
-def error_of(data: Any) -> GuildError:
+def decode_error(data: Any) -> GuildError:
     """Return the error from `GuildError.as_dict`, as an instance of the class that was raised."""
     fields: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     kind = error_class(str(fields.get("code")))

@@ -1,4 +1,4 @@
-"""Discovery of the hall of a home: finds the live process, starts a process if there is none, and stops it.
+"""Discovery of the hall of a home: finds its live process, starts one if necessary, and stops it.
 
 A hall is alive while its process holds the home's lock. `hall.json` contains its address and the user's token.
 Concurrent commands start a single hall together.
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
 
 EMBEDDED_VARIABLE = "GUILDHALL_EMBEDDED"
-_READY_WITHIN = 60.0  # seconds
-_GONE_WITHIN = 30.0
-_LARGEST_LOG = 5_000_000  # bytes; then a new one is begun
-_TAIL = 5  # lines of the log that are shown when a start fails
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 30.0
+_MAX_LOG_BYTES = 5_000_000  # then a new log is started
+_TAIL_LINES = 5  # of the log, shown when a start fails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,26 +65,23 @@ def is_embedded(environ: Mapping[str, str]) -> bool:
     return sys.platform != "linux" or environ.get(EMBEDDED_VARIABLE, "") not in ("", "0")
 
 
-# finding
-
-
-def find(home: Home) -> Address | None:
+def find_hall(home: Home) -> Address | None:
     """Return the address of the live hall of a home, or None."""
-    told = _holder(home)
-    if told is None or not told.get("hall"):
+    holder = _lock_holder(home)
+    if holder is None or not holder.get("hall"):
         return None
-    address = _read(home.address)
-    return address if address is not None and address.boot == told.get("boot") else None
+    address = _read_address(home.address)
+    return address if address is not None and address.boot == holder.get("boot") else None
 
 
-def process_of(home: Home) -> int | None:
+def find_hall_pid(home: Home) -> int | None:
     """Return the process id of the live hall, also if its address file is missing, or None."""
-    told = _holder(home)
-    pid = told.get("pid") if told and told.get("hall") else None
+    holder = _lock_holder(home)
+    pid = holder.get("pid") if holder and holder.get("hall") else None
     return pid if type(pid) is int else None
 
 
-def _holder(home: Home) -> dict[str, Any] | None:
+def _lock_holder(home: Home) -> dict[str, Any] | None:
     """Return the content of the home's lock file, or None if no process holds the lock."""
     try:
         descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -94,11 +91,11 @@ def _holder(home: Home) -> dict[str, Any] | None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return _object(file.read(10_000))
+            return _parse_object(file.read(10_000))
     return None
 
 
-def _read(path: Path) -> Address | None:
+def _read_address(path: Path) -> Address | None:
     """Return the address in the file, or None if the file is missing or invalid."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -108,53 +105,51 @@ def _read(path: Path) -> Address | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise HallUnavailable(
-                "this file may be read or changed by others, so it is not believed",
+                "invalid address file: other users can read or change it",
                 where=str(path),
-                hint="`guild hall stop` ends the hall; the next command starts one with a file of its own.",
+                hint="Stop the hall with `guild hall stop`. The next command starts a new hall.",
             )
-        told = _object(file.read(10_000))
+        fields = _parse_object(file.read(10_000))
     try:
-        address = Address(**told)
+        address = Address(**fields)
         known = address.url == f"http://127.0.0.1:{address.port}" and type(address.pid) is int
     except (TypeError, ValueError):
         return None
     return address if known else None
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _parse_object(text: bytes) -> dict[str, Any]:
+    """Return a JSON object, or an empty one if the text is not a JSON object."""
     try:
-        told = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
-def same_version(address: Address) -> Address:
+def check_same_version(address: Address) -> Address:
     """Return the address. Raise HallUnavailable if the hall has another version."""
     if address.version != __version__:
         raise HallUnavailable(
-            f"the hall that is running is of version {address.version}, this command of {__version__}",
-            hint="`guild hall stop` ends it; its runs go on with the next command.",
+            f"the running hall has version {address.version}, this command {__version__}",
+            hint="Stop it with `guild hall stop`. Its runs resume with the next command.",
         )
     return address
 
 
-# starting
-
-
 def find_or_start(home: Home, environ: Mapping[str, str]) -> Address:
     """Return the address of the live hall of a home. Start a hall if none is live."""
-    if (address := find(home)) is not None:
+    if (address := find_hall(home)) is not None:
         return address
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with home.start_lock.open("a") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # of concurrent commands, one starts the hall
-        if (address := find(home)) is not None:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # only one of several concurrent commands starts the hall
+        if (address := find_hall(home)) is not None:
             return address
         _start(home, environ)
-    if (address := find(home)) is not None:
+    if (address := find_hall(home)) is not None:
         return address
-    raise HallUnavailable("the hall ended as soon as it was there", hint=f"See {home.log}.")
+    raise HallUnavailable("the hall exited right after starting", hint=f"See {home.log}.")
 
 
 def _start(home: Home, environ: Mapping[str, str]) -> None:
@@ -163,7 +158,7 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
 
     reading, writing = os.pipe()
     try:
-        with _log(home) as log:
+        with _open_log(home) as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "guildhall.hall.server.process", str(home.path), str(writing)],
                 stdin=subprocess.DEVNULL,
@@ -177,49 +172,40 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
     finally:
         os.close(writing)
     try:
-        told = _told(reading)
+        outcome = _read_outcome(reading)
     finally:
         os.close(reading)
         with contextlib.suppress(OSError):
             process.poll()
-        process.returncode = process.returncode or 0  # the process outlives this command, so it is not waited for
-    if told is None:
-        raise HallUnavailable("the hall could not be started", where=str(home.log), hint=_tail(home.log))
-    if "error" in told:
-        from guildhall.hall.client.codec import error_of
+        process.returncode = process.returncode or 0  # Popen must not wait for the process, which outlives this command
+    if outcome is None:
+        lines = home.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        hint = "The last lines of its log:\n" + "\n".join(lines) if lines else "Its log is empty."
+        raise HallUnavailable("cannot start the hall", where=str(home.log), hint=hint)
+    if "error" in outcome:
+        from guildhall.hall.client.codec import decode_error
 
-        raise error_of(told["error"])
+        raise decode_error(outcome["error"])
 
 
-def _told(reading: int) -> dict[str, Any] | None:
-    """Return the message of the new hall when it is ready or has failed, or None if it ended without one."""
-    until, text = time.monotonic() + _READY_WITHIN, b""
+def _read_outcome(reading: int) -> dict[str, Any] | None:
+    """Return the report of the new hall when it is ready or has failed, or None if it exited without a report."""
+    deadline, text = time.monotonic() + _START_TIMEOUT_S, b""
     while True:
-        ready, _, _ = select.select([reading], [], [], max(until - time.monotonic(), 0))
+        ready, _, _ = select.select([reading], [], [], max(deadline - time.monotonic(), 0))
         if not ready:
-            raise TimedOut(
-                f"the hall was not ready within {_READY_WITHIN:g} seconds",
-                hint="`guild hall status` says how it stands.",
-            )
+            raise TimedOut(f"the hall was not ready within {_START_TIMEOUT_S:g} seconds", hint="See: guild hall status")
         piece = os.read(reading, 65536)
         if not piece:
-            return _object(text) or None
+            return _parse_object(text) or None
         text += piece
 
 
-def _log(home: Home) -> Any:
-    if home.log.exists() and home.log.stat().st_size > _LARGEST_LOG:
+def _open_log(home: Home) -> Any:
+    if home.log.exists() and home.log.stat().st_size > _MAX_LOG_BYTES:
         home.log.replace(home.log.with_name(f"{home.log.name}.1"))
     descriptor = os.open(home.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     return os.fdopen(descriptor, "ab")
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
-    return "Its last words:\n" + "\n".join(lines) if lines else "Its log is empty."
-
-
-# ending
 
 
 def stop(pid: int) -> None:
@@ -230,16 +216,16 @@ def stop(pid: int) -> None:
 
 
 def wait_for_end(pid: int) -> None:
-    """Wait until the process of a hall that is leaving has ended."""
+    """Wait until the process of a hall that is stopping has exited."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        if not select.select([watched], [], [], _GONE_WITHIN)[0]:
+        if not select.select([watched], [], [], _STOP_TIMEOUT_S)[0]:
             raise TimedOut(
-                f"the hall (process {pid}) has not left within {_GONE_WITHIN:g} seconds",
-                hint=f"`kill -9 {pid}` ends it at once; nothing on record is lost.",
+                f"the hall (pid {pid}) did not exit within {_STOP_TIMEOUT_S:g} seconds",
+                hint=f"Kill it with `kill -9 {pid}`. Nothing recorded is lost.",
             )
     finally:
         os.close(watched)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.model import (
         Check,
-        Checked,
+        ClientSettings,
         Document,
         HallStatus,
-        Shown,
-        Tested,
-        Trusting,
-        Voted,
-        Welcome,
+        ProposalVotes,
+        RunDetails,
+        TestResult,
+        TrustReport,
+        WorkerReport,
     )
     from guildhall.jobs.model import Dispatch, Job, JobDetails, JobResult, Page
     from guildhall.members.model import ActiveJob, MemberDetails
@@ -111,7 +111,7 @@ class Runs(Protocol):
         """Return a recorded run and its sub-runs as a YAML model script with a test case."""
         ...
 
-    def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
+    def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[TestResult]:
         """Execute test files in temporary copies of their projects and stream one result for each file.
 
         `files` are absolute paths. `update` rewrites the expectations in files that deviate. Closing the stream early
@@ -119,7 +119,7 @@ class Runs(Protocol):
         """
         ...
 
-    async def get(self, run: str) -> Shown:
+    async def get(self, run: str) -> RunDetails:
         """Return a run with its sub-runs, asks and conversation."""
         ...
 
@@ -132,7 +132,7 @@ class Runs(Protocol):
         ...
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
-        """Return what a run could read, write, execute and spend, without starting it."""
+        """Return the plan of a run: its possible reads, writes, programs and costs."""
         ...
 
 
@@ -159,14 +159,14 @@ class Workers(Protocol):
     """Workers: the worker files that a request can use, and their lifecycle."""
 
     async def list(self, frame: Frame) -> Sequence[WorkerListing]:
-        """Return all workers of the frame's project, of the user and of packages, invalid ones with their error."""
+        """Return all workers of the frame's project, of the user and of packages. Invalid workers have an error."""
         ...
 
     async def get(self, name: str, frame: Frame) -> Worker:
         """Return a worker by its name, `scope/name` or file."""
         ...
 
-    async def check(self, name: str, frame: Frame) -> Checked:
+    async def check(self, name: str, frame: Frame) -> WorkerReport:
         """Validate a worker and return its problems, doubts and plan."""
         ...
 
@@ -201,7 +201,7 @@ class Workflows(Protocol):
     """
 
     async def plan(self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]) -> WorkflowPlan:
-        """Return what a workflow could do, without starting it. `request.worker` is the path of its file."""
+        """Return the plan of a workflow. `request.worker` is the path of its file."""
         ...
 
     def run(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
@@ -228,7 +228,7 @@ class Workflows(Protocol):
         ...
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
-        """Return the last generation of each workflow and tag, newest first. `over` includes those that have ended."""
+        """Return the last generation of each workflow and tag, newest first. `over` includes ended workflows."""
         ...
 
     async def get(self, target: Target) -> WorkflowShown:
@@ -287,7 +287,7 @@ class Rooms(Protocol):
         """Append text to a document."""
         ...
 
-    async def proposals(self, target: Target) -> Sequence[Voted]:
+    async def proposals(self, target: Target) -> Sequence[ProposalVotes]:
         """Return the proposals of a room with their votes."""
         ...
 
@@ -357,7 +357,7 @@ class Members(Protocol):
     """
 
     async def list(self, frame: Frame) -> Sequence[MemberDetails]:
-        """Return all members of the frame's project and of the user, invalid ones with their error."""
+        """Return all members of the frame's project and of the user. Invalid members have an error."""
         ...
 
     async def get(self, name: str, frame: Frame) -> MemberDetails:
@@ -385,7 +385,7 @@ class Projects(Protocol):
     """Projects: the registered repositories. No verb changes anything in a repository."""
 
     async def list(self) -> Sequence[ProjectEntry]:
-        """Return all projects, invalid ones with their error."""
+        """Return all projects. Invalid projects have an error."""
         ...
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
@@ -405,7 +405,7 @@ class Packages(Protocol):
     """Packages: workers, toolboxes and templates that the user has installed."""
 
     async def list(self) -> Sequence[PackageListing]:
-        """Return the installed packages, invalid ones with their error."""
+        """Return the installed packages. Invalid packages have an error."""
         ...
 
     async def get(self, name: str, frame: Frame) -> PackageDetails:
@@ -413,7 +413,7 @@ class Packages(Protocol):
         ...
 
     async def inspect(self, folder: Path) -> PackageDetails:
-        """Return what a package folder contains, installed or not, without executing any of its code."""
+        """Return the content of a package folder, installed or not, without executing any of its code."""
         ...
 
     async def create(self, name: str, *, kind: PackageKind = "worker", template: str | None = None) -> Path:
@@ -583,7 +583,7 @@ class Memory(Protocol):
 class Trust(Protocol):
     """Trust: the user's decisions which code may be executed. No run and no tool can reach these verbs."""
 
-    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
+    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> TrustReport:
         """Return the code that a folder, file or worker would execute, and whether it is trusted.
 
         The default is the frame's project.
@@ -609,7 +609,7 @@ class Trust(Protocol):
 class HallInfo(Protocol):
     """The hall itself."""
 
-    async def hello(self, root: Path) -> Welcome:
+    async def hello(self, root: Path) -> ClientSettings:
         """Return which environment variables a frame from the project `root` may carry.
 
         A hall does not exit by itself while the connection of the call is open.
@@ -644,7 +644,7 @@ class HallClient(ABC):
     hall: HallInfo
 
     @abstractmethod
-    async def settle(self) -> Sequence[Event]:
+    async def wait_background_work(self) -> Sequence[Event]:
         """Wait for background work of an embedded hall and return the events that no stream has contained."""
         ...
 

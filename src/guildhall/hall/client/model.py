@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Welcome:
-    """The answer of a hall to a client that connects."""
+class ClientSettings:
+    """The settings that a hall sends to a client that connects."""
 
     env: tuple[str, ...]  # names of the environment variables that a frame may carry
     problem: GuildError | None = None  # the settings cannot be read; `env` is empty then
@@ -69,7 +69,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """One thing that is not as a test recorded it."""
+    """A difference between a run and its recording in a test."""
 
     text: str  # what differs, then lines with - (recorded) and + (now)
     worker: str | None = None
@@ -78,7 +78,7 @@ class Deviation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested:
+class TestResult:
     """The result of one test."""
 
     file: Path
@@ -94,7 +94,7 @@ class Tested:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class RunDetails:
     """A run with its sub-runs, asks and conversation."""
 
     run: Run
@@ -106,12 +106,12 @@ class Shown:
 
     @property
     def usage(self) -> Usage:
-        """The usage of the run and its sub-runs."""
+        """Return the usage of the run and its child runs."""
         return Usage.total(run.usage for run in (self.run, *self.below))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class WorkerReport:
     """A worker with its problems (declarations that cannot be met here) and doubts (probable mistakes)."""
 
     worker: Worker
@@ -121,7 +121,7 @@ class Checked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trusting:
+class TrustReport:
     """The code that a folder or a worker would execute, and whether it is trusted."""
 
     folder: Path
@@ -130,15 +130,15 @@ class Trusting:
     problems: Sequence[GuildError]  # of files that cannot be read
 
     @property
-    def open(self) -> tuple[FileTrust, ...]:
-        """The files that the user has not trusted in their current version, each once."""
+    def untrusted_files(self) -> tuple[FileTrust, ...]:
+        """Return the files that the user has not trusted in their current version, without duplicates."""
         files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
         return tuple(seen for seen in files.values() if seen.state != "trusted")
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "folder": str(self.folder),
-            "trusted": not self.open,
+            "trusted": not self.untrusted_files,
             "code": [code.as_dict() for code in self.code],
             "workers": [plan.worker for plan in self.plans],
             "problems": [error.as_dict() for error in self.problems],
@@ -158,7 +158,7 @@ class Document:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Voted:
+class ProposalVotes:
     """A proposal with the votes that were cast so far."""
 
     proposal: Proposal

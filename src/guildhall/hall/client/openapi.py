@@ -60,7 +60,6 @@ _TAGGED: dict[Any, tuple[str, Mapping[Any, Any]]] = {Event: ("type", EVENT_DATA)
 
 @cache
 def openapi_document() -> dict[str, Any]:
-    """Return the OpenAPI document of the HTTP API."""
     schemas = _Schemas()
     paths = {f"/api/{name.replace('.', '/')}": {"post": _operation(name, schemas)} for name in sorted(VERBS)}
     return {

@@ -12,7 +12,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, HallGone, Interrupted
-from guildhall.hall.client.codec import decode, encode, error_of, verb
+from guildhall.hall.client.codec import decode, decode_error, encode, verb
 from guildhall.hall.client.interface import SERVICES, VERBS, HallClient
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class RemoteHall(HallClient):
         setattr(self, name, service)
         return service
 
-    async def settle(self) -> Sequence[Event]:
-        return []  # background work goes on in the other process
+    async def wait_background_work(self) -> Sequence[Event]:
+        return []  # background work continues in the other process
 
     async def close(self) -> None:
         if self._blocking is not None:
@@ -71,7 +71,7 @@ class RemoteHall(HallClient):
     async def _call(self, name: str, body: dict[str, Any]) -> Any:
         status, response = await (self._blocking or self._transport).call(_path(name), body)
         if status != 200:
-            raise error_of(response.get("error"))
+            raise decode_error(response.get("error"))
         return decode(verb(name).result, response["result"])
 
     async def _stream(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Any]:
@@ -79,7 +79,7 @@ class RemoteHall(HallClient):
         async with self._transport.stream(_path(name), body) as (status, lines), aclosing(lines):
             async for line in lines:
                 if status != 200 or "error" in line:
-                    raise error_of(line.get("error"))
+                    raise decode_error(line.get("error"))
                 yield decode(kind, line["item"])
 
     async def _follow(self, name: str, body: dict[str, Any]) -> AsyncGenerator[Event]:
@@ -112,8 +112,8 @@ class RemoteHall(HallClient):
             async with asyncio.timeout(_START_TIMEOUT_S):
                 event = await first
         except (TimeoutError, HallGone):
-            hint = "A run may have begun: `guild ls` shows it."
-            raise Interrupted("interrupted before the hall had answered", hint=hint) from None
+            hint = "A run may have started. See: guild ls"
+            raise Interrupted("interrupted before the hall responded", hint=hint) from None
         except GuildError:
             return None
         await self._pause(event.run)

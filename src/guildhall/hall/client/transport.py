@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.core.errors import HallGone
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Coroutine
+    from collections.abc import AsyncGenerator, Coroutine, Generator
 
     from guildhall.hall.client.discovery import Address
 
@@ -44,7 +44,7 @@ class BlockingTransport:
                 status, headers = _head(_read_head(response))
                 return status, json.loads(response.read(int(headers["content-length"])))
         except _LOST:
-            raise _gone(self._address) from None
+            raise _connection_lost(self._address) from None
 
     async def close(self) -> None:
         if self._socket is not None:
@@ -57,7 +57,7 @@ def run_without_event_loop(work: Coroutine[Any, Any, T]) -> T:
         work.send(None)
     except StopIteration as end:
         return end.value
-    raise RuntimeError("this work has to wait, and there is no event loop")
+    raise RuntimeError("cannot wait without an event loop")
 
 
 class AsyncTransport:
@@ -68,14 +68,12 @@ class AsyncTransport:
         self._idle: list[_Connection] = []
 
     async def call(self, path: str, body: Any) -> tuple[int, Any]:
-        """Return the status and the JSON of a response."""
         connection = self._idle.pop() if self._idle else await self._connect()
         try:
-            response = await connection.call(path, body)
-        except BaseException as error:
+            with _translate_lost(self._address):
+                response = await connection.call(path, body)
+        except BaseException:
             await connection.close()
-            if _is_lost(error):
-                raise _gone(self._address) from None
             raise
         self._idle.append(connection)
         return response
@@ -85,12 +83,8 @@ class AsyncTransport:
         """Yield the status of a response, and its lines of JSON as they arrive."""
         connection = await self._connect()
         try:
-            try:
+            with _translate_lost(self._address):
                 status = await connection.begin(path, body)
-            except Exception as error:
-                if _is_lost(error):
-                    raise _gone(self._address) from None
-                raise
             yield status, self._lines(connection)
         finally:
             await connection.close()
@@ -103,21 +97,15 @@ class AsyncTransport:
     async def _connect(self) -> _Connection:
         import asyncio
 
-        try:
+        with _translate_lost(self._address):
             streams = await asyncio.open_connection("127.0.0.1", self._address.port, limit=_MAX_LINE_BYTES)
-        except OSError:
-            raise _gone(self._address) from None
         return _Connection(*streams, self._address)
 
     async def _lines(self, connection: _Connection) -> AsyncGenerator[Any]:
-        """Yield each line until the one that marks the end."""
+        """Yield each line up to the line that marks the end."""
         while True:
-            try:
+            with _translate_lost(self._address):
                 line = json.loads(await connection.line())
-            except Exception as error:
-                if _is_lost(error):
-                    raise _gone(self._address) from None
-                raise
             if line == {"end": True}:
                 return
             yield line
@@ -143,7 +131,6 @@ class _Connection:
         return status
 
     async def line(self) -> bytes:
-        """Return the next line of a response."""
         if not self._is_chunked:
             return await self._reader.readuntil(b"\n")
         while (end := self._chunk.find(b"\n")) < 0:
@@ -165,10 +152,15 @@ class _Connection:
             await self._writer.wait_closed()
 
 
-def _is_lost(error: BaseException) -> bool:
+@contextmanager
+def _translate_lost(address: Address) -> Generator[None]:
+    """Convert the errors of a lost connection into HallGone."""
     import asyncio
 
-    return isinstance(error, (*_LOST, asyncio.LimitOverrunError))
+    try:
+        yield
+    except (*_LOST, asyncio.LimitOverrunError):
+        raise _connection_lost(address) from None
 
 
 def _read_head(response: Any) -> bytes:
@@ -200,8 +192,8 @@ def _head(data: bytes) -> tuple[int, dict[str, str]]:
     return int(first.split()[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def _gone(address: Address) -> HallGone:
+def _connection_lost(address: Address) -> HallGone:
     return HallGone(
-        f"the hall (process {address.pid}) is gone",
-        hint="What ran there is on record, and goes on with the next command that needs a hall: guild ls",
+        f"the hall (pid {address.pid}) exited",
+        hint="Nothing recorded is lost. Its runs resume when the next hall starts: guild ls",
     )

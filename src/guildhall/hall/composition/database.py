@@ -1,9 +1,9 @@
-"""A database of a hall: takes its lock, opens its store, and gives access to its runs and asks.
+"""Database of a hall: takes its lock, opens its store, and gives access to its runs and asks.
 
-Opening a database for writing marks the runs of a dead hall as interrupted.
-Does not run anything on a database: `run_services` does.
+Opening a database for writing marks the runs of a hall that died.
+Does not execute runs: `run_services` does.
 
-Invariant: only the holder of the lock writes to a database, and a lock has at most a single holder.
+Invariant: only the holder of the lock writes to a database.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Database:
         environment: Environment,
         *,
         lock: Callable[..., IO[Any]],
-        patience: float,
+        lock_timeout_s: float,
         choose_another: str,
-        ask_closed: Callable[[Ask], None],
+        on_ask_closed: Callable[[Ask], None],
     ) -> None:
         """Open the database at a path, and create it if it does not exist.
 
-        `lock(patience=...)` takes its lock. `choose_another`: the hint if the file cannot be used.
-        `ask_closed` is called for each ask that is answered or expires.
+        `lock(timeout_s=...)` takes its lock. `choose_another`: the hint if the file cannot be used.
+        `on_ask_closed` is called for each ask that is answered or expires.
         """
         self._path = path
         self._boot = environment.boot
@@ -60,7 +60,7 @@ class Database:
         if readonly:
             self._create_and_repair(lock, environment.clock)
         else:
-            self._lock = lock(patience=patience)
+            self._lock = lock(timeout_s=lock_timeout_s)
         try:
             if not readonly:
                 prepare(path, choose_another)
@@ -70,61 +70,59 @@ class Database:
                 self._lock.close()
             raise
         if not readonly:
-            self._mark_lost(self.store)
-        self.asks = Asks(self.store, environment.clock, ask_closed)
+            self._mark_interrupted(self.store)
+        self.asks = Asks(self.store, environment.clock, on_ask_closed)
         self.history = History(self.store, environment.clock)
 
     def _create_and_repair(self, lock: Callable[..., IO[Any]], clock: Clock) -> None:
-        """Do for a reader what only a writer can do, unless a hall holds the lock and has done it."""
+        """Create the database and mark lost runs before reading. Wait for the creation if a hall holds the lock."""
         try:
-            held = lock()
+            locked = lock()
         except HallUnavailable:
-            until = clock.monotonic() + _CREATION_TIMEOUT_S
+            deadline = clock.monotonic() + _CREATION_TIMEOUT_S
             while not is_created(self._path, self._choose_another):
-                if clock.monotonic() >= until:
+                if clock.monotonic() >= deadline:
                     raise
                 time.sleep(0.02)
             return
-        with held:
+        with locked:
             prepare(self._path, self._choose_another)
             store = Store(self._path)
-            self._mark_lost(store)
+            self._mark_interrupted(store)
             store.close()
 
-    def _mark_lost(self, store: Store) -> None:
-        """Mark the runs of a hall that died as interrupted."""
+    def _mark_interrupted(self, store: Store) -> None:
         store.submit(lambda connection: mark_interrupted(connection, self._boot)).result()
 
     def close(self) -> None:
-        """Close the store and release the lock."""
         self.store.close()
         if self._lock is not None:
             self._lock.close()
 
 
-LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
+LOCK_TIMEOUT_S = 1.0  # a command that only reads holds the lock for a moment
 
 
-def lock_home(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[str, Any] | None = None) -> IO[Any]:
-    """Take the lock of a home, until the file is closed or the process ends. `patience`: seconds to wait for it."""
+def lock_home(home: Home, clock: Clock, *, timeout_s: float = 0.0, details: Mapping[str, Any] | None = None) -> IO[Any]:
+    """Lock a home until the file is closed or the process ends. `details`: fields for the content of the file."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = home.lock.open("a+")
-    if not _taken(handle, clock, patience):
+    if not _lock(handle, clock, timeout_s):
         handle.seek(0)
-        holder, way_out = _holder(handle.read())
+        holder, action = _describe_holder(handle.read())
         handle.close()
         raise HallInUse(
             f"the hall at {home.path} is in use by {holder}",
-            hint=f"{way_out}, or set GUILDHALL_HOME to another folder.",
+            hint=f"{action}, or set GUILDHALL_HOME to another folder.",
         )
     handle.truncate(0)
-    handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(told or {})}))
+    handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(details or {})}))
     handle.flush()
     return handle
 
 
-def lock_database(path: Path, clock: Clock, *, patience: float = 0.0) -> IO[Any]:
-    """Take the lock of a database outside of the home, which other homes may name too."""
+def lock_database(path: Path, clock: Clock, *, timeout_s: float = 0.0) -> IO[Any]:
+    """Lock a database outside of the home, which halls of other homes may use too."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,37 +130,38 @@ def lock_database(path: Path, clock: Clock, *, patience: float = 0.0) -> IO[Any]
     except OSError as error:
         reason = error.strerror or str(error)
         hint = "Name another file in `context.config.db`."
-        raise HallUnavailable(f"the database cannot be locked: {reason}", where=str(path), hint=hint) from None
-    if _taken(handle, clock, patience):
+        raise HallUnavailable(f"cannot lock the database: {reason}", where=str(path), hint=hint) from None
+    if _lock(handle, clock, timeout_s):
         return handle
     handle.close()
     hint = "Run `guild hall stop` with its GUILDHALL_HOME, or name another file in `context.config.db`."
     raise HallInUse("the database is in use by the hall of another home", where=str(path), hint=hint)
 
 
-def _taken(handle: IO[Any], clock: Clock, patience: float) -> bool:
-    until = clock.monotonic() + patience
+def _lock(handle: IO[Any], clock: Clock, timeout_s: float) -> bool:
+    """Lock a file. Return False if another process still holds the lock after the timeout."""
+    deadline = clock.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            if clock.monotonic() >= until:
+            if clock.monotonic() >= deadline:
                 return False
             time.sleep(0.02)
         else:
             return True
 
 
-def _holder(text: str) -> tuple[str, str]:
-    """Return who holds the lock, and what the user can do about it."""
-    wait = "Wait for it to end"
+def _describe_holder(text: str) -> tuple[str, str]:
+    """Return a description of the lock's holder and an action for the user. `text`: the content of the lock file."""
+    wait = "Wait until it exits"
     try:
-        told = json.loads(text)
-        if told["pid"] == os.getpid():
+        holder = json.loads(text)
+        if holder["pid"] == os.getpid():
             return "another thread or event loop of this program", wait
-        since = f"(process {int(told['pid'])}, since {told['since']})"
-        if told.get("hall"):
-            return f"its own process {since}", "End it with `guild hall stop`"
+        since = f"(pid {int(holder['pid'])}, since {holder['since']})"
+        if holder.get("hall"):
+            return f"its own process {since}", "Stop it with `guild hall stop`"
         return f"another guild command {since}", wait
     except (ValueError, KeyError, TypeError):
         return "another guild command", wait

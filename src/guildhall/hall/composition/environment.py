@@ -47,20 +47,20 @@ class Environment:
     environ: Mapping[str, str]
     clock: Clock
     readonly: bool
+    is_persistent: bool  # runs continue when their streams are closed
     member: MemberFolder | None
     policy: RunPolicy
     boot: str = field(default_factory=lambda: new_id("b"))  # identifies this hall as the owner of the runs it executes
 
     @cached_property
     def projects(self) -> Projects:
-        """The projects that config.yaml registers."""
         from guildhall.projects.registry import Projects
 
         return Projects(self.home)
 
     @cached_property
     def secrets(self) -> Secrets:
-        """Secrets that must not get into a repository: those of the hall, and of the callers who asked for work."""
+        """Return the secrets of the hall and of its callers, which must not be written to a repository."""
         return Secrets(self.environ)
 
     def settings(self, frame: Frame) -> Settings:
@@ -76,7 +76,7 @@ class Environment:
         return self.policy.adjust_settings(found)
 
     def frame_at(self, cwd: Path, root: Path) -> Frame:
-        """Return the frame of work that the hall resumes by itself: its variables are those of the hall's terminal."""
+        """Return the frame of work that the hall resumes by itself, with the variables of the hall's process."""
         allowed = frozenset(self.settings(Frame(cwd=cwd, root=root)).env)
         return replace(Frame.here(cwd, self.environ, allowed=allowed, keys=travelling()), root=root)
 
@@ -89,7 +89,7 @@ T = TypeVar("T")
 
 
 def peek(instance: object, attribute: cached_property[T]) -> T | None:
-    """Return the value of a cached property, or None if it was not built: shutdown ignores unused parts."""
+    """Return the value of a cached property, or None if it was not computed."""
     return vars(instance).get(attribute.attrname or "")
 
 
@@ -103,11 +103,11 @@ def _accept(worker: Worker, frame: Frame) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPolicy:
-    """Replacements for what production does. `None` and the default functions change nothing."""
+    """Overrides for tests and members. The defaults are the behaviour of production."""
 
-    runtime_of: RuntimeOf | None = None  # executes every run, whatever runtime its worker names
-    source_of: SourceOf | None = None  # answers in place of every model
-    pins: Mapping[Path, Pin] | None = None  # the trusted files, in place of those on record
+    runtime_of: RuntimeOf | None = None  # executes every run, instead of the runtime of its worker
+    source_of: SourceOf | None = None  # answers instead of every model
+    pins: Mapping[Path, Pin] | None = None  # the trusted files, instead of those in the database
     adjust_settings: Callable[[Settings], Settings] = _unchanged
     check_worker: Callable[[Worker, Frame], None] = _accept  # raises if runs must not use the worker
     check_servers: Callable[[Worker, MemberTools], None] | None = None  # raises if no server may be started or reached

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import Event, EventBus
-from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_home
+from guildhall.hall.composition.database import LOCK_TIMEOUT_S, Database, lock_home
 from guildhall.hall.composition.environment import Environment, MemberFolder, RunPolicy, peek
 from guildhall.hall.composition.projects import ProjectServices
 from guildhall.hall.composition.run_services import RunServices, WorkflowDatabases
@@ -53,27 +53,28 @@ class Hall:
         environ: Mapping[str, str],
         clock: Clock | None = None,
         readonly: bool = False,
-        process: bool = False,
-        children: bool = False,
-        patience: float = LOCK_PATIENCE,
+        is_persistent: bool = False,
+        forks_runs: bool = False,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
         member: MemberFolder | None = None,
         policy: RunPolicy | None = None,
     ) -> None:
         """Open the hall of a home.
 
-        `process`: other processes reach this hall. `children`: execute each run in a process of its own.
-        `patience`: seconds to wait for the lock. `member`: the member whose own hall this is.
+        `is_persistent`: a process serves the hall, and runs continue when their streams are closed.
+        `forks_runs`: execute each run in a process of its own. `member`: the member whose own hall this is.
         """
         if home.keeps is not None and member is None and not readonly:
             raise HallUnavailable(
-                f"{home.path} belongs to the member {home.keeps.name}, which does not run",
-                hint="Only its own program changes anything there: start it, by handing it work, then try again.",
+                f"cannot change {home.path}: it belongs to the member {home.keeps.name}, which is not running",
+                hint="Start the member by dispatching a job to it, then try again.",
             )
         self.environment = environment = Environment(
             home=home,
             environ=environ,
             clock=clock or SystemClock(),
             readonly=readonly,
+            is_persistent=is_persistent,
             member=member,
             policy=policy or RunPolicy(),
         )
@@ -81,34 +82,35 @@ class Hall:
         self.environ = environ
         self.clock = environment.clock
         self.boot = environment.boot
+        self.is_persistent = is_persistent
         self.settings = environment.settings
         self.bus = EventBus()
-        self.keeps_alive: list[Callable[[], bool]] = []  # each returns True if the process must not exit when idle
+        self.keep_alive_checks: list[Callable[[], bool]] = []  # the process does not exit while one returns True
         self.database = Database(
             home.database,
             environment,
-            lock=partial(lock_home, home, environment.clock, told={"boot": environment.boot, "hall": process}),
-            patience=patience,
+            lock=partial(lock_home, home, environment.clock, details={"boot": environment.boot, "hall": is_persistent}),
+            lock_timeout_s=lock_timeout_s,
             choose_another=SET_HOME,
-            ask_closed=lambda ask: self.main.ask_closed(ask),
+            on_ask_closed=lambda ask: self.main.on_ask_closed(ask),
         )
         self.store = self.database.store
         self.history = self.database.history
         self.asks = self.database.asks
-        self.runtimes = RuntimeRegistry(environment, children=children)
+        self.runtimes = RuntimeRegistry(environment, forks_runs=forks_runs)
         self.workers = WorkerServices(
-            environment,
-            self.database,
-            self.runtimes,
-            members=lambda: self.members,
-            memory=lambda: self.memory,
-            compactor=lambda: self.memory_compactor,
+            environment=environment,
+            store=self.store,
+            runtimes=self.runtimes,
+            get_members=lambda: self.members,
+            get_memory=lambda: self.memory,
+            get_compactor=lambda: self.memory_compactor,
             project_tools=self._project_tools,
-            recorded_source=lambda run: self.where(run).recordings.source(run),
+            recorded_source=lambda run: self.services_of(run).recordings.source(run),
         )
         self.main = RunServices(
-            environment,
-            self.database,
+            environment=environment,
+            database=self.database,
             bus=self.bus,
             workers=self.workers,
             runtimes=self.runtimes,
@@ -116,49 +118,40 @@ class Hall:
         )
         self.project_services = ProjectServices(self.main)
 
-    # databases
-
     def _project_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
         return self.project_services.tools(worker, frame, run, context)
 
     @cached_property
     def workflow_databases(self) -> WorkflowDatabases:
-        """The databases that workflows name."""
         return WorkflowDatabases(self.main)
 
-    def where(self, run: str) -> RunServices:
+    def services_of(self, run: str) -> RunServices:
         """Return the services of the database that has a run. Return `main` if no database has it."""
-        return self.workflow_databases.where(lambda connection: find_run(connection, run) is not None)
+        return self.workflow_databases.find_services(lambda connection: find_run(connection, run) is not None)
 
     def databases(self) -> Sequence[RunServices]:
         """Return the services of all databases, `main` first."""
-        return (self.main, *self.workflow_databases.every())
-
-    # services
+        return (self.main, *self.workflow_databases.open_all())
 
     @property
     def runs(self) -> Runs:
-        """The runs of the home's own database."""
         return self.main.runs
 
     @property
     def projects(self) -> Projects:
-        """The projects that config.yaml registers."""
         return self.environment.projects
 
     @property
     def commissions(self) -> Commissions:
-        """The commissions of all projects."""
         return self.project_services.commissions
 
     @property
     def meetings(self) -> Meetings:
-        """The meetings of all projects."""
         return self.project_services.meetings
 
     @cached_property
     def jobs(self) -> Jobs:
-        """The jobs that were dispatched here. The first access reads their directories."""
+        """Return the jobs of this home. The first access reads their directories."""
         from guildhall.jobs.service import Jobs
 
         return Jobs(
@@ -176,36 +169,31 @@ class Hall:
 
     @cached_property
     def members(self) -> Members:
-        """The guild members that can be reached from here. A member is started when it is needed."""
         from guildhall.members.service import Members
 
         return Members(home=self.home, clock=self.clock, trust=self.workers.preflight.trust)
 
     @cached_property
     def memory(self) -> Memory:
-        """The memory of workers, projects and the user."""
         from guildhall.memory.service import Memory
 
         return Memory(self.home, self.store, self.clock)
 
     @cached_property
     def memory_compactor(self) -> MemoryCompactor:
-        """Compacts memory that is over its limit, in the background."""
         from guildhall.runs.execution.memory_compaction import MemoryCompactor
 
         return MemoryCompactor(
             memory=self.memory,
             runs=self.runs,
-            find_runs=lambda run: self.where(run).runs,
+            find_runs=lambda run: self.services_of(run).runs,
             store=self.store,
             bus=self.bus,
             clock=self.clock,
         )
 
-    # owners of runs
-
     def owner_of(self, kind: RunKind) -> RunOwner | None:
-        """Return the service that owns the runs of this kind, or None if none does."""
+        """Return the service that owns runs of this kind, or None."""
         if kind == "job":
             return self.jobs
         if kind == "meeting":
@@ -213,18 +201,15 @@ class Hall:
         return self.commissions if kind == "commission" else None
 
     def owners(self) -> tuple[RunOwner, ...]:
-        """Return all services that own runs."""
         return (self.jobs, self.commissions, self.meetings)
 
-    # shutdown
-
     def is_busy(self) -> bool:
-        """Return True if runs are executed, background work is going on, or something else needs this process."""
+        """Return True if runs are live, background work is pending, or a keep-alive check returns True."""
         members, compactor = peek(self, Hall.members), peek(self, Hall.memory_compactor)
         in_background = (members is not None and members.is_busy) or (compactor is not None and compactor.is_busy)
-        return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keeps_alive)
+        return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keep_alive_checks)
 
-    async def settle(self, timeout_s: float | None = None) -> list[Event]:
+    async def wait_background_work(self, timeout_s: float | None = None) -> list[Event]:
         """Wait for background work. Return its events that no stream has delivered."""
         compactor = peek(self, Hall.memory_compactor)
         if compactor is None:
@@ -235,7 +220,7 @@ class Hall:
         """Pause all runs. The next hall resumes them."""
         self._stop_wakeups()
         await self.workflow_databases.pause_all("shutdown")
-        await self.settle(_SETTLE_TIMEOUT_S)
+        await self.wait_background_work(_SETTLE_TIMEOUT_S)
 
     def _stop_wakeups(self) -> None:
         if (jobs := peek(self, Hall.jobs)) is not None:
@@ -245,7 +230,7 @@ class Hall:
     async def close(self) -> None:
         """Wait for background work, pause all runs, close all parts, and release the home."""
         self._stop_wakeups()
-        await self.settle()
+        await self.wait_background_work()
         await self.workflow_databases.pause_all("user")
         if (members := peek(self, Hall.members)) is not None:
             await members.close()
@@ -253,7 +238,14 @@ class Hall:
         self.release()
 
     def release(self) -> None:
-        """Close the databases and release their locks. Nothing may run."""
+        """Close the databases and release their locks. No run may be live."""
         if (databases := peek(self, Hall.workflow_databases)) is not None:
             databases.close()
         self.database.close()
+
+
+class HallService:
+    """Base class of the services that implement the interface with the parts of a hall."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall

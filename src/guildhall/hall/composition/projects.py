@@ -44,8 +44,6 @@ _log = logging.getLogger("guildhall.hall")
 
 
 class ProjectServices:
-    """The projects of a home, with their commissions and meetings."""
-
     def __init__(self, main: RunServices) -> None:
         """`main`: the services of the home's own database, where the runs of projects are."""
         self.environment = main.environment
@@ -56,16 +54,14 @@ class ProjectServices:
 
     @property
     def projects(self) -> Projects:
-        """The projects that config.yaml registers."""
         return self.environment.projects
 
     def git(self, project: Project) -> Git:
-        """Git for a project's repository."""
         from guildhall.projects.git.repository import Git
 
         key = (project.name, project.path)
         if key not in self._gits:
-            self._forget_git(project.name)  # the name may come back to where it was: then it is claimed again
+            self._forget_git(project.name)  # a name that returns to an earlier repository is claimed again
             self._claim(project)
             self._gits[key] = Git(project.path, self.environment.home.git_dirs / project.name)
         return self._gits[key]
@@ -81,7 +77,7 @@ class ProjectServices:
         gone = [one for one in self.projects.list_valid() if not one.path.exists()] if path.is_dir() else []
         moved = next((one for one in gone if self.identities.is_bound(one.name, path)), None)
         if moved is not None and name not in (None, moved.name):
-            hint = "Leave `--name` out: then it is registered here, with all that is on record of it."
+            hint = "Leave out `--name` to register it here under that name, with its records."
             raise Conflict(f"this is the project {moved.name!r}, which was at {moved.path}", where=str(path), hint=hint)
         project = self.projects.move(moved, path, branch) if moved else self.projects.add(path, name, branch)
         self._forget_git(project.name)
@@ -92,7 +88,7 @@ class ProjectServices:
         """Remove a project from the register. Its records stay with the repository, not with the name."""
         removed = self.projects.remove(name)
         self._forget_git(name)
-        if is_name(name):  # what config.yaml has may be anything
+        if is_name(name):  # config.yaml may contain any text
             self.identities.release(name, removed.project)
         return removed
 
@@ -113,23 +109,22 @@ class ProjectServices:
 
     def _claim(self, project: Project) -> None:
         """Tie the project's name to its repository."""
-        if self.environment.readonly or not project.path.is_dir():  # where its folder is gone, git says so
+        if self.environment.readonly or not project.path.is_dir():  # git reports a missing folder
             return
         try:
             self.identities.claim(project)
         except OSError as error:
-            hint = "The hall has to write there."
+            hint = "Make it writable for the hall."
             raise Conflict(f"{project.name}: {error.strerror}", where=error.filename, hint=hint) from None
 
     def branches(self, project: Project) -> Branches:
-        """The hall's branches of a project."""
         from guildhall.projects.git.integration import Branches
 
         return Branches(project, self.git(project), self.redact)
 
     @cached_property
     def redact(self) -> PersistentRedactor:
-        """Redacts texts for a repository, also secrets that only an earlier hall knew."""
+        """Return the redactor of texts for a repository. It knows the secrets of earlier halls too."""
         return PersistentRedactor(self._main.store, self.environment.secrets, readonly=self.environment.readonly)
 
     def _find_worker(self, name: str, frame: Frame) -> Worker:
@@ -139,11 +134,10 @@ class ProjectServices:
 
     @cached_property
     def usable_models(self) -> UsableModels:
-        """Checks models without calling them."""
         from guildhall.projects.workspace import UsableModels
 
         return UsableModels(
-            settings=self.environment.settings, source=self.workers.source, is_priced=self.workers.has_price
+            settings=self.environment.settings, source=self.workers.model_source, is_priced=self.workers.has_price
         )
 
     @cached_property
@@ -154,7 +148,6 @@ class ProjectServices:
 
     @cached_property
     def meetings(self) -> Meetings:
-        """The meetings of all projects."""
         from guildhall.projects.meetings.context import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
@@ -179,7 +172,7 @@ class ProjectServices:
         )
 
     def restore_worktrees(self) -> None:
-        """Create the checkouts again that were removed by hand while no hall ran, and log them."""
+        """Restore checkouts that were deleted by hand while no hall was running, and log them."""
         try:
             projects = self.projects.list_valid()
         except GuildError as error:  # an unreadable config.yaml must not stop recovery
@@ -194,7 +187,7 @@ class ProjectServices:
             except GuildError as error:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 
-    def unfinished(self, project: str) -> tuple[str, ...]:
+    def unfinished_work(self, project: str) -> tuple[str, ...]:
         """Return the unfinished commissions and meetings of a project, and the names of other worktrees there."""
         on_record = self._main.store.read(lambda connection: list_unfinished(connection, project))
         others = [parse_checkout_name(place) or place for place in self.worktrees.list_activities(project)]
@@ -205,21 +198,20 @@ class ProjectServices:
         if on_record := self._main.store.read(lambda connection: list_unfinished(connection, name)):
             more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(
-                f"the project {name} has work that has not ended: {', '.join(on_record[:10])}{more}",
-                hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
-                "was cancelled is given up with `guild stop ID --abandon`.",
+                f"the project {name} has unfinished work: {', '.join(on_record[:10])}{more}",
+                hint="Cancel it with `guild stop ID`. Abandon failed or cancelled commissions with "
+                "`guild stop ID --abandon`.",
             )
         if places := self.worktrees.list_activities(name):
             raise Conflict(
-                f"the project {name} has checkouts still, though all work there has ended: {', '.join(places[:10])}",
+                f"the project {name} still has checkouts of finished work: {', '.join(places[:10])}",
                 where=str(self.environment.home.worktrees / name),
-                hint="They are put away at the end, or at the next start (guild hall stop). hall.log says what was in "
-                "the way of one that stays; move it elsewhere.",
+                hint="Restart the hall (guild hall stop) to delete them. hall.log has the reason for a checkout that "
+                "is not deleted; move such a checkout to another folder.",
             )
 
     @cached_property
     def commissions(self) -> Commissions:
-        """The commissions of all projects."""
         from guildhall.projects.commissions.context import CommissionContext
         from guildhall.projects.commissions.service import Commissions
 
@@ -258,14 +250,14 @@ class ProjectServices:
     def tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
         """Return the tools that a worker has in a project without declaring them, besides the base toolbox.
 
-        `context` is what its run is part of: "run", "called" by another run, or the name of its owner's tools.
+        `context`: "run", "called" for a child run, or the name of the owner's tools.
         """
         project = self.projects.find_at(frame.root)
         artifacts = self._artifact_tools(project, worker.name, frame) if project is not None else ()
         return (*artifacts, *self.manager_tools(worker, frame, run, context))
 
     def manager_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
-        """Return the manager's tools if this is the manager and it works for a user, else nothing."""
+        """Return the manager's tools if the worker is the manager and works for a user."""
         if not is_manager(worker) or context not in CONTEXTS:
             return ()
         return manager_tools(
@@ -282,8 +274,8 @@ class ProjectServices:
         )
 
     def _workers_for_manager(self, frame: Frame) -> Sequence[Worker]:
-        """Return the workers that the manager can give work to: not itself, and no worker that only the hall runs."""
-        found = self.workers.active(frame)
+        """Return the workers for the manager to assign work to: not itself, and none that only the hall runs."""
+        found = self.workers.active_workers(frame)
         return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
 
     def _open_pull_request(self, project: Project, title: str, body: str) -> Review:
@@ -292,7 +284,7 @@ class ProjectServices:
         return PullRequests(project, git=git, branches=branches, programs=outward, clock=clock).open(title, body)
 
     def _started_at(self, run: str, key: str) -> str | None:
-        """Return when a tool call of a run first started, or None if it did not."""
+        """Return the time when a tool call of a run first started, or None."""
         journal = self.history.journal(run)
         return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)
 
@@ -305,7 +297,7 @@ class ProjectServices:
         return artifact_toolbox(Artifacts(shelf), lambda: self.environment.clock.now().date().isoformat()).tools
 
     def close(self) -> None:
-        """Stop waking commissions and meetings that wait. Do nothing if neither was used."""
+        """Stop the timers of waiting commissions and meetings."""
         for part in (ProjectServices.commissions, ProjectServices.meetings):
             if (built := peek(self, part)) is not None:
                 built.close()

@@ -8,13 +8,14 @@ Does not contain jobs, commissions, meetings or projects: these exist once in a 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import local_zone, stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound
-from guildhall.hall.composition.database import LOCK_PATIENCE, Database, lock_database
+from guildhall.hall.composition.database import LOCK_TIMEOUT_S, Database, lock_database
 from guildhall.hall.composition.environment import peek
 from guildhall.runs.purpose import CallPurpose, RunKind
 from guildhall.workflow import records
@@ -49,32 +50,25 @@ MAX_BUFFERED_EVENTS = 1_000  # for a client that reads slowly, if the hall stays
 _CHOOSE_ANOTHER = "Name another file in `context.config.db`."
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RunServices:
     """The services of one database. Each is built on first use."""
 
-    def __init__(
-        self,
-        environment: Environment,
-        database: Database,
-        *,
-        bus: EventBus,
-        workers: WorkerServices,
-        runtimes: RuntimeRegistry,
-        owner_of: OwnerOf,
-    ) -> None:
-        self.environment = environment
-        self.bus = bus
-        self.workers = workers
-        self.owner_of = owner_of
-        self.store = database.store
-        self.history = database.history
-        self.asks = database.asks
-        self.close = database.close  # the runs must be paused
-        self.runtimes = runtimes
+    environment: Environment
+    database: Database
+    bus: EventBus
+    workers: WorkerServices
+    runtimes: RuntimeRegistry
+    owner_of: OwnerOf
+
+    def __post_init__(self) -> None:
+        self.store = self.database.store
+        self.history = self.database.history
+        self.asks = self.database.asks
+        self.close = self.database.close
 
     @cached_property
     def runs(self) -> Runs:
-        """Prepares, executes, pauses and cancels runs."""
         from guildhall.runs.execution.runs import Runs
 
         return Runs(
@@ -86,14 +80,13 @@ class RunServices:
             history=self.history,
             assembler=self.workers.assembler,
             planner=self.workers.planner,
-            source_of=self.workers.source,
-            runtime_of=self.runtimes.for_run,
+            source_of=self.workers.model_source,
+            runtime_of=self.runtimes.runtime_for_run,
             tokens=self.runtimes.tokens,
         )
 
     @cached_property
     def recordings(self) -> Recordings:
-        """Replays recorded runs, and serves their recorded model answers."""
         from guildhall.jobs import service as jobs
         from guildhall.projects.commissions.service import recorded_hooks
         from guildhall.projects.meetings.service import recorded_session_hooks
@@ -104,26 +97,24 @@ class RunServices:
             history=self.history,
             assembler=self.workers.assembler,
             recorded_hooks=lambda run: jobs.recorded_hooks(run) or recorded_hooks(run) or recorded_session_hooks(run),
-            runtime_of=self.runtimes.for_replay,
+            runtime_of=self.runtimes.runtime_for_replay,
             tokens=self.runtimes.tokens,
         )
 
     @cached_property
     def forks(self) -> Forks:
-        """Starts new runs from a point of a recorded run."""
         from guildhall.runs.replay.fork import Forks
 
         return Forks(
             store=self.store,
             clock=self.environment.clock,
             history=self.history,
-            source_of=self.workers.source,
+            source_of=self.workers.model_source,
             budget_of=lambda frame: self.environment.settings(frame).budget,
         )
 
     @cached_property
     def rooms(self) -> Rooms:
-        """The rooms in which the agents of workflows work."""
         from guildhall.room.model import RoomListener
         from guildhall.room.service import Rooms
 
@@ -135,7 +126,6 @@ class RunServices:
 
     @cached_property
     def workflows(self) -> Workflows:
-        """Starts, resumes and stops workflows."""
         from guildhall.workflow.service import WorkflowPolicy, Workflows
 
         return Workflows(
@@ -152,16 +142,14 @@ class RunServices:
         )
 
     def peek_runs(self) -> Runs | None:
-        """Return the runs, or None if no run was started or asked for."""
+        """Return `runs`, or None if it was not used yet."""
         return peek(self, RunServices.runs)
 
     def is_alive(self, run: str) -> bool:
-        """Return True if a run is being executed."""
         runs = self.peek_runs()
         return runs is not None and runs.is_alive(run)
 
-    def ask_closed(self, ask: Ask) -> None:
-        """Tell the workflows that an ask was answered or has expired."""
+    def on_ask_closed(self, ask: Ask) -> None:
         if (workflows := peek(self, RunServices.workflows)) is not None:
             workflows.answered(ask)
 
@@ -175,9 +163,9 @@ class RunServices:
     async def prepare_resume(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
-        """Prepare a stopped run for being resumed: a worker's, a workflow's, or one that a service owns.
+        """Prepare a stopped run of any kind for being resumed.
 
-        Raise NotTrusted if its worker, as its file is now, may call a worker that is not trusted.
+        Raise NotTrusted if its worker, according to its current file, may call a worker that is not trusted.
         """
         self.workers.check_trust_again(self.history.get(run), frame, [toolbox.name for toolbox in given])
         await self.runs.wait_stopped(run)
@@ -189,15 +177,15 @@ class RunServices:
         return await self.runs.prepare_resume(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
-        """Start to execute a prepared run."""
         if prepared.purpose.kind == "workflow":
             self.workflows.launch(prepared)
         else:
             self.runs.launch(prepared)
 
-    async def stream(self, prepared: Prepared, *, stays: bool) -> AsyncGenerator[Event]:
-        """Launch a prepared run and yield its events. Closing the stream early pauses the run unless the hall stays."""
-        with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if stays else None) as events:
+    async def stream(self, prepared: Prepared) -> AsyncGenerator[Event]:
+        """Launch a run and yield its events. If the hall is not persistent, closing the stream pauses the run."""
+        is_persistent = self.environment.is_persistent
+        with self.bus.listening(prepared.run, MAX_BUFFERED_EVENTS if is_persistent else None) as events:
             self.launch(prepared)
             try:
                 async for event in events:
@@ -205,28 +193,27 @@ class RunServices:
                     if event.type == "run_ended" and event.run == prepared.run:
                         break
             finally:
-                if not stays:
+                if not is_persistent:
                     await self.runs.pause(prepared.run)
                 elif prepared.frame.interactive:
                     self.runs.add_clients(prepared.run, -1)
 
 
 class WorkflowDatabase(RunServices):
-    """A database that a workflow names, with what runs on it. No job, commission, meeting or project is in it."""
+    """A database that a workflow names, with its services. It has no jobs, commissions, meetings or projects."""
 
     def __init__(self, main: RunServices, path: Path) -> None:
-        """Open the database at a path, and create it if it does not exist."""
         database = Database(
             path,
             main.environment,
             lock=partial(lock_database, path, main.environment.clock),
-            patience=LOCK_PATIENCE,
+            lock_timeout_s=LOCK_TIMEOUT_S,
             choose_another=_CHOOSE_ANOTHER,
-            ask_closed=self.ask_closed,
+            on_ask_closed=self.on_ask_closed,
         )
         super().__init__(
-            main.environment,
-            database,
+            environment=main.environment,
+            database=database,
             bus=main.bus,
             workers=main.workers,
             runtimes=main.runtimes,
@@ -236,13 +223,13 @@ class WorkflowDatabase(RunServices):
         self._identity = _identity(path)
 
     def is_usable(self) -> bool:
-        """Return True if the file is still the one that was opened, or runs are executed on it."""
+        """Return True if the file was not replaced since it was opened, or if the database has live runs."""
         runs = self.peek_runs()
         return _identity(self._path) == self._identity or (runs is not None and runs.count > 0)
 
 
 class WorkflowDatabases:
-    """The known databases of workflows. Each is opened when something is looked for that may be in it."""
+    """The databases that workflows have named. Each is opened on first use."""
 
     def __init__(self, main: RunServices) -> None:
         self._main = main
@@ -250,13 +237,13 @@ class WorkflowDatabases:
         self._open: dict[Path, WorkflowDatabase] = {}
         self._opening = asyncio.Lock()
 
-    def every(self) -> list[WorkflowDatabase]:
-        """Return all databases that can be opened. `guild doctor` reports the others."""
+    def open_all(self) -> list[WorkflowDatabase]:
+        """Open all databases. Skip invalid ones, which `guild doctor` reports."""
         found = (self._try(path) for path in self._known)
         return [database for database in found if isinstance(database, WorkflowDatabase)]
 
     def problems(self) -> list[GuildError]:
-        """Return why databases cannot be opened."""
+        """Return the errors of databases that cannot be opened."""
         found = (self._try(path) for path in self._known)
         return [error for error in found if isinstance(error, GuildError)]
 
@@ -270,8 +257,8 @@ class WorkflowDatabases:
         self._close_if_replaced(path)
         if path not in self._open:
             if not path.exists():
-                hint = "Put it back, and what is on record there is known again."
-                raise NotFound("the database of a workflow is gone", where=str(path), hint=hint)
+                hint = "Restore the file to make its runs available again."
+                raise NotFound("the database of a workflow is missing", where=str(path), hint=hint)
             self._open[path] = WorkflowDatabase(self._main, path)
         return self._open[path]
 
@@ -281,7 +268,7 @@ class WorkflowDatabases:
             self._open.pop(path).close()
 
     async def add(self, path: Path) -> WorkflowDatabase:
-        """Return the database at a path. Create it and add it to the known ones if necessary."""
+        """Open the database at a path. Create and register it if necessary."""
         async with self._opening:
             if path not in self._known:
                 at = stamp(self._main.environment.clock.now())
@@ -292,15 +279,12 @@ class WorkflowDatabases:
                 self._open[path] = await asyncio.to_thread(WorkflowDatabase, self._main, path)
             return self._open[path]
 
-    # all that are open, and the home's own
-
     @property
     def live_runs(self) -> int:
-        """The number of runs that are executed now, without the runs that they have called."""
+        """Return the number of live runs in all databases, without child runs."""
         return sum(runs.count for runs in self._built_runs())
 
     async def pause_all(self, cause: PauseCause) -> None:
-        """Pause the runs of all databases."""
         for runs in self._built_runs():
             await runs.pause_all(cause)
 
@@ -309,28 +293,26 @@ class WorkflowDatabases:
         return [runs for runs in built if runs is not None]
 
     def close(self) -> None:
-        """Close the databases that are open. The home's own stays open."""
+        """Close all databases except for the home's own."""
         for database in self._open.values():
             database.close()
 
-    # finding
-
-    def where(self, found: Callable[[Connection], bool]) -> RunServices:
-        """Return the services of the database that contains something, or the home's own if none does."""
-        if not self._known or self._main.store.read(found):
+    def find_services(self, contains: Callable[[Connection], bool]) -> RunServices:
+        """Return the services of the first database for which `contains` returns True, or of the home's own."""
+        if not self._known or self._main.store.read(contains):
             return self._main
-        return next((database for database in self.every() if database.store.read(found)), self._main)
+        return next((database for database in self.open_all() if database.store.read(contains)), self._main)
 
-    def of_team(self, target: Target) -> RunServices:
-        """Return the services of the database in which a workflow was last started under a tag."""
+    def services_of_team(self, target: Target) -> RunServices:
+        """Return the services of the database in which the target's workflow was started last."""
         if not self._known:
             return self._main
-        began = {one: _newest(one, target.workflow, target.tag) for one in (self._main, *self.every())}
-        known = {one: instance.created_at for one, instance in began.items() if instance is not None}
-        return max(known, key=lambda one: known[one], default=self._main)
+        newest = {one: _newest(one, target.workflow, target.tag) for one in (self._main, *self.open_all())}
+        created = {one: instance.created_at for one, instance in newest.items() if instance is not None}
+        return max(created, key=lambda one: created[one], default=self._main)
 
-    async def for_workflow(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
-        """Return the services of the database in which to start a workflow: the one it names, or the home's own."""
+    async def services_for_start(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
+        """Return the services of the database that a workflow names, or of the home's own. Raise if it is active."""
         from guildhall.workflow.start import check_places, values_of
 
         environment = self._main.environment
@@ -342,11 +324,11 @@ class WorkflowDatabases:
             check_places(workflow, values, environment.home, there)
             if (path := workflow.database(values)) is not None:
                 chosen = await self.add(path.resolve())
-        for other in (self._main, *self.every()) if self._known else ():
+        for other in (self._main, *self.open_all()) if self._known else ():
             instance = _newest(other, workflow.name, start.tag)
             if other is not chosen and instance is not None and instance.status not in OVER:
                 raise Conflict(
-                    f"{instance.target} is {instance.status} (run {instance.id}), with its record in another database",
+                    f"{instance.target} is already {instance.status} in another database (run {instance.id})",
                     hint=f"Stop it with `guild stop {instance.target}`, or use --tag.",
                 )
         return chosen

@@ -16,7 +16,7 @@ from guildhall.models.credentials import joined
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.environment import Environment
-    from guildhall.hall.doors import Reception
+    from guildhall.hall.doors import DoorApp
     from guildhall.runs.assembly.activation import ToolboxCache
     from guildhall.runs.execution.tokens import TokenRegistry
     from guildhall.runtimes.catalog import Row
@@ -29,42 +29,38 @@ if TYPE_CHECKING:
 class RuntimeRegistry:
     """Selects the runtime of a run: a forked process, a program of another vendor, or this process."""
 
-    def __init__(self, environment: Environment, *, children: bool) -> None:
+    def __init__(self, environment: Environment, *, forks_runs: bool) -> None:
         """`children`: execute each run in a process of its own; else in this process."""
         self._environment = environment
-        self._children = children
+        self._children = forks_runs
 
     @cached_property
     def tokens(self) -> TokenRegistry:
-        """The tokens that open the doors of live runs."""
         from guildhall.runs.execution.tokens import TokenRegistry
 
         return TokenRegistry()
 
     @cached_property
-    def boxes(self) -> ToolboxCache:
-        """Descriptions of toolboxes, as their code gives them."""
+    def toolbox_descriptions(self) -> ToolboxCache:
         from guildhall.runs.assembly.activation import ToolboxCache
 
         return ToolboxCache()
 
     @cached_property
-    def reception(self) -> Reception:
-        """The ASGI app that serves the tool and model doors of all live runs."""
-        from guildhall.hall.doors import Reception
+    def door_app(self) -> DoorApp:
+        from guildhall.hall.doors import DoorApp
 
-        return Reception(self.tokens.find)
+        return DoorApp(self.tokens.find)
 
     @cached_property
     def programs(self) -> Programs:
-        """The programs of other vendors that are installed here and can execute runs."""
         from guildhall.runtimes.discovery import Programs, Versions
 
         return Programs(self._environment.environ, Versions(self._environment.home.programs))
 
     @cached_property
-    def nursery(self) -> Nursery | None:
-        """The server that forks the processes of runs, or None if runs are executed in this process."""
+    def fork_server(self) -> Nursery | None:
+        """Return the server that forks the processes of runs, or None if this process executes them."""
         if not self._children:
             return None
         from guildhall.runtimes.forked.client import Nursery, available
@@ -75,20 +71,20 @@ class RuntimeRegistry:
     def _child_runtime(self) -> Runtime:
         from guildhall.runtimes.forked.runtime import ChildRuntime
 
-        assert self.nursery is not None
+        assert self.fork_server is not None
         self.warm()
         home = self._environment.home
         limit_bytes = load_settings(home, home.path).hall.run_memory  # the user's own: a project must not change it
-        return ChildRuntime(self.nursery, memory_bytes=limit_bytes)
+        return ChildRuntime(self.fork_server, memory_bytes=limit_bytes)
 
-    def for_run(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """Return what executes new and resumed runs."""
-        if self._environment.policy.runtime_of is None and runtime == "pydantic" and self.nursery is not None:
+    def runtime_for_run(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+        """Return the runtime of a new or resumed run."""
+        if self._environment.policy.runtime_of is None and runtime == "pydantic" and self.fork_server is not None:
             return self._child_runtime
-        return self.for_replay(runtime, frame)
+        return self.runtime_for_replay(runtime, frame)
 
-    def for_replay(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """Return what executes replays. Our own runtime replays in this process."""
+    def runtime_for_replay(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+        """Return the runtime of a replay. The runtime `pydantic` replays in this process."""
         if (runtime_of := self._environment.policy.runtime_of) is not None:
             return runtime_of(runtime, frame)
         if runtime == "pydantic":
@@ -99,7 +95,7 @@ class RuntimeRegistry:
 
         programs = self.programs.seen_by(frame.keys)
         driver = driver_of(runtime, joined(self._environment.environ, frame.keys))
-        return CliRuntime(driver, programs, self.reception.listen)
+        return CliRuntime(driver, programs, self.door_app.listen)
 
     def check_program(self, row: Row, frame: Frame) -> None:
         """Raise if the program that a runtime needs is not installed."""
@@ -108,10 +104,9 @@ class RuntimeRegistry:
 
     def warm(self) -> None:
         """Start the fork server in the background. Call it in the thread that has the hall's event loop."""
-        if self.nursery is not None:
-            self.nursery.start()
+        if self.fork_server is not None:
+            self.fork_server.start()
 
     async def close(self) -> None:
-        """Stop the fork server if it was started."""
-        if (nursery := peek(self, RuntimeRegistry.nursery)) is not None:
+        if (nursery := peek(self, RuntimeRegistry.fork_server)) is not None:
             await nursery.close()

@@ -8,7 +8,7 @@ Does not read worker files: `guildhall.workers` does. Does not start runs: `run_
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.database import Database
     from guildhall.hall.composition.environment import Environment
     from guildhall.hall.composition.runtimes import RuntimeRegistry
     from guildhall.members.service import Members
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.model import Run
     from guildhall.runs.plan.planner import Planner
+    from guildhall.store.engine import Store
     from guildhall.tools.executor import Surroundings
     from guildhall.tools.mcp.client import Servers
     from guildhall.tools.model import Tool
@@ -49,37 +49,25 @@ if TYPE_CHECKING:
     ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WorkerServices:
-    """Finds workers, and resolves what they declare: code, members, models, tools."""
+    """The workers of a home, with their code, members, models and tools."""
 
-    def __init__(
-        self,
-        environment: Environment,
-        database: Database,
-        runtimes: RuntimeRegistry,
-        *,
-        members: Callable[[], Members],
-        memory: Callable[[], Memory],
-        compactor: Callable[[], MemoryCompactor],
-        project_tools: ProjectTools,
-        recorded_source: Callable[[str], Source],
-    ) -> None:
-        """`recorded_source`: returns the model answers of a recorded run."""
-        self._environment = environment
-        self._store = database.store
-        self._runtimes = runtimes
-        self._members = members
-        self._memory = memory
-        self._compactor = compactor
-        self._project_tools = project_tools
-        self._recorded_source = recorded_source
+    environment: Environment
+    store: Store
+    runtimes: RuntimeRegistry
+    get_members: Callable[[], Members]
+    get_memory: Callable[[], Memory]
+    get_compactor: Callable[[], MemoryCompactor]
+    project_tools: ProjectTools
+    recorded_source: Callable[[str], Source]  # returns the model answers of a recorded run
 
     def registry(self, frame: Frame) -> Registry:
         """Return the workers that a request can see."""
-        return Registry(frame.root, self._environment.home, locks=self._store.read(records.all_locks))
+        return Registry(frame.root, self.environment.home, locks=self.store.read(records.all_locks))
 
-    def listed(self, frame: Frame) -> list[WorkerListing]:
-        """Return all workers that a request can see, the invalid ones too."""
+    def list_workers(self, frame: Frame) -> list[WorkerListing]:
+        """Return all workers that a request can see, including invalid ones."""
         return self.registry(frame).listings()
 
     def find(self, name: str, frame: Frame) -> Worker:
@@ -88,25 +76,25 @@ class WorkerServices:
         A worker that asks to be locked is pinned when it is first seen. The manager gets the rules of the settings.
         """
         worker = self.registry(frame).find(name, frame.cwd)
-        pin = requested_lock(worker, stamp(self._environment.clock.now()))
-        if pin is not None and not self._environment.readonly:
-            lock = self._store.submit(lambda connection: records.add_requested_lock(connection, pin)).result()
+        pin = requested_lock(worker, stamp(self.environment.clock.now()))
+        if pin is not None and not self.environment.readonly:
+            lock = self.store.submit(lambda connection: records.add_requested_lock(connection, pin)).result()
             worker = replace(worker, lock=lock)
-        self._environment.policy.check_worker(worker, frame)
-        asks_before = self._environment.settings(frame).manager.asks_before if is_manager(worker) else ()
+        self.environment.policy.check_worker(worker, frame)
+        asks_before = self.environment.settings(frame).manager.asks_before if is_manager(worker) else ()
         if not asks_before:
             return worker
         rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
         return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
 
     def find_for_work(self, name: str, frame: Frame) -> Worker:
-        """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
+        """Return a worker that accepts work. Raise NotTrusted if it or a worker that it may call is not trusted."""
         worker = self.find(name, frame)
         check_usable(worker, "name")
         self.check_trust(worker, frame)
         return worker
 
-    def active(self, frame: Frame) -> list[Worker]:
+    def active_workers(self, frame: Frame) -> list[Worker]:
         """Return the workers that `*` stands for: every active worker whose file is valid."""
         registry = self.registry(frame)
         found: list[Worker] = []
@@ -118,8 +106,8 @@ class WorkerServices:
 
     def pins(self) -> Mapping[Path, Pin]:
         """Return the files of projects that the user trusts."""
-        pins = self._environment.policy.pins
-        return self._store.read(records.all_pins) if pins is None else pins
+        pins = self.environment.policy.pins
+        return self.store.read(records.all_pins) if pins is None else pins
 
     def pins_below(self, folder: Path) -> list[Pin]:
         """Return the trusted files below a folder, including files that no longer exist."""
@@ -128,75 +116,72 @@ class WorkerServices:
 
     @cached_property
     def preflight(self) -> Preflight:
-        """Resolves what a worker declares: code, keys, schemas, members."""
-        member = self._environment.member
+        member = self.environment.member
         return Preflight(
-            home=self._environment.home,
-            environ=self._environment.environ,
-            settings=self._environment.settings,
+            home=self.environment.home,
+            environ=self.environment.environ,
+            settings=self.environment.settings,
             pins=self.pins,
-            locked=lambda: self._store.read(records.all_locks),
-            member_tools=lambda worker, frame: self._members().member_tools(worker, frame),
+            locked=lambda: self.store.read(records.all_locks),
+            member_tools=lambda worker, frame: self.get_members().member_tools(worker, frame),
             own=member.root if member is not None else None,
-            program=self._runtimes.check_program,
+            program=self.runtimes.check_program,
         )
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-        """Return the JSON schema of a worker's result, or None if it may be any text."""
+        """Return the JSON schema of a worker's result, or None if the result is text."""
         return await self.preflight.output_schema(worker, frame)
 
     @cached_property
     def planner(self) -> Planner:
-        """Computes what a worker could do. It starts nothing that could do anything."""
         from guildhall.runs.plan.planner import Planner
 
         return Planner(assembler=self.assembler, priced=self.has_price)
 
     @cached_property
     def assembler(self) -> Assembler:
-        """Assembles runs from what their workers declare."""
         from guildhall.runs.assembly.assembler import Assembler
         from guildhall.runs.assembly.memory import RunMemory
 
         return Assembler(
             find=self.find,
-            list_workers=self.listed,
-            active_workers=self.active,
-            describe=self._runtimes.boxes.describe,
+            list_workers=self.list_workers,
+            active_workers=self.active_workers,
+            describe=self.runtimes.toolbox_descriptions.describe,
             memory=RunMemory(
-                memory=self._memory(), request_compaction=lambda request: self._compactor().start(request)
+                memory=self.get_memory(), request_compaction=lambda request: self.get_compactor().start(request)
             ),
-            replace_tool=self._environment.policy.replace_tool,
+            replace_tool=self.environment.policy.replace_tool,
             preflight=self.preflight,
             connect_servers=self._serve,
-            hall_tools=self._project_tools,
+            hall_tools=self.project_tools,
             project_name=self._project_name,
         )
 
     def _project_name(self, frame: Frame) -> str | None:
-        found = self._environment.projects.find_at(frame.root)
+        found = self.environment.projects.find_at(frame.root)
         return found.name if found is not None else None
 
     async def _serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
-        """Start or reach the tool servers and the members that a worker names."""
+        """Start or connect to the tool servers and the members that a worker names."""
         from guildhall.runs.assembly.mcp_servers import connect_servers
 
-        if (check_servers := self._environment.policy.check_servers) is not None:
+        if (check_servers := self.environment.policy.check_servers) is not None:
             check_servers(worker, self.preflight.member_tools(worker, frame))
-        more = await self._members().specs(worker, frame)
+        more = await self.get_members().specs(worker, frame)
         return await connect_servers(worker, frame, surroundings, self.preflight, more)
 
-    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
-        """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
-        if (source_of := self._environment.policy.source_of) is not None:
+    def model_source(self, model: str, frame: Frame, login: bool = False) -> Source:
+        """Return the source of a model's answers. `login`: a Claude login may replace an API key."""
+        if (source_of := self.environment.policy.source_of) is not None:
             return source_of(model, frame, login)
-        environ = joined(self._environment.environ, frame.keys)
+        environ = joined(self.environment.environ, frame.keys)
         found = login_of(environ) if login else None
-        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
+        return catalog.source_for(model, cwd=frame.cwd, environ=environ, recording=self.recorded_source, login=found)
 
     def has_price(self, model: str, frame: Frame) -> bool | None:
-        """Return True if the price of a model is known, or None if that cannot be decided."""
-        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
+        """Return True if the price of a model is known, or None if that is uncertain."""
+        return catalog.has_price(model, cwd=frame.cwd, environ=joined(self.environment.environ, frame.keys))
 
     def check_trust(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
         """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
@@ -206,7 +191,7 @@ class WorkerServices:
         below = [error for one in self._callees(worker, frame) for error in self._untrusted(one, frame, given)]
         if below:
             errors = (*self._untrusted(worker, frame, given), *below)
-            raise_problems([_called(error, worker, frame) for error in errors], worker.place)
+            raise_problems([_as_error_of(worker, error, frame) for error in errors], worker.place)
 
     def check_trust_again(self, run: Run, frame: Frame, given: Collection[str] = ()) -> None:
         """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
@@ -222,11 +207,11 @@ class WorkerServices:
     def untrusted_callees(self, worker: Worker, frame: Frame) -> list[str]:
         """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
         named = {one.identity for one in self._callees(worker, frame)}
-        everyone = self._callees(worker, frame, active=self.active(worker.project_frame(frame)))
+        everyone = self._callees(worker, frame, active=self.active_workers(worker.project_frame(frame)))
         return [one.name for one in everyone if one.identity not in named and self._untrusted(one, frame, ())]
 
     def _callees(self, worker: Worker, frame: Frame, active: Sequence[Worker] = ()) -> list[Worker]:
-        """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
+        """Return the workers that a worker can call, directly or indirectly. `active`: the workers that `*` selects."""
         near = worker.project_frame(frame)
         found = find_callees(worker, lambda name: self.find(name, near), lambda: active)
         return [one.worker for one in found if one.worker and one.problem is None]
@@ -241,8 +226,8 @@ class WorkerServices:
         return found
 
 
-def _called(error: NotTrusted, caller: Worker, frame: Frame) -> NotTrusted:
-    """Return the error with its file in the text and the command that shows all of the caller's code."""
+def _as_error_of(caller: Worker, error: NotTrusted, frame: Frame) -> NotTrusted:
+    """Return the error of a worker as an error of its caller, with the command that shows all code of the caller."""
     about = "" if error.where == caller.place else f"{error.where}, which it may call: "
-    hint = f"Look at it, then: {trust_command(caller, frame)}"
+    hint = f"Review and trust it: {trust_command(caller, frame)}"
     return NotTrusted(f"{about}{error.message}", where=caller.place, hint=hint)

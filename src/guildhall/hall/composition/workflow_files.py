@@ -45,12 +45,12 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
     """Load the workflow in a file, relative to the request's folder. Its workers are searched in its own project."""
     try:
         path = frame.cwd / Path(file).expanduser()
-        there_is_one = path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # a name too long, ~nobody, a NUL
-        raise UsageError(f"{str(file)[:100]!r} cannot be a file: {error}") from None
-    if not there_is_one:
+        exists = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # the name is too long, has an unknown ~user or a NUL
+        raise UsageError(f"invalid path {str(file)[:100]!r}: {error}") from None
+    if not exists:
         near = {one.name for one in workflows_in(path.parent)}
-        raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, near))
+        raise NotFound("the file does not exist", where=str(path), hint=did_you_mean(path.name, near))
     folder = path.parent.resolve()
     there = replace(frame, cwd=folder, root=project_root(folder))
     return load(path, lambda name: hall.workers.find(name, there))
@@ -59,9 +59,9 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
 async def prepare_workflow(hall: Hall, start: Start, request: RunRequest, frame: Frame) -> tuple[RunServices, Prepared]:
     """Create the run of a workflow. Return it with the services of the database that it is in."""
     workflow = load_workflow(hall, start.file, frame)
-    bound(workflow, start.params)  # the user is not asked to trust a workflow that cannot start
+    bound(workflow, start.params)  # raises before the user is asked to trust a workflow that cannot start
     _check_can_start(hall, workflow, request, frame)
-    services = await hall.workflow_databases.for_workflow(workflow, start, frame)
+    services = await hall.workflow_databases.services_for_start(workflow, start, frame)
     return services, await services.workflows.begin(start, workflow, request, frame)
 
 
@@ -76,7 +76,7 @@ def _check_can_start(hall: Hall, workflow: Workflow, request: RunRequest, frame:
         own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):
-            yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises where it is not there
+            yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises if it is missing
         raise_problems(
             hall.workers.preflight.find_problems(agent.worker, frame, script=script, thorough=False), agent.worker.place
         )
@@ -104,7 +104,6 @@ async def plan_workflow(
 async def plans_of_agents(
     hall: Hall, workflow: Workflow, values: Values, request: RunRequest, frame: Frame
 ) -> dict[str, Plan]:
-    """Return the plan of each agent."""
     there, request = workflow.frame(frame), from_here(request, frame)
     tools = room_tools() if workflow.definition.context.enabled else ()
     found: dict[str, Plan] = {}

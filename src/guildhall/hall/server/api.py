@@ -2,7 +2,7 @@
 
 Host, Origin and token are checked before the body is read. `/api/` accepts the user's token only. A run's token opens
 the applications that are mounted for runs, such as `/mcp/`, and there only the part of that run.
-While the hall recovers, all verbs except read-only verbs wait. While it leaves, they are refused.
+Verbs that are not read-only wait while the hall recovers, and are refused while it stops.
 Does not implement verbs: `hall.services` does. Does not define routes: `hall.client.interface` does.
 """
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from guildhall.hall.client.model import Health
     from guildhall.rpc.http import App, Message, Receive, Send
 
-LARGEST = 20_000_000  # bytes of a request
-_READ_WITHIN = 600.0  # seconds that a stream waits for a reader who has stopped reading
+MAX_BODY_BYTES = 20_000_000
+_READ_TIMEOUT_S = 600.0  # for a client that has stopped reading a stream
 
 _ROUTES = {f"/api/{name.replace('.', '/')}": name for name in VERBS}
-# Verbs that are answered while the hall recovers runs, and while it is leaving.
+# Verbs that are answered while the hall recovers runs and while it stops.
 _READ_ONLY = frozenset(
     {
         "hall.status",
@@ -52,12 +52,12 @@ _READ_ONLY = frozenset(
 _WHILE_LEAVING = _READ_ONLY | {"runs.pause"}
 _WHILE_RECOVERING = _READ_ONLY | {"hall.hello"}
 
-_END = object()  # of a stream
+_END_OF_STREAM = object()
 _log = logging.getLogger("guildhall.hall")
 
 
 class _Rejected(HttpError):
-    """A request that is answered with an error of the hall and not carried out."""
+    """A request that is rejected with an error of the hall."""
 
     def __init__(self, status: int, error: GuildError, *headers: tuple[bytes, bytes]) -> None:
         super().__init__(status, error.message, *headers)
@@ -65,34 +65,34 @@ class _Rejected(HttpError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class House:
-    """The process behind the API."""
+class ApiContext:
+    """The process that serves the API."""
 
     boot: str
-    token: str = field(repr=False)  # the person's
-    is_run: Callable[[str], bool]  # whether a token is that of a live run
+    token: str = field(repr=False)  # of the user
+    is_run_token: Callable[[str], bool]  # returns True for the token of a live run
     hall: HallClient
-    leaving: Callable[[], bool]
-    recovered: asyncio.Event  # what an earlier hall has left behind goes on
-    secrets: Callable[[Mapping[str, str]], None]  # is told what must not be in the log
+    is_leaving: Callable[[], bool]
+    recovered: asyncio.Event  # set when the runs of an earlier hall are resumed
+    learn_secrets: Callable[[Mapping[str, str]], None]  # redacts these values in the log
 
 
 class Api:
-    """An ASGI application."""
+    """The ASGI application of the HTTP API."""
 
-    def __init__(self, house: House, *, body_within: float = BODY_TIMEOUT_S) -> None:
-        self._house = house
-        self._body_within = body_within
+    def __init__(self, context: ApiContext, *, body_timeout_s: float = BODY_TIMEOUT_S) -> None:
+        self._context = context
+        self._body_timeout_s = body_timeout_s
         self._mounts: dict[str, App] = {}
-        self._places: dict[str, App] = {}
+        self._apps: dict[str, App] = {}
 
     def mount(self, prefix: str, app: App) -> None:
         """Serve an ASGI application below a path. It checks tokens itself."""
         self._mounts[prefix] = app
 
-    def place(self, path: str, app: App) -> None:
+    def add_route(self, path: str, app: App) -> None:
         """Serve an ASGI application at a path. It checks tokens itself."""
-        self._places[path] = app
+        self._apps[path] = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = Headers.of(scope["headers"])
@@ -102,15 +102,13 @@ class Api:
             await send_json(send, error.status, {"error": _guild_error(error).as_dict()}, error.headers)
         except GuildError as error:
             await send_json(send, error.http_status, {"error": error.as_dict()})
-        except Exception as error:  # noqa: BLE001 - the edge: whoever asks is told in words, whatever it was
-            await send_json(send, 500, {"error": _broken(error).as_dict()})
-
-    # who asks, for what
+        except Exception as error:  # noqa: BLE001 - the client gets every error as JSON
+            await send_json(send, 500, {"error": _internal_error(error).as_dict()})
 
     async def _route(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        if (placed := self._places.get(path)) is not None:
-            await placed(scope, receive, send)
+        if (routed := self._apps.get(path)) is not None:
+            await routed(scope, receive, send)
             return
         for prefix, app in self._mounts.items():
             if path.startswith(prefix):
@@ -118,136 +116,135 @@ class Api:
                 return
         check_local(headers)
         if path == "/healthz":
-            state = "leaving" if self._house.leaving() else "serving"
-            health: Health = {"boot": self._house.boot, "version": __version__, "state": state}
+            state = "leaving" if self._context.is_leaving() else "serving"
+            health: Health = {"boot": self._context.boot, "version": __version__, "state": state}
             await send_json(send, 200, health)
             return
-        self._demand_person(headers)
+        self._check_user_token(headers)
         if path == "/api/openapi.json":
-            await self._document(scope["method"], send)
+            await _send_openapi(scope["method"], send)
             return
         if (name := _ROUTES.get(path)) is None:
-            raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(path[:60], _ROUTES)))
+            raise _Rejected(404, NotFound(f"unknown path {path[:200]}", hint=did_you_mean(path[:60], _ROUTES)))
         if scope["method"] != "POST":
-            raise _Rejected(405, UsageError("verbs are asked for with POST"), (b"allow", b"POST"))
-        await self._verb(name, await _body(receive, headers, self._body_within), receive, send)
+            raise _Rejected(405, UsageError("verbs require POST"), (b"allow", b"POST"))
+        await self._call(name, await _read_json(receive, headers, self._body_timeout_s), receive, send)
 
-    def _demand_person(self, headers: Headers) -> None:
+    def _check_user_token(self, headers: Headers) -> None:
         token = headers.bearer
-        if is_token(token, self._house.token):
+        if is_token(token, self._context.token):
             return
-        if token is not None and self._house.is_run(token):
-            raise _Rejected(403, Refused("this takes the token of the person, not that of a run"))
-        error = Refused("a token is needed that this hall has given", hint="hall.json has it.")
+        if token is not None and self._context.is_run_token(token):
+            raise _Rejected(403, Refused("invalid token: the API requires the token of the user, not of a run"))
+        error = Refused("missing or invalid token", hint="Use the token in hall.json in the home directory.")
         raise _Rejected(401, error, (b"www-authenticate", b"Bearer"))
 
-    async def _document(self, method: str, send: Send) -> None:
-        from guildhall.hall.client.openapi import openapi_document
-
-        if method != "GET":
-            raise _Rejected(405, UsageError("the OpenAPI document is read with GET"), (b"allow", b"GET"))
-        await send_json(send, 200, await asyncio.to_thread(openapi_document))
-
-    # the verbs
-
-    async def _verb(self, name: str, body: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if self._house.leaving() and name not in _WHILE_LEAVING:
-            raise HallGone("the hall is leaving", hint="The same command again starts a new one.")
+    async def _call(self, name: str, body: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if self._context.is_leaving() and name not in _WHILE_LEAVING:
+            raise HallGone("the hall is stopping", hint="Repeat the command to start a new hall.")
         arguments = self._arguments(name, body)
         if name not in _WHILE_RECOVERING:
-            await self._house.recovered.wait()
+            await self._context.recovered.wait()
         service, _, method = name.partition(".")
-        done = getattr(getattr(self._house.hall, service), method)(**arguments)
+        result = getattr(getattr(self._context.hall, service), method)(**arguments)
         if verb(name).streams:
-            await self._stream(done, receive, send)
+            await _stream(result, receive, send)
         else:
-            await send_json(send, 200, {"result": encode(await done)})
+            await send_json(send, 200, {"result": encode(await result)})
 
     def _arguments(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the decoded arguments of a verb. Raise UsageError if they are invalid."""
         known = verb(name)
         for part in body:
             if part not in known.parameters:
-                raise UsageError(f"{name} takes no {part[:60]!r}", hint=did_you_mean(part, known.parameters))
+                hint = did_you_mean(part, known.parameters)
+                raise UsageError(f"unknown parameter {part[:60]!r} of {name}", hint=hint)
         if missing := sorted(known.required - body.keys()):
-            raise UsageError(f"{name} needs {', '.join(missing)}")
+            raise UsageError(f"{name} requires {', '.join(missing)}")
         arguments = {part: decode(known.parameters[part], value, part) for part, value in body.items()}
         for part, value in arguments.items():
             if isinstance(value, Frame):
                 _check_frame(value)
-                self._house.secrets({**value.env, **value.keys})
+                self._context.learn_secrets({**value.env, **value.keys})
             elif not all(is_text(text) for text in texts_in(value)):
-                raise UsageError(f"{part}: invalid text (it contains a NUL or a lone surrogate)")
+                raise UsageError(f"{part}: invalid text (contains a NUL or a lone surrogate)")
         return arguments
-
-    async def _stream(self, items: AsyncGenerator[Any], receive: Receive, send: Send) -> None:
-        """Send a line for each item. An error before the first item is an ordinary answer."""
-        async with aclosing(items):
-            first = [encode(item)] if (item := await anext(items, _END)) is not _END else []
-            headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            telling = asyncio.create_task(_tell(first, items, send))
-            leaving = asyncio.create_task(_left(receive))
-            try:
-                await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (telling, leaving):
-                    task.cancel()
-                    with suppress(asyncio.CancelledError, Exception):
-                        await task
 
 
 def _check_frame(frame: Frame) -> None:
     if not (frame.cwd.is_absolute() and frame.root.is_absolute()):
-        raise UsageError("frame: cwd and root are absolute paths")
+        raise UsageError("invalid frame: cwd and root must be absolute paths")
     if frame.worktree is not None:
-        raise UsageError("frame: a worktree is the hall's to give")
+        raise UsageError("invalid frame: only the hall sets the worktree")
 
 
-async def _tell(first: list[Any], items: AsyncGenerator[Any], send: Send) -> None:
-    async def line(told: Any) -> None:
-        async with asyncio.timeout(_READ_WITHIN):
-            body = json.dumps(told).encode() + b"\n"
+async def _send_openapi(method: str, send: Send) -> None:
+    from guildhall.hall.client.openapi import openapi_document
+
+    if method != "GET":
+        raise _Rejected(405, UsageError("the OpenAPI document requires GET"), (b"allow", b"GET"))
+    await send_json(send, 200, await asyncio.to_thread(openapi_document))
+
+
+async def _stream(items: AsyncGenerator[Any], receive: Receive, send: Send) -> None:
+    """Send a line for each item until the client disconnects. Raise an error that occurs before the first item."""
+    async with aclosing(items):
+        first = [encode(item)] if (item := await anext(items, _END_OF_STREAM)) is not _END_OF_STREAM else []
+        headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        tasks = [asyncio.create_task(_send_lines(first, items, send)), asyncio.create_task(_wait_disconnect(receive))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+
+
+async def _send_lines(first: list[Any], items: AsyncGenerator[Any], send: Send) -> None:
+    async def send_line(line: Any) -> None:
+        async with asyncio.timeout(_READ_TIMEOUT_S):
+            body = json.dumps(line).encode() + b"\n"
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
     try:
         for item in first:
-            await line({"item": item})
+            await send_line({"item": item})
         async for item in items:
-            await line({"item": encode(item)})
-    except TimeoutError:  # nobody reads any more
+            await send_line({"item": encode(item)})
+    except TimeoutError:  # the client has stopped reading
         return
     except GuildError as error:
-        await line({"error": error.as_dict()})
-    except Exception as error:  # noqa: BLE001 - whoever follows is told in words, whatever it was
-        await line({"error": _broken(error).as_dict()})
+        await send_line({"error": error.as_dict()})
+    except Exception as error:  # noqa: BLE001 - the client gets every error as JSON
+        await send_line({"error": _internal_error(error).as_dict()})
     else:
-        await line({"end": True})
+        await send_line({"end": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _broken(error: Exception) -> GuildError:
-    _log.error("something broke", exc_info=error)
-    return GuildError(
-        f"something broke in the hall that should not have: {type(error).__name__}: {error}",
-        hint="Nothing on record is lost. hall.log in the home shows where; please report that.",
-    )
-
-
-async def _left(receive: Receive) -> None:
-    """Return when the client has disconnected."""
+async def _wait_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _body(receive: Receive, headers: Headers, timeout_s: float) -> dict[str, Any]:
-    """Return the JSON object of a request."""
-    data = await read_body(receive, headers, max_bytes=LARGEST, timeout_s=timeout_s)
+def _internal_error(error: Exception) -> GuildError:
+    _log.error("internal error", exc_info=error)
+    return GuildError(
+        f"internal error: {type(error).__name__}: {error}",
+        hint="Please report it with the traceback in hall.log in the home directory. Nothing recorded is lost.",
+    )
+
+
+async def _read_json(receive: Receive, headers: Headers, timeout_s: float) -> dict[str, Any]:
+    data = await read_body(receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=timeout_s)
     try:
         payload = parse_json(data)
     except RpcError as error:
         raise HttpError(400, error.message) from None
     if not isinstance(payload, dict):
-        raise HttpError(400, "the body is not an object of JSON")
+        raise HttpError(400, "invalid body: not a JSON object")
     return cast("dict[str, Any]", payload)
 
 

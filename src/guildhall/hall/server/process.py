@@ -1,6 +1,6 @@
 """Process of a hall: `python -m guildhall.hall.server.process HOME FD` serves a home until stopped or idle.
 
-    recovering -> serving -> leaving -> gone
+    recovering -> serving -> leaving -> exited
 
 The process writes its address and token to `hall.json`. It reports success or an error on the file descriptor and
 closes that. Standard error is the log. Secrets are redacted in the log.
@@ -26,15 +26,15 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Secrets
-from guildhall.hall.client.discovery import Address, process_of
-from guildhall.hall.composition.database import LOCK_PATIENCE
+from guildhall.hall.client.discovery import Address, find_hall_pid
+from guildhall.hall.composition.database import LOCK_TIMEOUT_S
 from guildhall.hall.composition.environment import peek
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.recovery import Recovery
-from guildhall.hall.server.api import Api, House
-from guildhall.hall.server.worker_methods import PREFIX, workers_endpoint
+from guildhall.hall.server.api import Api, ApiContext
+from guildhall.hall.server.worker_methods import WORKERS_PREFIX, workers_endpoint
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.services.workers import log_invalid
+from guildhall.hall.services.workers import log_invalid_packages
 from guildhall.rpc.listener import Listener
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client.model import ProcessStatus
 
 
-class Log(logging.Formatter):
+class RedactingFormatter(logging.Formatter):
     """Formats log lines and redacts the secrets of the environment and of requests."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -55,9 +55,9 @@ class Log(logging.Formatter):
         return self._secrets(super().format(record))
 
 
-def log_to_stderr(environ: Mapping[str, str]) -> Log:
-    """Write the log of this process to standard error, without the secrets of its environment."""
-    log = Log(environ)
+def log_to_stderr(environ: Mapping[str, str]) -> RedactingFormatter:
+    """Log to standard error, without the secrets of the environment."""
+    log = RedactingFormatter(environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -65,22 +65,20 @@ def log_to_stderr(environ: Mapping[str, str]) -> Log:
     return log
 
 
-_LOCK_WITHIN = 30.0  # seconds for an earlier hall that is on its way out
-_FAREWELL = 3.0  # seconds that clients get to read the end of what they follow
-_OFTEN = 60.0  # seconds in which one that never leaves by itself looks that often, for what there is to log
-_LOOKS = 4  # how often it looks whether it is idle, in the time that it would stay
+_STOPPING_HALL_TIMEOUT_S = 30.0  # for the lock of an earlier hall that is stopping
+_CLOSE_TIMEOUT_S = 3.0  # for clients that read the end of their streams
+_WATCH_PERIOD_S = 60.0  # of a hall that never exits when idle
+_CHECKS_PER_PERIOD = 4  # the hall exits after so many checks in a row that found it idle
 _log = logging.getLogger("guildhall.hall")
 
 
-class Process:
-    """One hall, served."""
-
-    def __init__(self, hall: Hall, log: Log, *, idle: float | None, port: int | None = None) -> None:
-        """`idle`: seconds to stay without runs and clients, or None to stay until `leave` is called."""
+class HallProcess:
+    def __init__(self, hall: Hall, log: RedactingFormatter, *, idle: float | None, port: int | None = None) -> None:
+        """`idle`: exit after so many seconds without runs and clients. None: serve until `stop` is called."""
         self._hall = hall
         self._log = log
         self._listener = Listener(port=port)
-        self._leave = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._recovered = asyncio.Event()
         self._recovery = Recovery(hall)
         self._idle = idle
@@ -93,108 +91,110 @@ class Process:
             token=secrets.token_urlsafe(32),
         )
         log.learn({"person_token": self._address.token})
-        self.face = self._face()
+        self.api = self._build_api()
 
     @property
     def url(self) -> str:
         return self._address.url
 
-    async def recovered(self) -> None:
+    async def wait_recovered(self) -> None:
         """Return when the runs of an earlier hall are resumed."""
         await self._recovered.wait()
 
     async def serve(self, ready: Callable[[], None]) -> None:
-        """Serve until `leave` is called. Call `ready` when requests are accepted."""
-        await self._listener.listen(self.face)
+        """Serve until `stop` is called. Call `ready` when requests are accepted."""
+        await self._listener.listen(self.api)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.leave)
+            loop.add_signal_handler(number, self.stop)
         self._address.write(self._hall.home.address)
         _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
         self._hall.runtimes.warm()
         ready()
-        work = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
+        tasks = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
         try:
-            await self._leave.wait()
+            await self._stopping.wait()
         finally:
-            for task in work:
+            for task in tasks:
                 task.cancel()
-            for came in await asyncio.gather(*work, return_exceptions=True):
-                if isinstance(came, Exception):
-                    _log.error("something broke", exc_info=came)
-            await self._depart()
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    _log.error("internal error", exc_info=outcome)
+            await self._close()
 
-    def leave(self) -> None:
-        """Refuse new work, pause all runs, and let `serve` return."""
-        self._leave.set()
+    def stop(self) -> None:
+        """Reject new work, pause all runs, and let `serve` return."""
+        self._stopping.set()
 
-    def _face(self) -> Api:
-        client = EmbeddedHall(self._hall, stays=True, status=self._status)
+    def _build_api(self) -> Api:
+        client = EmbeddedHall(self._hall, self._status)
         api = Api(
-            House(
+            ApiContext(
                 boot=self._hall.boot,
                 token=self._address.token,
-                is_run=lambda token: self._hall.runtimes.tokens.find(token) is not None,
+                is_run_token=lambda token: self._hall.runtimes.tokens.find(token) is not None,
                 hall=client,
-                leaving=self._leave.is_set,
+                is_leaving=self._stopping.is_set,
                 recovered=self._recovered,
-                secrets=self._log.learn,
+                learn_secrets=self._log.learn,
             )
         )
-        for prefix, app in self._hall.runtimes.reception.apps.items():
+        for prefix, app in self._hall.runtimes.door_app.apps.items():
             api.mount(prefix, app)
-        token, leaving = self._address.token, self._leave.is_set
-        api.mount(PREFIX, workers_endpoint(self._hall, client, token, leaving=leaving, recovered=self._recovered))
+        token, leaving = self._address.token, self._stopping.is_set
+        api.mount(
+            WORKERS_PREFIX, workers_endpoint(self._hall, client, token, leaving=leaving, recovered=self._recovered)
+        )
         return api
 
     async def _recover(self) -> None:
         try:
-            await self._recovery.go_on()
+            await self._recovery.resume_runs()
         finally:
             self._recovered.set()
-        await asyncio.to_thread(log_invalid, self._hall.home)
+        await asyncio.to_thread(log_invalid_packages, self._hall.home)
         for name in self._hall.members.restart_busy(lambda root: self._hall.environment.frame_at(root, root)):
-            _log.info("the member %s was at work and is started again", name)
+            _log.info("restarted the member %s, which had running jobs", name)
 
     async def _watch(self) -> None:
-        """Leave when the hall was idle for a while."""
+        """Stop when the hall was idle for a while. Log finished compactions of memory."""
         idle = 0
-        while idle < _LOOKS:
-            await asyncio.sleep((self._idle or _OFTEN) / _LOOKS)
-            stays = self._idle is None or self._listener.clients > 0 or self._recovery.under_way or self._hall.is_busy()
+        while idle < _CHECKS_PER_PERIOD:
+            await asyncio.sleep((self._idle or _WATCH_PERIOD_S) / _CHECKS_PER_PERIOD)
+            stays = self._idle is None or self._listener.clients > 0 or self._recovery.is_active or self._hall.is_busy()
             idle = 0 if stays else idle + 1
             compactor = peek(self._hall, Hall.memory_compactor)
             for event in compactor.take_unreported() if compactor is not None else ():
                 _log.info("%s: %s", event.run, event.data["text"])
-        _log.info("nothing lives here any more")
-        self.leave()
+        _log.info("idle: stopping")
+        self.stop()
 
-    async def _depart(self) -> None:
+    async def _close(self) -> None:
         """Pause all runs, let clients read the end of their streams, and close the hall."""
         self._listener.refuse()
         await self._hall.drain()
         with suppress(FileNotFoundError):
             self._hall.home.address.unlink()
-        await self._listener.close(_FAREWELL)
-        await self._hall.drain()  # what was just beginning
+        await self._listener.close(_CLOSE_TIMEOUT_S)
+        await self._hall.drain()  # runs that were started meanwhile
         await self._hall.close()
-        _log.info("process %d has left", os.getpid())
+        _log.info("process %d stopped", os.getpid())
 
     def _status(self) -> ProcessStatus:
         return {
             "pid": self._address.pid,
             "url": self._address.url,
             "since": self._address.since,
-            "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
+            "state": "leaving" if self._stopping.is_set() else "recovering" if self._recovery.is_active else "serving",
             "clients": self._listener.clients - 1,
             "idle": self._idle,
         }
 
 
-def tell(ready: int, told: Mapping[str, Any]) -> None:
+def report_start(ready: int, outcome: Mapping[str, Any]) -> None:
     """Report the outcome of the start to the parent process, which may have exited."""
     with suppress(OSError):
-        os.write(ready, json.dumps(told).encode())
+        os.write(ready, json.dumps(outcome).encode())
     with suppress(OSError):
         os.close(ready)
 
@@ -203,17 +203,17 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
     """Serve a home. Return the exit code."""
     log = log_to_stderr(environ)
     try:
-        idle = load_settings(home, home.path).hall.idle  # of the user's own; a project says nothing about it
-        patience = _LOCK_WITHIN if process_of(home) else LOCK_PATIENCE
-        hall = Hall(home, environ=environ, process=True, children=True, patience=patience)
+        idle = load_settings(home, home.path).hall.idle  # of the user, because a project must not change it
+        timeout_s = _STOPPING_HALL_TIMEOUT_S if find_hall_pid(home) else LOCK_TIMEOUT_S
+        hall = Hall(home, environ=environ, is_persistent=True, forks_runs=True, lock_timeout_s=timeout_s)
     except (GuildError, OSError) as error:
-        known = error if isinstance(error, GuildError) else HallUnavailable(f"the home cannot be used: {error}")
+        known = error if isinstance(error, GuildError) else HallUnavailable(f"cannot use the home: {error}")
         _log.error("%s", known)
-        tell(ready, {"error": known.as_dict()})
+        report_start(ready, {"error": known.as_dict()})
         return 7
 
     async def serve() -> None:
-        await Process(hall, log, idle=idle).serve(lambda: tell(ready, {"ready": True}))
+        await HallProcess(hall, log, idle=idle).serve(lambda: report_start(ready, {"ready": True}))
 
     asyncio.run(serve())
     return 0

@@ -2,7 +2,7 @@
 
 A member's own hall, the user's hall (`/workers/NAME/mcp`) and `guild serve` use them. `guild serve` calls a hall in
 another process.
-Does not give approvals: an answer only passes on the user's reply to a question.
+Does not approve calls: `worker/answer` only delivers the user's reply to a question.
 Does not execute jobs: `guildhall.jobs` does.
 """
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.rpc.http import Message
 
-    Carry = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+    Method = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 T = TypeVar("T")
-_META = "_meta"  # of MCP: it may be in any parameters
-_TYPES: Mapping[type, str] = {str: "text", dict: "an object", int: "a whole number"}
+_META = "_meta"  # MCP permits it in all parameters
+_TYPE_NAMES: Mapping[type, str] = {str: "text", dict: "an object", int: "a whole number"}
 
 
 class HallJobs:
     """The jobs of one worker of a hall, as WorkerJobs. Jobs of other workers are unknown here."""
 
     def __init__(self, hall: HallClient, worker: str, frame: Callable[[], Frame], *, name: str | None = None) -> None:
-        """`worker`: as the hall finds it. `name`: as its file names it. `frame`: of new jobs."""
+        """`worker`: the name or path that finds it. `name`: its name in its file. `frame`: returns that of new jobs."""
         self._hall = hall
         self._worker = worker
         self._name = name or worker
@@ -64,10 +64,10 @@ class HallJobs:
         return await self._hall.jobs.list(worker=self._name, filter=filter, limit=limit, cursor=cursor)
 
     async def status(self, id: str) -> JobDetails:
-        shown = None if "/" in id else await self._hall.jobs.get(id)  # with a slash it would be an id of a member
-        if shown is None or shown.job.worker != self._name:
-            raise UnknownJob(f"there is no job {id[:60]!r}")
-        return shown
+        details = None if "/" in id else await self._hall.jobs.get(id)  # MEMBER/JOB is a job of a member
+        if details is None or details.job.worker != self._name:
+            raise UnknownJob(f"unknown job {id[:60]!r}")
+        return details
 
     async def result(self, id: str) -> JobResult:
         return await self._hall.jobs.result((await self.status(id)).job.id)
@@ -82,12 +82,10 @@ class HallJobs:
         return await self._hall.jobs.answer((await self.status(id)).job.id, text, question=question)
 
 
-class Operations:
-    """The methods `worker/*` of a worker."""
-
+class WorkerMethods:
     def __init__(self, jobs: WorkerJobs) -> None:
         self._jobs = jobs
-        self._methods: dict[str, Carry] = {
+        self._methods: dict[str, Method] = {
             DISPATCH: self._dispatch,
             LIST: self._list,
             STATUS: self._status,
@@ -101,24 +99,24 @@ class Operations:
         try:
             return await self._methods[method](params)
         except GuildError as error:
-            raise refusal(error) from None
+            raise to_rpc_error(error) from None
 
     async def _dispatch(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        _only(params, "description", "task", "config")
-        config = cast("dict[str, Any] | None", _given(params, "config", dict))
+        _check_known(params, "description", "task", "config")
+        config = cast("dict[str, Any] | None", _optional(params, "config", dict))
         dispatch = Dispatch(
-            description=_needed(params, "description", str), task=_needed(params, "task", str), config=config or {}
+            description=_required(params, "description", str), task=_required(params, "task", str), config=config or {}
         )
         return {"jobId": (await self._jobs.dispatch(dispatch)).id}
 
     async def _list(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        _only(params, "detail", "filter", "limit", "cursor")
-        detail = parse_detail(_given(params, "detail", str) or "simple")
+        _check_known(params, "detail", "filter", "limit", "cursor")
+        detail = parse_detail(_optional(params, "detail", str) or "simple")
         page = await self._jobs.page(
             detail=detail,
-            filter=_given(params, "filter", str),
-            limit=_given(params, "limit", int),
-            cursor=_given(params, "cursor", str),
+            filter=_optional(params, "filter", str),
+            limit=_optional(params, "limit", int),
+            cursor=_optional(params, "cursor", str),
         )
         return page.as_wire(detail)
 
@@ -137,18 +135,17 @@ class Operations:
         return {"jobId": id, "deleted": True}
 
     async def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Pass on the user's answer to a question. Approvals are not given here."""
         id = _job_id(params, "question", "answer")
-        text, question = _needed(params, "answer", str), _given(params, "question", str)
+        text, question = _required(params, "answer", str), _optional(params, "question", str)
         return {"jobId": id, "question": await self._jobs.answer(id, text, question), "answer": text}
 
 
 def _job_id(params: Mapping[str, Any], *more: str) -> str:
-    _only(params, "jobId", *more)
-    return _needed(params, "jobId", str)
+    _check_known(params, "jobId", *more)
+    return _required(params, "jobId", str)
 
 
-def refusal(error: GuildError) -> RpcError:
+def to_rpc_error(error: GuildError) -> RpcError:
     """Return an error of the hall in the wire format: an invalid parameter, or a state that forbids the operation."""
     where = f"{error.where}: " if error.where else ""
     hint = f". {error.hint}" if error.hint else ""
@@ -160,32 +157,31 @@ def refusal(error: GuildError) -> RpcError:
     return RpcError(SERVER_ERROR, message, error.as_dict())
 
 
-def _only(params: Mapping[str, Any], *known: str) -> None:
+def _check_known(params: Mapping[str, Any], *known: str) -> None:
     for name in params:
         if name not in known and name != _META:
-            hint = did_you_mean(name[:60], known)
-            raise UsageError(f"{name[:60]!r} is no parameter of this method", hint=hint)
+            raise UsageError(f"unknown parameter {name[:60]!r}", hint=did_you_mean(name[:60], known))
 
 
-def _needed(params: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    value = _given(params, name, kind)
+def _required(params: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    value = _optional(params, name, kind)
     if value is None:
         raise UsageError(f"{name}: this parameter is required")
     return value
 
 
-def _given(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+def _optional(params: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
     """Return a parameter, or None if it is missing or null."""
     value = params.get(name)
     if value is None:
         return None
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise UsageError(f"{name}: expected {_TYPES[kind]}")
+        raise UsageError(f"{name}: expected {_TYPE_NAMES[kind]}")
     return cast("T", value)
 
 
-PREFIX = "/workers/"
-_OF_A_PROJECT = "A worker of a project is at /workers/NAME/mcp?project= and the absolute path of its folder."
+WORKERS_PREFIX = "/workers/"
+_PROJECT_HINT = "The address of a project's worker is /workers/NAME/mcp?project= and the absolute path of the project."
 _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
 
 
@@ -199,15 +195,15 @@ def workers_endpoint(
         if path is None:
             return None
         if leaving():
-            raise HttpError(503, "the hall is leaving: the same again finds a new one")
+            raise HttpError(503, "the hall is stopping: repeat the request")
         project = _project(scope.get("query_string", b""))
         try:
             frame = _frame(hall, project)
             worker = hall.workers.find(path[1], frame)
         except GuildError as error:
-            where = "" if project else f" {_OF_A_PROJECT}"
-            return Offer(name=path[1], version=__version__, missing=f"{refusal(error).message}{where}")
-        operations = Operations(HallJobs(client, path[1], lambda: frame, name=worker.name))
+            hint = "" if project else f" {_PROJECT_HINT}"
+            return Offer(name=path[1], version=__version__, missing=f"{to_rpc_error(error).message}{hint}")
+        operations = WorkerMethods(HallJobs(client, path[1], lambda: frame, name=worker.name))
 
         async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
             await recovered.wait()
@@ -215,7 +211,7 @@ def workers_endpoint(
 
         return Offer(name=worker.name, version=__version__, worker=operate)
 
-    return Endpoint(admits=lambda shown: is_token(shown, token), find=find)
+    return Endpoint(admits=lambda candidate: is_token(candidate, token), find=find)
 
 
 def _frame(hall: Hall, project: Path | None) -> Frame:
@@ -225,14 +221,14 @@ def _frame(hall: Hall, project: Path | None) -> Frame:
 
 
 def _project(query: bytes) -> Path | None:
-    """Return the folder that a request names, or None if it names none."""
+    """Return the folder in the query string of a request, or None if the query is empty."""
     try:
         named = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError:
-        raise HttpError(400, "the address cannot be read") from None
+        raise HttpError(400, "invalid query string") from None
     if not named:
         return None
     folder = Path(named["project"][0]) if set(named) == {"project"} and len(named["project"]) == 1 else None
     if folder is None or "\0" in str(folder) or not folder.is_absolute() or not folder.is_dir():
-        raise HttpError(400, "an address may end with ?project= and the absolute path of a folder that is there")
+        raise HttpError(400, "invalid query string: expected ?project= and the absolute path of an existing folder")
     return folder.resolve()

@@ -1,6 +1,6 @@
 """Embedded hall: opens a hall in this process and offers its services behind the interface.
 
-The HTTP API serves an embedded hall that keeps runs alive when their streams are closed (`stays`).
+The HTTP API serves an embedded hall too.
 Does not call a hall in another process: `hall.client.remote` does.
 """
 
@@ -30,44 +30,39 @@ if TYPE_CHECKING:
 
 
 async def open_hall(
-    home: Home, environ: Mapping[str, str], *, readonly: bool = False, children: bool = False
+    home: Home, environ: Mapping[str, str], *, readonly: bool = False, forks_runs: bool = False
 ) -> EmbeddedHall:
     """Open a hall in this process. Take the lock of the home, and wait for it, unless `readonly` is set.
 
     `children` executes runs in child processes.
     """
-    make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
+    make = partial(Hall, home, environ=environ, readonly=readonly, forks_runs=forks_runs)
     hall = await asyncio.to_thread(make)  # it may have to wait for the lock
     hall.runtimes.warm()
     return EmbeddedHall(hall)
 
 
 class EmbeddedHall(HallClient):
-    """Carries out the verbs in this process.
-
-    A hall that `stays` keeps runs going when their streams are closed, and buffers a limited number of events for them.
-    """
-
-    def __init__(self, hall: Hall, *, stays: bool = False, status: Callable[[], ProcessStatus] | None = None) -> None:
-        """Offer the services of `hall`. `status` returns the state of the process that serves it."""
+    def __init__(self, hall: Hall, status: Callable[[], ProcessStatus] | None = None) -> None:
+        """`status` returns the state of the process that serves the hall."""
         self._hall = hall
-        self.runs = RunService(hall, stays=stays)
-        self.asks = AskService(hall, stays=stays)
+        self.runs = RunService(hall)
+        self.asks = AskService(hall)
         self.workers = WorkerService(hall)
-        self.workflows = WorkflowService(hall, stays=stays)
+        self.workflows = WorkflowService(hall)
         self.rooms = RoomService(hall)
         self.jobs = JobService(hall, self.asks.answer)
         self.members = MemberService(hall)
         self.projects = ProjectService(hall)
         self.packages = PackageService(hall)
         self.commissions = CommissionService(hall)
-        self.meetings = MeetingService(hall, stays=stays)
+        self.meetings = MeetingService(hall)
         self.memory = MemoryService(hall)
         self.trust = TrustService(hall)
         self.hall = InfoService(hall, status)
 
-    async def settle(self) -> Sequence[Event]:
-        return await self._hall.settle()
+    async def wait_background_work(self) -> Sequence[Event]:
+        return await self._hall.wait_background_work()
 
     async def close(self) -> None:
         await self._hall.close()

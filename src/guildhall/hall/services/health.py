@@ -16,14 +16,14 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
 from guildhall.core.frame import Frame
 from guildhall.hall.client.interface import HallInfo
-from guildhall.hall.client.model import Check, Checked, HallStatus, ProcessStatus, Welcome
+from guildhall.hall.client.model import Check, ClientSettings, HallStatus, ProcessStatus, WorkerReport
 from guildhall.hall.composition.environment import peek
-from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.models.catalog import detected_keys
 from guildhall.models.credentials import joined
 from guildhall.runs.assembly.preflight import find_warnings
 from guildhall.runtimes.catalog import ROWS
-from guildhall.sandbox.jail import available
+from guildhall.sandbox.jail import strongest_kind
 from guildhall.workers.package_store import Packages
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker, WorkerListing
 
 
-class InfoService(HallInfo):
+class InfoService(HallService, HallInfo):
     def __init__(self, hall: Hall, status: Callable[[], ProcessStatus] | None) -> None:
         """`status` returns the state of the process that serves the hall. An embedded hall has none."""
-        self._hall = hall
+        super().__init__(hall)
         self._status = status
 
-    async def hello(self, root: Path) -> Welcome:
+    async def hello(self, root: Path) -> ClientSettings:
         try:
-            return Welcome(env=self._hall.settings(Frame(cwd=root, root=root)).env)
+            return ClientSettings(env=self._hall.settings(Frame(cwd=root, root=root)).env)
         except GuildError as error:
-            return Welcome(env=(), problem=error)
+            return ClientSettings(env=(), problem=error)
 
     async def status(self) -> HallStatus:
         members = peek(self._hall, Hall.members)
@@ -57,39 +57,30 @@ class InfoService(HallInfo):
         }
 
     async def doctor(self, frame: Frame) -> Sequence[Check]:
-        return await checks(self._hall, frame)
-
-
-async def checks(hall: Hall, frame: Frame) -> list[Check]:
-    """Return the lines of `guild doctor`."""
-    settings, workers = _settings(hall, frame), _workers(hall, frame)
-    version = ".".join(map(str, sys.version_info[:3]))
-    return [
-        Check(name="python", ok=sys.version_info >= (3, 11), detail=version),
-        _home(hall),
-        settings,
-        _keys(hall, frame),
-        _shell(),
-        _git(),
-        *await _runtimes(hall, frame),
-        workers,
-        *_packages(hall),
-        *_members(hall, frame),
-        *(
-            Check(name="database", ok=False, detail=f"{error.where}: {error.message}", hint=error.hint)
-            for error in hall.workflow_databases.problems()
-        ),
-    ]
+        hall = self._hall
+        git = shutil.which("git")
+        return [
+            Check(name="python", ok=sys.version_info >= (3, 11), detail=".".join(map(str, sys.version_info[:3]))),
+            _home(hall),
+            _settings(hall, frame),
+            _keys(hall, frame),
+            _confinement(),
+            Check(name="git", ok=git is not None, detail=git or "not found", hint=None if git else "Install git."),
+            *await _runtimes(hall, frame),
+            _workers(hall, frame),
+            *_packages(hall),
+            *_members(hall, frame),
+            *(
+                Check(name="database", ok=False, detail=f"{error.where}: {error.message}", hint=error.hint)
+                for error in hall.workflow_databases.problems()
+            ),
+        ]
 
 
 def _home(hall: Hall) -> Check:
-    private = hall.home.database.stat().st_mode & 0o077 == 0
-    return Check(
-        name="home",
-        ok=private,
-        detail=str(hall.home.path),
-        hint=None if private else f"Others can read {hall.home.database}: chmod 600 it.",
-    )
+    is_private = hall.home.database.stat().st_mode & 0o077 == 0
+    hint = None if is_private else f"Other users can read the database. Run: chmod 600 {hall.home.database}"
+    return Check(name="home", ok=is_private, detail=str(hall.home.path), hint=hint)
 
 
 def _settings(hall: Hall, frame: Frame) -> Check:
@@ -111,17 +102,17 @@ def _keys(hall: Hall, frame: Frame) -> Check:
     return Check(name="keys", ok=True, detail=", ".join(names) or "none", hint=hint)
 
 
-def _shell() -> Check:
-    kind = available()
+def _confinement() -> Check:
+    kind = strongest_kind()
     if kind is None:
-        hint = "Install bubblewrap; until then Bash and toolbox files are refused."
+        hint = "Install bubblewrap. Without confinement, Bash and toolbox files are refused."
         return Check(name="confinement", ok=False, detail="none", hint=hint)
     hint = None if kind == "bubblewrap" else "Weaker than bubblewrap, which is not installed: see docs/tools-exec.md."
     return Check(name="confinement", ok=True, detail=kind, hint=hint)
 
 
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
-    """Return a line for each runtime that is a program. A program may be missing."""
+    """Return a check for each runtime that is a program. The check of a program that is not installed is ok."""
     found: list[Check] = []
     programs = hall.runtimes.programs.seen_by(frame.keys)
     for row in ROWS.values():
@@ -131,29 +122,24 @@ async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
             installed = await programs.find(row)
             found.append(Check(name=row.name, ok=True, detail=f"{row.line}; {installed.version} at {installed.path}"))
         except RuntimeMissing as error:
-            named = programs.where(row) is not None  # its variable names a wrong path
-            detail = error.message if named else "not installed"
-            found.append(Check(name=row.name, ok=not named, detail=detail, hint=error.hint))
+            is_configured = programs.where(row) is not None  # the path in its variable is wrong
+            detail = error.message if is_configured else "not installed"
+            found.append(Check(name=row.name, ok=not is_configured, detail=detail, hint=error.hint))
         except GuildError as error:
             found.append(Check(name=row.name, ok=False, detail=error.message, hint=error.hint))
     return found
 
 
-def _git() -> Check:
-    path = shutil.which("git")
-    return Check(name="git", ok=path is not None, detail=path or "not found", hint=None if path else "Install git.")
-
-
 def _workers(hall: Hall, frame: Frame) -> Check:
-    listed = hall.workers.listed(frame)
+    listed = hall.workers.list_workers(frame)
     wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
-    return _count("workers", len(listed), wrong, "guild check says why.")
+    return _count("workers", len(listed), wrong, "See: guild check")
 
 
 def _packages(hall: Hall) -> list[Check]:
     listed = Packages(hall.home).listings()
     wrong = [package.name for package in listed if package.error is not None]
-    return [_count("packages", len(listed), wrong, "guild package ls says why.")] if listed else []
+    return [_count("packages", len(listed), wrong, "See: guild package ls")] if listed else []
 
 
 def _members(hall: Hall, frame: Frame) -> list[Check]:
@@ -161,9 +147,9 @@ def _members(hall: Hall, frame: Frame) -> list[Check]:
     if not shown:
         return []
     wrong = [one.member.name for one in shown if one.member.error is not None]
-    strange = [one.member.name for one in shown if one.member.error is None and not one.trusted]
-    found = _count("members", len(shown), wrong, "guild member ls says why.", untrusted=strange)
-    return [replace(found, hint="Look at them, then: guild trust") if strange and not wrong else found]
+    untrusted = [one.member.name for one in shown if one.member.error is None and not one.trusted]
+    found = _count("members", len(shown), wrong, "See: guild member ls", untrusted=untrusted)
+    return [replace(found, hint="Look at them, then: guild trust") if untrusted and not wrong else found]
 
 
 def _count(name: str, total: int, wrong: Sequence[str], hint: str, untrusted: Sequence[str] = ()) -> Check:
@@ -178,26 +164,26 @@ def _lacks(hall: Hall, listed: WorkerListing, frame: Frame) -> bool:
     if listed.scope != "project":
         return False
     try:
-        return bool(checked(hall, hall.workers.find(str(listed.path), frame), frame).problems)
+        return bool(check_worker(hall, hall.workers.find(str(listed.path), frame), frame).problems)
     except GuildError:
         return True
 
 
-def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
+def check_worker(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
     """Return a worker with the declarations that cannot be met here."""
-    return Checked(
+    return WorkerReport(
         worker=worker, problems=hall.workers.preflight.find_problems(worker, frame), doubts=find_warnings(worker)
     )
 
 
-async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
+async def check_worker_fully(hall: Hall, worker: Worker, frame: Frame) -> WorkerReport:
     """Return a worker with all of its problems and its plan. Execute trusted code to read its tools and its schema."""
-    found, preflight = checked(hall, worker, frame), hall.workers.preflight
+    found, preflight = check_worker(hall, worker, frame), hall.workers.preflight
     try:
         plan = await hall.workers.planner.plan(worker, frame)
         try:
             preflight.check_schema(worker, frame)
-        except GuildError:  # it is among the problems already
+        except GuildError:  # `problems` has it already
             pass
         else:
             await preflight.output_schema(worker, frame)
@@ -205,7 +191,7 @@ async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
         return replace(found, problems=[*found.problems, error])
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]
     errors = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
-    # `missing` is among the problems already; a broken schema was raised above
+    # Problems of the kind `missing` are in `found` already, and a broken schema was raised above.
     risks = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
     risks += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
     return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *risks])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.hall.client.interface import Jobs
+from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.jobs.model import Dispatch, Job, JobDetails, JobOperations, JobResult, Page, open_question
 from guildhall.members.model import Member, parse_member_job
 from guildhall.runs.model import Answer, Ask
@@ -21,13 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.hall import Hall
 
 
-class JobService(Jobs):
+class JobService(HallService, Jobs):
     def __init__(self, hall: Hall, answer: Callable[[str, Answer], Awaitable[Ask]]) -> None:
-        """`answer` answers an ask."""
-        self._hall = hall
+        super().__init__(hall)
         self._answer = answer
 
     async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
@@ -82,7 +81,7 @@ class JobService(Jobs):
 
     def _member_jobs(self, name: str, frame: Frame | None) -> JobOperations:
         if frame is None:
-            raise UsageError(f"frame: needed to find the member {name[:60]!r}")
+            raise UsageError(f"frame: required to find the member {name[:60]!r}")
         return self._hall.members.jobs(self._hall.members.find(name, frame), frame)
 
 
@@ -97,8 +96,8 @@ def find_member(hall: Hall, name: str, frame: Frame) -> Member | None:
     workers = [one for one in hall.workers.registry(frame).listings() if one.name == rest and scope in ("", one.scope)]
     if not workers:
         return hall.members.find(name, frame)
-    places = "".join(f"\n  {one.scope}/{one.name}  {one.path}" for one in (*workers, *members))
+    paths = "".join(f"\n  {one.scope}/{one.name}  {one.path}" for one in (*workers, *members))
     scopes = [one.scope for one in (*workers, *members)]
-    apart = len(set(scopes)) == len(scopes)
-    hint = f"Say which one: {' or '.join(f'{one}/{rest}' for one in scopes)}." if apart else "Rename one of them."
-    raise Conflict(f"there are a worker and a member named {rest!r}:{places}", hint=hint)
+    are_distinct = len(set(scopes)) == len(scopes)
+    hint = f"Use {' or '.join(f'{one}/{rest}' for one in scopes)}." if are_distinct else "Rename one of them."
+    raise Conflict(f"both a worker and a member have the name {rest!r}:{paths}", hint=hint)

@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
 from guildhall.hall.client.interface import Memory
+from guildhall.hall.composition.hall import HallService
 from guildhall.memory.model import PERSON, EntryHistory, Listing, MemoryEntry, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.hall import Hall
     from guildhall.memory.folder import MemoryFolder
 
 
-class MemoryService(Memory):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class MemoryService(HallService, Memory):
     async def list(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing:
         folders = [self._folder(frame, scope, worker)] if scope else self._folders(frame, worker).values()
         return await asyncio.to_thread(self._hall.memory.list_entries, folders)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import is_name
 from guildhall.hall.client.interface import Commissions, Meetings, Projects
+from guildhall.hall.composition.hall import HallService
 from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft, check_reason
 from guildhall.projects.commissions.states import parse_status
 
@@ -21,23 +22,19 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.hall import Hall
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Problem, Project, ProjectEntry
 
 
-class ProjectService(Projects):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class ProjectService(HallService, Projects):
     async def list(self) -> Sequence[ProjectEntry]:
         shown = await asyncio.to_thread(self._hall.projects.list_entries)
-        return [replace(one, unfinished=self._hall.project_services.unfinished(one.name)) for one in shown]
+        return [replace(one, unfinished=self._hall.project_services.unfinished_work(one.name)) for one in shown]
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
-            raise UsageError("path: give the whole path of the repository")
+            raise UsageError("path: expected an absolute path")
         return await asyncio.to_thread(self._hall.project_services.add_project, path, name, branch)
 
     async def remove(self, name: str) -> ProjectEntry:
@@ -54,10 +51,7 @@ _BY_USER = "by the user"
 _MAX_WAIT_S = 60.0  # of one call
 
 
-class CommissionService(Commissions):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class CommissionService(HallService, Commissions):
     async def create(self, draft: Draft, frame: Frame, *, project: str | None = None) -> Commission:
         return await self._hall.commissions.create(self._project(project, frame), draft, frame)
 
@@ -67,8 +61,8 @@ class CommissionService(Commissions):
         if (found := self._hall.projects.find_at(frame.cwd)) is not None:
             return found
         raise NotFound(
-            f"{frame.cwd} lies in no project",
-            hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
+            f"{frame.cwd} is not in a project",
+            hint="Register this repository with `guild project add .`, or use --project NAME.",
         )
 
     async def edit(self, id: str, changes: Mapping[str, Any], frame: Frame) -> Commission:
@@ -103,11 +97,7 @@ class CommissionService(Commissions):
         await self._hall.commissions.delete(id)
 
 
-class MeetingService(Meetings):
-    def __init__(self, hall: Hall, *, stays: bool) -> None:
-        self._hall = hall
-        self._stays = stays
-
+class MeetingService(HallService, Meetings):
     async def list(self, *, project: str | None = None, status: MeetingStatus | None = None) -> Sequence[Meeting]:
         meetings = self._hall.meetings
         found = meetings.all(project, status)
@@ -135,10 +125,10 @@ class MeetingService(Meetings):
 
         wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         grant = None if wanted == Grant() else wanted
-        return self._hall.meetings.join(id, frame, renew=renew, grant=grant, is_daemon=self._stays)
+        return self._hall.meetings.join(id, frame, renew=renew, grant=grant, is_daemon=self._hall.is_persistent)
 
     def say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
-        return self._hall.meetings.say(id, words, frame, is_daemon=self._stays)
+        return self._hall.meetings.say(id, words, frame, is_daemon=self._hall.is_persistent)
 
     async def interrupt(self, id: str) -> None:
         await self._hall.meetings.interrupt(id)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.redaction import Redactor
 from guildhall.hall.client.interface import Asks, Runs
-from guildhall.hall.client.model import Shown, Tested
-from guildhall.hall.composition.recovery import go_on
+from guildhall.hall.client.model import RunDetails, TestResult
+from guildhall.hall.composition.hall import HallService
+from guildhall.hall.composition.recovery import resume_run
 from guildhall.hall.composition.run_services import MAX_BUFFERED_EVENTS
 from guildhall.runs.record.history import conversation
 from guildhall.runs.record.records import find_ask
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.hall import Hall
     from guildhall.runs import asks
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan.model import Plan
@@ -34,19 +34,15 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
 
 
-_RECENT = 50
+_MAX_RECENT_RUNS = 50
 
 
-class RunService(Runs):
-    def __init__(self, hall: Hall, *, stays: bool) -> None:
-        self._hall = hall
-        self._stays = stays
-
+class RunService(HallService, Runs):
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes`: Python objects of this process, for the toolboxes that the worker names."""
         main = self._hall.main
         prepared = await main.prepare(request, frame, toolboxes)
-        async with aclosing(main.stream(prepared, stays=self._stays)) as events:
+        async with aclosing(main.stream(prepared)) as events:
             async for event in events:
                 yield event
 
@@ -62,29 +58,29 @@ class RunService(Runs):
     ) -> AsyncGenerator[Event]:
         from guildhall.runs.execution.grants import Grant
 
-        grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
-        if self._stays and part.history.get(run).status == "paused":
+        grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.services_of(run)
+        if self._hall.is_persistent and part.history.get(run).status == "paused":
             await part.runs.wait_stopped(run)  # it may still be stopping
-        if self._stays and grant == Grant() and part.runs.is_alive(run):  # the hall has resumed it already
+        if self._hall.is_persistent and grant == Grant() and part.runs.is_alive(run):  # the hall has resumed it already
             async with aclosing(self.follow(run, frame)) as events:
                 async for event in events:
                     yield event
             return
         prepared = await part.prepare_resume(run, frame, toolboxes, grant)
-        async with aclosing(part.stream(prepared, stays=self._stays)) as events:
+        async with aclosing(part.stream(prepared)) as events:
             async for event in events:
                 yield event
 
     async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
-        part = self._hall.where(run)
+        part = self._hall.services_of(run)
         part.history.get(run)
         runs = part.peek_runs()
         began = runs.start_event(run) if runs is not None else None
         if runs is None or began is None:
             return
-        with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._stays else None) as events:
-            people = int(frame.interactive)
-            runs.add_clients(began.root, people)
+        with part.bus.listening(began.root, MAX_BUFFERED_EVENTS if self._hall.is_persistent else None) as events:
+            attached = int(frame.interactive)
+            runs.add_clients(began.root, attached)
             try:
                 yield began
                 async for event in events:
@@ -92,52 +88,52 @@ class RunService(Runs):
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                runs.add_clients(began.root, -people)
+                runs.add_clients(began.root, -attached)
 
     async def pause(self, run: str) -> None:
-        part = self._hall.where(run)
+        part = self._hall.services_of(run)
         part.history.get(run)
         if (runs := part.peek_runs()) is not None:
             await runs.pause(run)
 
     async def stop(self, run: str) -> Sequence[str]:
-        part = self._hall.where(run)
+        part = self._hall.services_of(run)
         kind = part.history.get(run).kind
         if kind == "workflow":
             return await part.workflows.stop(run)
-        if (seating := self._hall.owner_of(kind)) is not None:
-            return await seating.stop(run)
+        if (owner := self._hall.owner_of(kind)) is not None:
+            return await owner.stop(run)
         return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> ReplayResult:
         from guildhall.hall.composition.workflow_files import replay
 
-        return await replay(self._hall.where(run), run, frame)
+        return await replay(self._hall.services_of(run), run, frame)
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> ForkResult:
-        return await self._hall.where(run).forks.fork(run, at, frame, model)
+        return await self._hall.services_of(run).forks.fork(run, at, frame, model)
 
     async def script(self, run: str) -> str:
         from guildhall.runs.replay.script_export import export_script
         from guildhall.workflow.replay import team_part
 
-        part = self._hall.where(run)
+        part = self._hall.services_of(run)
         tree = [(one, part.history.journal(one.id)) for one in part.history.tree(run)]
         team = team_part(tree, part.store)
         return export_script(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 
-    async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
-        from guildhall.hall.testrun.runner import tested
+    async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[TestResult]:
+        from guildhall.hall.testrun.runner import run_test
 
         for file in files:
-            yield await tested(file, self._hall, update=update)
+            yield await run_test(file, self._hall, update=update)
 
-    async def get(self, run: str) -> Shown:
-        part = self._hall.where(run)
+    async def get(self, run: str) -> RunDetails:
+        part = self._hall.services_of(run)
         found = part.history.get(run)
         journal = part.history.journal(run)
         first = journal.assembly
-        return Shown(
+        return RunDetails(
             run=found,
             below=part.history.descendants(run),
             asks=part.asks.of_run(run),
@@ -147,22 +143,18 @@ class RunService(Runs):
         )
 
     async def list(self, *, everything: bool = False, called: bool = False) -> Sequence[Run]:
-        limit = None if everything else _RECENT
+        limit = None if everything else _MAX_RECENT_RUNS
         found = (part.history.recent(limit, children=called) for part in self._hall.databases())
         return [*merge(*found, key=lambda run: run.created_at, reverse=True)][:limit]
 
     async def journal(self, run: str, after: int = -1) -> Sequence[Entry[Payload]]:
-        return self._hall.where(run).history.entries_without_files(run, after)
+        return self._hall.services_of(run).history.entries_without_files(run, after)
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
         return await self._hall.workers.planner.plan(self._hall.workers.find(request.worker, frame), frame, request)
 
 
-class AskService(Asks):
-    def __init__(self, hall: Hall, *, stays: bool) -> None:
-        self._hall = hall
-        self._stays = stays
-
+class AskService(HallService, Asks):
     async def list(self) -> Sequence[Ask]:
         found = (part.asks.open() for part in self._hall.databases())
         return [*merge(*found, key=lambda ask: ask.created_at)]
@@ -182,15 +174,17 @@ class AskService(Asks):
 
     async def _notify_owner(self, ask: Ask) -> None:
         """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
-        part = self._hall.where(ask.root)
+        part = self._hall.services_of(ask.root)
         if (runs := part.peek_runs()) is not None:
             await runs.wait_stopped(ask.root)  # a run that is being paused does not resume by itself
         root = part.history.get(ask.root)
-        if (seating := self._hall.owner_of(root.kind)) is None:
+        if (owner := self._hall.owner_of(root.kind)) is None:
             return
-        await seating.apply_answer(ask)
-        if self._stays and root.status == "waiting":
-            await go_on(self._hall.main, root)
+        await owner.apply_answer(ask)
+        if self._hall.is_persistent and root.status == "waiting":
+            await resume_run(self._hall.main, root)
 
     def _asks_with(self, ask: str) -> asks.Asks:
-        return self._hall.workflow_databases.where(lambda connection: find_ask(connection, ask) is not None).asks
+        return self._hall.workflow_databases.find_services(
+            lambda connection: find_ask(connection, ask) is not None
+        ).asks

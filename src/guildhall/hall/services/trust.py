@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.hall.client.interface import Trust
+from guildhall.hall.composition.hall import HallService
 from guildhall.workers import records
 from guildhall.workers.model import FileTrust, Pin
 
@@ -19,20 +20,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.model import Trusting
-    from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.client.model import TrustReport
 
 
-class TrustService(Trust):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
-    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
-        from guildhall.hall.services.trust_files import of_folder, of_worker
+class TrustService(HallService, Trust):
+    async def inspect(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> TrustReport:
+        from guildhall.hall.services.trust_files import inspect_folder, inspect_worker
 
         if worker is not None:
-            return await of_worker(self._hall, self._hall.workers.find(worker, frame), frame)
-        return await of_folder(self._hall, at, frame)
+            return await inspect_worker(self._hall, self._hall.workers.find(worker, frame), frame)
+        return await inspect_folder(self._hall, at, frame)
 
     async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
         return self._hall.workers.untrusted_callees(self._hall.workers.find(worker, frame), frame)

@@ -19,8 +19,8 @@ from guildhall.core.text import did_you_mean
 from guildhall.hall.client import interface
 from guildhall.hall.client.interface import Members, Workers
 from guildhall.hall.composition.environment import peek
-from guildhall.hall.composition.hall import Hall
-from guildhall.hall.services.health import checked_whole
+from guildhall.hall.composition.hall import Hall, HallService
+from guildhall.hall.services.health import check_worker_fully
 from guildhall.runs.assembly.activation import check_function, describe_code
 from guildhall.runs.record.records import list_unfinished
 from guildhall.sandbox.view import View
@@ -58,22 +58,19 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.hall.client.model import Checked
+    from guildhall.hall.client.model import WorkerReport
     from guildhall.members.model import ActiveJob, MemberDetails
 
 
-class WorkerService(Workers):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class WorkerService(HallService, Workers):
     async def list(self, frame: Frame) -> Sequence[WorkerListing]:
         return self._hall.workers.registry(frame).listings()
 
     async def get(self, name: str, frame: Frame) -> Worker:
         return self._hall.workers.find(name, frame)
 
-    async def check(self, name: str, frame: Frame) -> Checked:
-        return await checked_whole(self._hall, self._hall.workers.find(name, frame), frame)
+    async def check(self, name: str, frame: Frame) -> WorkerReport:
+        return await check_worker_fully(self._hall, self._hall.workers.find(name, frame), frame)
 
     async def create(self, name: str, frame: Frame, *, force: bool = False) -> Path:
         locks = self._hall.store.read(records.all_locks)
@@ -101,13 +98,10 @@ class WorkerService(Workers):
 
 
 _log = logging.getLogger("guildhall.hall")
-_NO_RIGHTS = frozenset({"name", "description", "instructions", "status", "locked", "completion"})
+_NOT_PERMISSIONS = frozenset({"name", "description", "instructions", "status", "locked", "completion"})
 
 
-class PackageService(interface.Packages):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class PackageService(HallService, interface.Packages):
     async def list(self) -> Sequence[PackageListing]:
         return await asyncio.to_thread(Packages(self._hall.home).listings)
 
@@ -132,16 +126,15 @@ class PackageService(interface.Packages):
         )
 
     async def remove(self, name: str) -> Path:
-        if is_name(name):  # nothing else can be in use
+        if is_name(name):  # a package with an invalid name cannot be in use
             _check_unused(self._hall, name)
         return await asyncio.to_thread(remove_package, self._hall.home, name, stamp(self._hall.clock.now()))
 
 
 def _inspect(folder: Path) -> PackageDetails:
-    """Return what a package folder contains, without executing any of its code."""
+    """Return the content of a package folder, without executing any of its code."""
     if not folder.is_dir():
-        hint = "Unpack an archive first: a package is added from its folder."
-        raise UsageError(f"{folder} is no folder", hint=hint)
+        raise UsageError(f"{folder} is not a folder", hint="Unpack an archive first and name its folder.")
     package = read_package(folder, check_name=False)
     code = load_code(package)
     files, digest = describe_files(folder, code)
@@ -150,7 +143,7 @@ def _inspect(folder: Path) -> PackageDetails:
         files=files,
         digest=digest,
         posture=package.posture,
-        rights=_rights(package) if "worker" in package.types else None,
+        rights=_permissions(package) if "worker" in package.types else None,
         activate=package.table.activate,
         export=package.table.export,
         tools=tuple(tool for one in code if one.kind == "toolbox" for tool in find_tools(one)),
@@ -159,7 +152,7 @@ def _inspect(folder: Path) -> PackageDetails:
 
 async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetails:
     """Return an installed package with its problems, and with its tools as a confined child process finds them."""
-    told = _inspect(package.folder)
+    details = _inspect(package.folder)
     problems: list[str] = []
     if "toolbox" in package.types:
         code = next(one for one in load_code(package) if one.kind == "toolbox")
@@ -169,7 +162,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
                 PackageTool(name=one.name, description=one.description, capabilities=tuple(sorted(one.capabilities)))
                 for one in box.tools
             ]
-            told = replace(told, tools=tuple(tools))
+            details = replace(details, tools=tuple(tools))
         except GuildError as error:
             problems.append(str(error))
     if package.table.activate is not None:
@@ -179,14 +172,13 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageDetail
             problems.append(str(error))
     if "worker" in package.types:
         problems += [str(error) for error in hall.workers.preflight.find_problems(package_worker(package), frame)]
-    return replace(told, problems=tuple(problems))
+    return replace(details, problems=tuple(problems))
 
 
-def log_invalid(home: Home) -> None:
-    """Log which packages are skipped, and why."""
+def log_invalid_packages(home: Home) -> None:
     for package in Packages(home).listings():
         if package.error is not None:
-            _log.warning("the package %s is skipped: %s", package.name, package.error)
+            _log.warning("skipped the package %s: %s", package.name, package.error)
 
 
 def _check_unused(hall: Hall, name: str) -> None:
@@ -202,30 +194,25 @@ def _check_unused(hall: Hall, name: str) -> None:
         more = f", and {len(users) - 5} more" if len(users) > 5 else ""
         raise Conflict(
             f"the package {name!r} is in use: {', '.join(users[:5])}{more}",
-            hint="Wait until they are over, or end them: guild stop ID.",
+            hint="Wait until they have ended, or cancel them: guild stop ID",
         )
 
 
 def _uses(name: str, worker: str, frozen: Mapping[str, Any] | None) -> bool:
-    if frozen is None:  # it has not begun
+    if frozen is None:  # the run has not started
         return worker == name
-    then = frozen["worker"]
-    return (then["scope"] == "package" and then["definition"]["name"] == name) or name in then["definition"][
-        "toolboxes"
-    ]
+    scope, definition = frozen["worker"]["scope"], frozen["worker"]["definition"]
+    return (scope == "package" and definition["name"] == name) or name in definition["toolboxes"]
 
 
-def _rights(package: Package) -> dict[str, Any]:
-    """Return the fields of the package's worker that differ from their defaults."""
+def _permissions(package: Package) -> dict[str, Any]:
+    """Return the fields of the package's worker that grant permissions and differ from their defaults."""
     definition = package_worker(package).definition
-    said = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(_NO_RIGHTS))
-    return {name: said[name] for name in Definition.model_fields if name in said}
+    fields = definition.model_dump(mode="json", exclude_defaults=True, exclude=set(_NOT_PERMISSIONS))
+    return {name: fields[name] for name in Definition.model_fields if name in fields}
 
 
-class MemberService(Members):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class MemberService(HallService, Members):
     async def list(self, frame: Frame) -> Sequence[MemberDetails]:
         found = self._hall.members
         return [found.details(member) for member in found.registry(frame).members()]
@@ -246,7 +233,7 @@ class MemberService(Members):
         async with self._hall.members.connect(name, frame) as server:
             known = [one.name for one in server.offered]
             if tool not in known:
-                raise NotFound(f"the member {name} has no tool {tool!r}", hint=did_you_mean(tool, known))
+                raise NotFound(f"unknown tool {tool!r} of the member {name}", hint=did_you_mean(tool, known))
             return (await server.call(tool, arguments)).as_dict()
 
     async def active_jobs(self) -> Sequence[ActiveJob]:

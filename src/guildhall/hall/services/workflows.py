@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.hall.client.interface import Rooms, Workflows
-from guildhall.hall.client.model import Document, Voted
+from guildhall.hall.client.model import Document, ProposalVotes
+from guildhall.hall.composition.hall import Hall, HallService
 from guildhall.room.model import Actor, Message, check_text
 from guildhall.workflow import queries, records
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.hall import Hall
     from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.service import Room
     from guildhall.runs.model import RunRequest
@@ -34,16 +34,13 @@ if TYPE_CHECKING:
     from guildhall.workflow.target import Instance, Schedule, Sent, Start, Target, WorkflowShown
 
 
-class RoomService(Rooms):
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-
+class RoomService(HallService, Rooms):
     async def messages(self, run: str, *, since: int = 0) -> Sequence[Message]:
         store, instance = find_instance(self._hall, run)
         return store.read(lambda connection: queries.said(connection, instance, since=since))
 
     async def send(self, target: Target, text: str) -> Sent:
-        return await self._hall.workflow_databases.of_team(target).workflows.send(text, target)
+        return await self._hall.workflow_databases.services_of_team(target).workflows.send(text, target)
 
     async def documents(self, target: Target) -> Sequence[DocumentListed]:
         return await self._room(target).documents.listing()
@@ -64,34 +61,30 @@ class RoomService(Rooms):
         await self._room(target).perform("document_append", Actor.person(), file=file, content=content)
         return await self.read_document(target, file=file)
 
-    async def proposals(self, target: Target) -> Sequence[Voted]:
+    async def proposals(self, target: Target) -> Sequence[ProposalVotes]:
         room = self._room(target)
-        return [Voted(proposal=one, votes=room.votes(one)) for one in room.proposals()]
+        return [ProposalVotes(proposal=one, votes=room.votes(one)) for one in room.proposals()]
 
     def _room(self, target: Target) -> Room:
-        part = self._hall.workflow_databases.of_team(target)
+        part = self._hall.workflow_databases.services_of_team(target)
         instance = part.store.read(lambda connection: queries.named(connection, target))
         return part.rooms.room(instance.room)
 
 
 def find_instance(hall: Hall, run: str) -> tuple[Store, Instance]:
     """Return the workflow that a run belongs to, and its database. Raise NotFound if it belongs to none."""
-    part = hall.where(run)
+    part = hall.services_of(run)
     root = part.history.get(run).root
     found = part.store.read(lambda connection: records.find(connection, root))
     if found is None:
-        raise NotFound(f"the run {run} belongs to no workflow", hint=f"See guild show {run}.")
+        raise NotFound(f"the run {run} does not belong to a workflow", hint=f"See: guild show {run}")
     return part.store, found
 
 
 _MAX_PROMPT_CHARS = 20_000
 
 
-class WorkflowService(Workflows):
-    def __init__(self, hall: Hall, *, stays: bool) -> None:
-        self._hall = hall
-        self._stays = stays
-
+class WorkflowService(HallService, Workflows):
     async def plan(self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]) -> WorkflowPlan:
         from guildhall.hall.composition.workflow_files import plan_workflow
 
@@ -101,16 +94,16 @@ class WorkflowService(Workflows):
         from guildhall.hall.composition.workflow_files import prepare_workflow
 
         part, prepared = await prepare_workflow(self._hall, start, request, frame)
-        async with aclosing(part.stream(prepared, stays=self._stays)) as events:
+        async with aclosing(part.stream(prepared)) as events:
             async for event in events:
                 yield event
 
     async def start(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
         from guildhall.hall.composition.workflow_files import prepare_workflow
 
-        if not self._stays:
+        if not self._hall.is_persistent:
             raise UsageError(
-                "nothing would keep it: this command is the hall itself, and ends with it",
+                "cannot start in the background: the hall runs in this command and ends with it",
                 hint="Leave out --background, or unset GUILDHALL_EMBEDDED so that the hall has a process of its own.",
             )
         part, prepared = await prepare_workflow(self._hall, start, request, replace(frame, interactive=False))
@@ -128,11 +121,11 @@ class WorkflowService(Workflows):
         return await self.find_by_run(seated.run if isinstance(seated, Prepared) else seated.id)
 
     async def start_agent(self, target: Target) -> WorkflowShown:
-        instance = await self._hall.workflow_databases.of_team(target).workflows.start_agent(target)
+        instance = await self._hall.workflow_databases.services_of_team(target).workflows.start_agent(target)
         return await self.find_by_run(instance.id)
 
     async def stop_agent(self, target: Target) -> Sequence[str]:
-        return await self._hall.workflow_databases.of_team(target).workflows.stop_agent(target)
+        return await self._hall.workflow_databases.services_of_team(target).workflows.stop_agent(target)
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
         def read(connection: Connection) -> Sequence[WorkflowShown]:
@@ -142,7 +135,7 @@ class WorkflowService(Workflows):
         return [*merge(*found, key=lambda shown: shown.created_at, reverse=True)]
 
     async def get(self, target: Target) -> WorkflowShown:
-        store = self._hall.workflow_databases.of_team(target).store
+        store = self._hall.workflow_databases.services_of_team(target).store
         return store.read(lambda connection: queries.shown(connection, queries.named(connection, target)))
 
     async def find_by_run(self, run: str) -> WorkflowShown:
@@ -155,7 +148,7 @@ class WorkflowService(Workflows):
             own = [one for one in found if target.agent in (None, one.agent)]
             return own or [one for one in found if one.agent is None]
 
-        return self._hall.workflow_databases.of_team(target).store.read(read)
+        return self._hall.workflow_databases.services_of_team(target).store.read(read)
 
     async def set_schedule(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
         from guildhall.workflow.definition import wakeup_of
@@ -167,8 +160,8 @@ class WorkflowService(Workflows):
         if prompt is not None:
             check_text(prompt, "the prompt", most=_MAX_PROMPT_CHARS)
             if not prompt.strip():
-                raise UsageError("the prompt is empty", hint="Leave it out, or say what the agent is to do.")
-        return await self._hall.workflow_databases.of_team(target).workflows.schedule(target, wakeup, prompt)
+                raise UsageError("the prompt is empty", hint="Leave it out, or write a task for the agent.")
+        return await self._hall.workflow_databases.services_of_team(target).workflows.schedule(target, wakeup, prompt)
 
     async def clear_schedule(self, target: Target) -> bool:
-        return await self._hall.workflow_databases.of_team(target).workflows.unschedule(target)
+        return await self._hall.workflow_databases.services_of_team(target).workflows.unschedule(target)

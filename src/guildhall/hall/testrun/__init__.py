@@ -11,6 +11,6 @@ from guildhall.core.exports import lazy_exports
 
 if TYPE_CHECKING:
     from guildhall.hall.testrun.files import tests_in as tests_in
-    from guildhall.hall.testrun.runner import tested as tested
+    from guildhall.hall.testrun.runner import run_test as run_test
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from guildhall.runs.record.journal import Journal
 
 
-_MOST_LINES = 60
-_AROUND = 2  # lines that are the same, before and after those that are not
+_MAX_DIFF_LINES = 60
+_CONTEXT_LINES = 2
 
 
 class Comparison:
-    """Finds every deviation, and where in the file it would have to be written."""
+    """The deviations of a run from its script, and the changes that would update the test file."""
 
     def __init__(self, script: Script, case: Case, history: History, neutral: Normalizer) -> None:
         self.deviations: list[Deviation] = []
-        self.changes: dict[Location, Any] = {}  # what the file would have to say; None: nothing at all
-        self.final = True  # the file could be brought up to date
+        self.changes: dict[Location, Any] = {}  # new values; None removes the field
+        self.can_update = True  # the changes cover all deviations
         self._script = script
         self._case = case
         self._history = history
@@ -56,26 +56,27 @@ class Comparison:
         for one in tree:
             self._compare_run(one, counted[one.worker], self._history.journal(one.id), stopped=stopped)
             counted[one.worker] += 1
-            if one.error and one.error_code == ScriptExhausted.code:  # its outcome is not expected
-                self._unfixable(one.error["message"], one.worker)
+            if one.error and one.error_code == ScriptExhausted.code:
+                self._add_unfixable(one.error["message"], one.worker)
         for worker, runs in self._script.workers.items():
             if worker != ANYONE and not self._script.repeat and counted[worker] < len(runs) and not stopped:
-                self._unfixable(f"the script has {len(runs)} runs of {worker}; now there are {counted[worker]}", worker)
-        self.final = self.final and not stopped
+                text = f"number of runs changed: {len(runs)} recorded, now {counted[worker]}"
+                self._add_unfixable(text, worker)
+        self.can_update = self.can_update and not stopped
         if not stopped:
             self._compare_end(self._history.get(run))
 
     def _compare_setup(self, journal: Journal) -> None:
         asked = [entry.data.arguments or {} for entry in journal.all(ToolStarted)]
         if len(asked) != len(self._case.setup):
-            text = f"{len(self._case.setup)} commands of the setup are on record; now there are {len(asked)}"
+            text = f"number of setup commands changed: {len(self._case.setup)} recorded, now {len(asked)}"
             self.deviations.append(Deviation(text=text))
-            self.final = False
+            self.can_update = False
         for number, (then, now) in enumerate(zip(self._case.setup, asked, strict=False)):
             for name in ("command", "variables"):
                 recorded, value = getattr(then, name), self._neutral.value(now[name])
                 if recorded != value:
-                    label = f"the {name} of setup step {number + 1} {'is' if name == 'command' else 'are'} not the same"
+                    label = f"setup step {number + 1}: {name} changed"
                     shown = [one if name == "command" else _plain(one) for one in (recorded, value)]
                     self.deviations.append(Deviation(text=difference(label, *shown)))
                     self.changes["test", "setup", number, name] = value
@@ -90,8 +91,8 @@ class Comparison:
             entry = asked.get(f"m{number}")
             if entry is None:
                 if not stopped:
-                    text = f"answer {number} of {len(steps)} is in the script; now the run does not come to it"
-                    self._unfixable(text, run.worker, ordinal, number)
+                    text = f"the run ended before answer {number} of {len(steps)} of the script"
+                    self._add_unfixable(text, run.worker, ordinal, number)
                 return
             self._compare_sent(
                 run.worker, ordinal, place, number, answer, sent_texts(entry.data.message, self._neutral)
@@ -102,7 +103,7 @@ class Comparison:
     ) -> None:
         if answer.sent is None or answer.sent == now:
             return
-        text = difference("what the model is told is not the same", answer.sent, now)
+        text = difference("input of the model changed", answer.sent, now)
         self.deviations.append(Deviation(text=text, worker=worker, run=ordinal + 1, answer=number))
         section = worker if worker in self._script.workers else ANYONE
         runs = len(self._script.workers[section])
@@ -115,13 +116,13 @@ class Comparison:
         frozen = journal.assembly
         system = normalized_system_prompt(frozen, self._neutral)
         if shown.system is not None and shown.system.rstrip() != system:
-            text = difference("the system prompt is not the same", shown.system.rstrip(), system)
+            text = difference("system prompt changed", shown.system.rstrip(), system)
             self.deviations.append(Deviation(text=text, worker=worker))
             self.changes["test", "shown", worker, "system"] = system
         tools = tool_fingerprints(frozen, OUTPUT_TOOL)
         if shown.tools is not None and shown.tools != tools:
             listed = ["\n".join(f"{name} {mark}" for name, mark in one.items()) for one in (shown.tools, tools)]
-            text = difference("the tools that the model is shown are not the same", *listed)
+            text = difference("tools of the model changed", *listed)
             self.deviations.append(Deviation(text=text, worker=worker))
             self.changes["test", "shown", worker, "tools"] = tools
 
@@ -136,27 +137,28 @@ class Comparison:
         differing = {name: now.get(name) for name in then if then[name] != now.get(name)}
         if not differing:
             return
-        label = "how it ended is not the same" if "status" in differing else "the result is not the same"
+        label = "status changed" if "status" in differing else "result changed"
         detail = run.error["message"] if run.error else None
         after = {**{name: now.get(name) for name in then}, **({"because": detail} if detail else {})}
         self.deviations.append(Deviation(text=difference(label, _plain(then), self._neutral.text(_plain(after)))))
         if run.status not in {"completed", "failed"}:
-            self.final = False
+            self.can_update = False
         self.changes |= {("test", name): now.get(name) for name in {"status", "output", "error"} if name in now}
         self.changes |= {("test", name): None for name in ("output", "error") if name not in now}
 
-    def _unfixable(self, text: str, worker: str, ordinal: int | None = None, number: int | None = None) -> None:
+    def _add_unfixable(self, text: str, worker: str, ordinal: int | None = None, number: int | None = None) -> None:
+        """Add a deviation that an update of the file cannot remove."""
         run = None if ordinal is None else ordinal + 1
         self.deviations.append(Deviation(text=text, worker=worker, run=run, answer=number))
-        self.final = False
+        self.can_update = False
 
 
 def difference(label: str, recorded: Any, now: Any) -> str:
     """Return the label and a diff: `-` recorded, `+` now."""
-    lines = difflib.unified_diff(_lines(recorded), _lines(now), n=_AROUND, lineterm="")
+    lines = difflib.unified_diff(_lines(recorded), _lines(now), n=_CONTEXT_LINES, lineterm="")
     shown = ["..." if line.startswith("@@") else line for line in lines if not line.startswith(("---", "+++"))]
-    cut = [f"... {len(shown) - _MOST_LINES} more lines"] if len(shown) > _MOST_LINES else []
-    return "\n".join([label, *shown[1:_MOST_LINES], *cut])
+    omitted = [f"... {len(shown) - _MAX_DIFF_LINES} more lines"] if len(shown) > _MAX_DIFF_LINES else []
+    return "\n".join([label, *shown[1:_MAX_DIFF_LINES], *omitted])
 
 
 def _lines(value: Any) -> list[str]:
@@ -166,7 +168,7 @@ def _lines(value: Any) -> list[str]:
 
 
 def _plain(ended: dict[str, Any]) -> str:
-    """Return an ending as text: text as it is, anything else as JSON."""
+    """Return the fields as text. Values that are not text are formatted as JSON."""
     lines: list[str] = []
     for name, value in ended.items():
         text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
@@ -175,16 +177,16 @@ def _plain(ended: dict[str, Any]) -> str:
 
 
 def update_file(source: Source, comparison: Comparison) -> bool:
-    """Update a test file. Return False if that is impossible; the file is unchanged then.
+    """Update a test file. Return False and leave it unchanged if that is impossible.
 
-    Values are replaced one by one, which keeps comments. If that fails, the whole file is written anew.
+    Single values are replaced, which keeps comments. If that fails, the whole file is rewritten.
     """
-    if not comparison.final or not comparison.changes:
+    if not comparison.can_update or not comparison.changes:
         return False
     expected = copy.deepcopy(source.data)
     for location, value in comparison.changes.items():
         _set(expected, location, value)
-    texts = (_spliced(source, comparison.changes), _written_anew(source, expected))
+    texts = (_replace_values(source, comparison.changes), _rewrite(source, expected))
     text = yaml_edit.first_reading_as(expected, texts, source.path)
     if text is not None:
         replace_user_file(source.path, text)
@@ -200,21 +202,21 @@ def _set(data: Any, location: Location, value: Any) -> None:
         data[location[-1]] = value
 
 
-def _written_anew(source: Source, expected: Any) -> str:
-    """Return the file as `guild script` would write it. Only the comments at the top are kept."""
+def _rewrite(source: Source, expected: Any) -> str:
+    """Return the file as `guild script` would write it, with the comments at its top."""
     lines = source.text.splitlines()
     head = [line for place, line in enumerate(lines) if all(one.startswith("#") for one in lines[: place + 1])]
     return "".join(f"{line}\n" for line in head) + dump(expected)
 
 
-def _spliced(source: Source, changes: dict[Location, Any]) -> str | None:
-    """Return the text with single values replaced, or None if a value is new or removed."""
+def _replace_values(source: Source, changes: dict[Location, Any]) -> str | None:
+    """Return the text with single values replaced, or None if a change adds or removes a field."""
     tree = yaml_edit.compose(source.text)
     text = source.text
-    places = [(_place(tree, location), location[-1], value) for location, value in changes.items()]
-    if any(place is None and value is not None for place, _, value in places):
+    spans = [(_span(tree, location), location[-1], value) for location, value in changes.items()]
+    if any(span is None and value is not None for span, _, value in spans):
         return None
-    found = [(place, name, value) for place, name, value in places if place is not None]
+    found = [(span, name, value) for span, name, value in spans if span is not None]
     for (start, end, column), name, value in sorted(found, key=lambda one: one[0], reverse=True):
         if value is None:
             return None
@@ -226,7 +228,7 @@ def _spliced(source: Source, changes: dict[Location, Any]) -> str | None:
     return text
 
 
-def _place(tree: Any, location: Location) -> tuple[int, int, int] | None:
+def _span(tree: Any, location: Location) -> tuple[int, int, int] | None:
     """Return the start and end of a field in the text and its column, or None if it is missing."""
     node, key = tree, None
     for part in location:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 TESTS = "tests"
 SUFFIXES = (".yaml", ".yml")
-_A_TEST = re.compile(rb"^(test|[\"']test[\"']) *:", re.MULTILINE)
-_LOOKED_AT = 1_000_001  # bytes; what is larger is no script
+_TEST_FIELD = re.compile(rb"^(test|[\"']test[\"']) *:", re.MULTILINE)
+_MAX_READ_BYTES = 1_000_001  # a larger file cannot be a script
 
 
 def tests_in(folder: Path) -> Iterator[Path]:
@@ -43,10 +43,10 @@ def tests_in(folder: Path) -> Iterator[Path]:
 
 
 def has_test(path: Path) -> bool:
-    """Return True if a file contains a test or cannot be read: reading it later raises the error."""
+    """Return True if a file contains a test or is unreadable. Reading an unreadable file later raises the error."""
     try:
         with path.open("rb") as file:
-            return _A_TEST.search(file.read(_LOOKED_AT)) is not None
+            return _TEST_FIELD.search(file.read(_MAX_READ_BYTES)) is not None
     except OSError:
         return True
 
@@ -67,14 +67,14 @@ def code_of_test(source: Source, home: Home) -> Code:
     return Code(kind="test", name=shown, root=root, files=(file,), is_own=root == home.path.resolve())
 
 
-def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
-    """Raise NotTrusted if the test would run programs and its file is not trusted as it is."""
+def check_programs_trusted(source: Source, hall: Hall, plan: Plan) -> None:
+    """Raise NotTrusted if the test would execute programs and the current content of its file is not trusted."""
     code, trust = code_of_test(source, hall.home), Trust(hall.workers.pins())
     if not runs_programs(plan) or trust.is_trusted(code):
         return
-    said = trust.files(code)[0].state_text
+    state = trust.files(code)[0].state_text
     raise NotTrusted(
-        f"the worker can run programs, and the test says which: it is not trusted as it is ({said})",
+        f"the test executes programs and is not trusted ({state})",
         where=str(source.path),
         hint=f"Look at it, then: guild trust {shlex.quote(str(source.path))}",
     )
@@ -84,42 +84,62 @@ def runs_programs(plan: Plan) -> bool:
     return "proc.exec" in plan.reach
 
 
-# Large, made by tools, and never what a worker works on.
-LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache"})
-MOST_FILES = 10_000
-MOST_BYTES = 200_000_000
+# Large folders that tools generate and that no worker works on.
+SKIPPED_NAMES = frozenset(
+    {".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache"}
+)
+MAX_FILES = 10_000
+MAX_BYTES = 200_000_000
 
 
-class _Copying:
-    """The limits of a copy: its root, the folder to leave out, its size."""
+class _Copy:
+    """A copy of a folder, without the folder `without`."""
 
     def __init__(self, root: Path, without: Path | None) -> None:
-        self.top = Path(os.path.realpath(root))
+        self._real_root = Path(os.path.realpath(root))
         self._without = os.path.realpath(without) if without else None
         self._root = root
         self._files = 0
         self._bytes = 0
 
-    def wanted(self, folder: os.DirEntry[str]) -> bool:
-        return folder.name not in LEFT_OUT and os.path.realpath(folder.path) != self._without
+    def copy(self, source: Path, target: Path) -> None:
+        with os.scandir(source) as entries:
+            target.mkdir(mode=0o700)
+            for entry in entries:
+                with suppress(PermissionError):
+                    self._copy_entry(entry, target / entry.name)
 
-    def count(self, size: int) -> None:
+    def _copy_entry(self, entry: os.DirEntry[str], target: Path) -> None:
+        if entry.is_symlink():
+            link = os.readlink(entry.path)  # noqa: PTH115 - the copy of a relative link is relative
+            if not os.path.isabs(link) and Path(os.path.realpath(entry.path)).is_relative_to(self._real_root):  # noqa: PTH117
+                target.symlink_to(link)
+        elif entry.is_dir():
+            if entry.name not in SKIPPED_NAMES and os.path.realpath(entry.path) != self._without:
+                self.copy(Path(entry.path), target)
+        elif entry.is_file():
+            status = entry.stat()
+            self._count(status.st_size)
+            shutil.copyfile(entry.path, target)
+            target.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+
+    def _count(self, size: int) -> None:
         self._files += 1
         self._bytes += size
-        if self._files > MOST_FILES or self._bytes > MOST_BYTES:
+        if self._files > MAX_FILES or self._bytes > MAX_BYTES:
             raise Conflict(
                 f"the project {self._root} is too large to be copied for a test",
-                hint=f"A test works on a copy of at most {MOST_FILES:,} files and {MOST_BYTES // 1_000_000:,} MB. "
-                "Put the worker and what it needs into a folder of their own, with a guildhall.yaml in it.",
+                hint=f"A test copies at most {MAX_FILES:,} files and {MAX_BYTES // 1_000_000:,} MB. "
+                "Move the worker and its files to a folder with a guildhall.yaml of its own.",
             )
 
 
 def copy_project(root: Path, target: Path, *, without: Path | None = None) -> None:
-    """Copy a project, except for files of tools, unreadable files, links that lead out, and the folder `without`."""
+    """Copy a project, except for generated and unreadable files, links that lead out, and the folder `without`."""
     try:
-        _copy(root, target, _Copying(root, without))
+        _Copy(root, without).copy(root, target)
     except OSError as error:
-        raise Conflict(f"the project cannot be copied: {error.strerror or error}", where=str(error.filename)) from None
+        raise Conflict(f"cannot copy the project: {error.strerror or error}", where=str(error.filename)) from None
 
 
 def copy_home(home: Home, target: Home) -> None:
@@ -133,14 +153,14 @@ def copy_home(home: Home, target: Home) -> None:
             copy_project(folder, copied, without=home.packages / BACKUPS)
 
 
-def empty_folder(folder: Path, project: Path) -> None:
+def delete_folder(folder: Path, project: Path) -> None:
     """Delete a folder of the copy. Do nothing if a link leads to it."""
     inside = folder.is_relative_to(project) and folder != project
     if inside and not any(one.is_symlink() for one in (folder, *folder.parents) if one.is_relative_to(project)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def put_files(project: Path, files: Mapping[str, str | None]) -> None:
+def write_files(project: Path, files: Mapping[str, str | None]) -> None:
     """Write the files of a test; None deletes a file. Links are not followed."""
     for name, text in files.items():
         path = project / name
@@ -155,26 +175,3 @@ def put_files(project: Path, files: Mapping[str, str | None]) -> None:
                 path.write_text(text, encoding="utf-8", newline="")
         except OSError as error:
             raise Conflict(f"files.{name}: {error.strerror or error}") from None
-
-
-def _copy(source: Path, target: Path, copying: _Copying) -> None:
-    with os.scandir(source) as entries:
-        target.mkdir(mode=0o700)
-        for entry in entries:
-            with suppress(PermissionError):
-                _copy_entry(entry, target / entry.name, copying)
-
-
-def _copy_entry(entry: os.DirEntry[str], target: Path, copying: _Copying) -> None:
-    if entry.is_symlink():
-        leads_to = os.readlink(entry.path)  # noqa: PTH115 - a relative link stays one, inside the copy
-        if not os.path.isabs(leads_to) and Path(os.path.realpath(entry.path)).is_relative_to(copying.top):  # noqa: PTH117
-            target.symlink_to(leads_to)
-    elif entry.is_dir():
-        if copying.wanted(entry):
-            _copy(Path(entry.path), target, copying)
-    elif entry.is_file():
-        status = entry.stat()
-        copying.count(status.st_size)
-        shutil.copyfile(entry.path, target)
-        target.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)

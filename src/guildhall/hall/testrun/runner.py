@@ -26,19 +26,19 @@ from guildhall.core.events import AskOpenedData, Event, RunStartedData, ToolResu
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Redactor
-from guildhall.hall.client.model import Deviation, Tested
+from guildhall.hall.client.model import Deviation, TestResult
 from guildhall.hall.composition.environment import RunPolicy
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.workflow_files import load_workflow, prepare_workflow
 from guildhall.hall.testrun.compare import Comparison, difference, update_file
 from guildhall.hall.testrun.files import (
+    check_programs_trusted,
     code_of_test,
     copy_home,
     copy_project,
-    empty_folder,
-    put_files,
-    refuse_programs,
+    delete_folder,
     root_of_test,
+    write_files,
 )
 from guildhall.models.scripted.source import Script, ScriptSource
 from guildhall.models.scripted.test_case import TIMED_OUT, Case, Reply, Spoken
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
     from guildhall.runs.plan.model import Plan
     from guildhall.workers.model import FileTrust, Pin, Worker
 
-_IN_MEMORY = "/dev/shm"  # where a file is never waited for
+_MEMORY_FOLDER = "/dev/shm"
 
 
-async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
+async def run_test(file: Path, hall: Hall, *, update: bool) -> TestResult:
     """Execute a test and return its deviations. An error is a deviation too."""
     began = hall.clock.monotonic()
     worker = trusted = None
@@ -80,9 +80,9 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
         source = await asyncio.to_thread(yaml.read, file)
         script = yaml.validate(Script, source)
         if script.test is None:
-            raise InvalidFile("there is no `test:` in it", where=str(file), hint="`guild script RUN` writes one.")
+            raise InvalidFile("`test:` is missing", where=str(file), hint="Create a test with: guild script RUN")
         worker = script.test.subject
-        comparison = await _compared(source, script, script.test, hall)
+        comparison = await _compare(source, script, script.test, hall)
         deviations = comparison.deviations
         if update and deviations:
             updated = await asyncio.to_thread(update_file, source, comparison)
@@ -90,7 +90,9 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
     except GuildError as error:
         deviations = [Deviation(text=str(error))]
     seconds = hall.clock.monotonic() - began
-    return Tested(file=file, worker=worker, deviations=deviations, updated=updated, trusted=trusted, seconds=seconds)
+    return TestResult(
+        file=file, worker=worker, deviations=deviations, updated=updated, trusted=trusted, seconds=seconds
+    )
 
 
 def _still_trusted(before: Source, hall: Hall) -> FileTrust | None:
@@ -101,22 +103,22 @@ def _still_trusted(before: Source, hall: Hall) -> FileTrust | None:
     return trust.files(code_of_test(yaml.read(before.path), hall.home))[0]
 
 
-async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
+async def _compare(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
     """Execute a test in temporary copies, and compare it with its script."""
     temporary = partial(tempfile.TemporaryDirectory[str], prefix="guild-test-", ignore_cleanup_errors=True)
-    with temporary() as folder, temporary(dir=_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
+    with temporary() as folder, temporary(dir=_MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
         project, home = top / "project", TestHome(top / "home", record=Path(record))
         neutral = Normalizer(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
             await asyncio.to_thread(copy_project, root_of_test(source.path), project, without=hall.home.path)
             await asyncio.to_thread(copy_home, hall.home, home)
-            await asyncio.to_thread(put_files, project, neutral.restore(case.files))
-            # Trust is by content, so that a change in the copy needs trust too.
+            await asyncio.to_thread(write_files, project, neutral.restore(case.files))
+            # Trust depends on the content, so a changed file in the copy needs trust too.
             root = root_of_test(source.path).resolve()
             pins = [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
             placed = Script.model_validate(neutral.restore(script.model_dump(by_alias=True, exclude_unset=True)))
-            permit = partial(refuse_programs, source, hall)
+            permit = partial(check_programs_trusted, source, hall)
             test = await asyncio.to_thread(TestHall, home, project, source.path, placed, pins, permit)
             try:
                 play = _Play(test, case)
@@ -134,7 +136,7 @@ async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> C
 
 
 def _frame(project: Path, home: Home, case: Case, hall: Hall) -> Frame:
-    """Return the frame of a test. It is interactive: asks are answered at once, and the run does not wait for them."""
+    """Return the frame of a test. It is interactive, because asks are answered at once."""
     allowed = frozenset(load_settings(home, project).env)
     there = Frame.here(project / case.folder, hall.environ, allowed=allowed)
     return Frame(cwd=there.cwd, root=project, env=there.env, interactive=True, caller="test")
@@ -153,7 +155,7 @@ class TestHome(Home):
 
 @dataclass
 class _Play:
-    """Runs the worker, and answers asks as the test says."""
+    """Executes the run of a test and gives the recorded answers to asks."""
 
     test: TestHall
     case: Case
@@ -162,80 +164,80 @@ class _Play:
 
     def __post_init__(self) -> None:
         self._replies = list(self.case.answers)
-        self._runs: dict[str, list[str]] = {}  # of each worker, in the order in which they began
+        self._runs: dict[str, list[str]] = {}  # by worker, in the order of their start
 
     async def play(self, frame: Frame, placed: Case) -> None:
         """Execute the run of the test. `placed`: the test with the paths of the copy."""
         prepared = await self.test.prepare(placed, frame)
-        async with aclosing(self.test.hall.main.stream(prepared, stays=False)) as events:
+        async with aclosing(self.test.hall.main.stream(prepared)) as events:
             async for event in events:
                 self.run = self.run or event.run
                 if (started := event.read(RunStartedData)) is not None:
                     self._runs.setdefault(started["worker"], []).append(event.run)
-                self._note_under_way(event)
+                self._track_calls(event)
                 opened = event.read(AskOpenedData)
                 if opened is not None and not await self._answer(self.test.hall.asks.get(opened["ask"]["ask"])):
                     break
         self.deviations += [
-            Deviation(text=f"nobody asked about {_about(reply)}: the answer {reply.answer!r} was not used")
+            Deviation(text=f"no ask about {_subject(reply)}: the recorded answer {reply.answer!r} was not used")
             for reply in self._replies
             if not self.deviations
         ]
 
-    def _note_under_way(self, event: Event) -> None:
-        """Note tool calls outside of the room: an agent that waits for one is not late."""
+    def _track_calls(self, event: Event) -> None:
+        """Track tool calls outside of the room: an agent that waits for one is not late."""
         use = event.read(ToolUseData)
         call = use or event.read(ToolResultData)
         if call is not None and call["tool"] not in ROOM_TOOLS:
-            made, id = use is not None and not use.get("refused"), f"{event.run}/{call['id']}"
-            (self.test.order.under_way.add if made else self.test.order.under_way.discard)(id)
+            is_started, id = use is not None and not use.get("refused"), f"{event.run}/{call['id']}"
+            (self.test.order.under_way.add if is_started else self.test.order.under_way.discard)(id)
 
     async def _answer(self, ask: Ask) -> bool:
         """Give the recorded answer to an ask. Return False if the run cannot continue."""
-        reply = self._reply(ask)
+        reply = self._find_reply(ask)
         if reply is None and ask.kind != "limit":
             asked = f"{ask.question.title}\n{ask.question.body}"
-            shown = difference("the run asks something that no answer is recorded for", "", asked)
-            self.deviations.append(Deviation(text=shown))
+            self.deviations.append(Deviation(text=difference("no answer is recorded for this ask", "", asked)))
             return False
         if reply is not None and reply.loop and reply.answer == TIMED_OUT:
-            return True  # the recorded team ended while the question was open
+            return True  # the recorded team ended while the ask was open
         if reply is not None and reply.answer == TIMED_OUT:
             await self.test.hall.asks.expire(ask)
             return True
-        said = Answer(choice="no") if reply is None else Answer(choice=reply.answer, note=reply.note)
+        answer = Answer(choice="no") if reply is None else Answer(choice=reply.answer, note=reply.note)
         try:
-            await self.test.hall.asks.answer(ask.id, said)
+            await self.test.hall.asks.answer(ask.id, answer)
             self.test.order.loop_answers -= ask.kind == "loop"
         except GuildError as error:
             self.deviations.append(Deviation(text=f"{error.message}\n{error.hint or ''}".rstrip()))
             return False
         return True
 
-    def _reply(self, ask: Ask) -> Reply | None:
+    def _find_reply(self, ask: Ask) -> Reply | None:
+        """Return and remove the recorded answer to an ask, or None."""
         entry = self.test.hall.history.journal(ask.run).last(ask.key, ToolAsked, LimitAsked)
         asked = entry.data if entry else None
         tool = asked.tool if isinstance(asked, ToolAsked) else None
-        about = (tool, asked.limit if isinstance(asked, LimitAsked) else None, ask.kind == "loop")
-        mine = self.test.hall.history.get(self.run).worker
-        for place, reply in enumerate(self._replies):
-            runs = self._runs.get(reply.worker or mine, [])[reply.run - 1 :]
-            if runs[:1] == [ask.run] and (reply.tool, reply.limit, reply.loop) == about:
-                return self._replies.pop(place)
+        subject = (tool, asked.limit if isinstance(asked, LimitAsked) else None, ask.kind == "loop")
+        worker = self.test.hall.history.get(self.run).worker
+        for index, reply in enumerate(self._replies):
+            runs = self._runs.get(reply.worker or worker, [])[reply.run - 1 :]
+            if runs[:1] == [ask.run] and (reply.tool, reply.limit, reply.loop) == subject:
+                return self._replies.pop(index)
         return None
 
 
-def _about(reply: Reply) -> str:
+def _subject(reply: Reply) -> str:
     return reply.tool or ("the loop" if reply.loop else f"the limit {reply.limit}")
 
 
-_PAUSE = 0.01  # seconds before an agent is tried again
-_DEBOUNCE = 0.02  # seconds that a team which is quiet stays together
-_NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and never asked
+_RETRY_DELAY_S = 0.01
+_DEBOUNCE_S = 0.02
+_UNREACHABLE = WebSearch(searxng="http://127.0.0.1:9")  # declares WebSearch, which is never called
 
 
 class TestHall:
-    """Opens a hall for a test. It knows no key and asks no provider."""
+    """A hall for a test. It has no keys and calls no provider."""
 
     def __init__(
         self,
@@ -270,13 +272,13 @@ class TestHall:
             runtime_of=lambda runtime, frame: PydanticRuntime(),
             source_of=lambda model, frame, login: source,
             pins={pin.path: pin for pin in trusted},
-            adjust_settings=lambda settings: settings.model_copy(update={"web_search": _NOWHERE}),
+            adjust_settings=lambda settings: settings.model_copy(update={"web_search": _UNREACHABLE}),
             check_worker=self._check_worker,
-            check_servers=_refuse_servers,
+            check_servers=_check_no_servers,
             replace_tool=self._replace_tool,
             may_use_workflow_databases=False,
             workflows=WorkflowPolicy(
-                first_pause=_PAUSE, debounce=_DEBOUNCE, order=self.order, commands=self._recorded_commands
+                first_pause=_RETRY_DELAY_S, debounce=_DEBOUNCE_S, order=self.order, commands=self._recorded_commands
             ),
         )
         self.hall = Hall(home, environ={}, policy=policy)
@@ -308,8 +310,8 @@ class TestHall:
         allowed = hall.settings(there).env
         values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
         # The room was empty when the test was recorded.
-        await asyncio.to_thread(empty_folder, workflow.room_folder(values), self._project)
-        await asyncio.to_thread(put_files, self._project, case.files)
+        await asyncio.to_thread(delete_folder, workflow.room_folder(values), self._project)
+        await asyncio.to_thread(write_files, self._project, case.files)
         return (await prepare_workflow(hall, start, request, frame))[1]
 
     async def _speak(self, spoken: Spoken) -> None:
@@ -317,60 +319,62 @@ class TestHall:
             await room.send(spoken.person, Actor.person(), to=spoken.to)
 
     def _recorded_commands(self, **_: Any) -> Execute:
-        """Return what answers setup commands: their recorded output. No command is executed."""
+        """Return an executor of setup commands that returns their recorded output."""
 
-        async def recorded(tool: Tool, call: ToolCall) -> ToolResult:
+        async def replay_command(tool: Tool, call: ToolCall) -> ToolResult:
             number = int(call.key.rpartition("/")[2])
             if number > len(self._setup):
-                return ToolResult.error("A test runs no command, and the script holds nothing for this one.")
+                return ToolResult.error("A test executes no commands, and the script has no output for this one.")
             step = self._setup[number - 1]
             if step.failed:
                 return ToolResult.error(step.prints)
             return ToolResult(content=(Text(step.prints), Text("[exit code 0]")))
 
-        return recorded
+        return replay_command
 
     def _check_worker(self, worker: Worker, frame: Frame) -> None:
         """Raise if a worker may write outside of the copy of the project."""
-        named = [(f"sandboxes.{one.name}", one.path, "worker") for one in worker.sandbox_folders(frame) if one.writable]
+        writable = [
+            (f"sandboxes.{one.name}", one.path, "worker") for one in worker.sandbox_folders(frame) if one.is_writable
+        ]
         if worker.workdir is not None:
-            named.insert(0, ("workdir", worker.workdir, f"agent {worker.name}"))
-        for name, path, who_writes in named:
+            writable.insert(0, ("workdir", worker.workdir, f"agent {worker.name}"))
+        for name, path, writer in writable:
             if not path.is_relative_to(self._project):
                 raise ToolUnavailable(
-                    f"{name}: {path} is outside of the project, and the {who_writes} may write there",
+                    f"{name}: {path} is outside of the project, and the {writer} may write there",
                     where=worker.place,
-                    hint="A test works on a copy of the project alone: use a folder inside it.",
+                    hint="Use a folder inside the project: a test works on a copy of the project only.",
                 )
 
     def _replace_tool(self, tool: Tool) -> Tool:
-        """Return a tool that gives the recorded results, if the tool reaches the network."""
+        """Return the tool, or one that returns recorded results if the tool uses the network."""
         if "net" not in tool.capabilities:
             return tool
 
-        async def recorded(**arguments: Any) -> ToolResult:
-            for place, (name, given, result) in enumerate(self._results):
-                if name == tool.name and isinstance(given, dict) and given.items() <= arguments.items():
-                    del self._results[place]  # each is given once
+        async def replay_call(**arguments: Any) -> ToolResult:
+            for index, (name, recorded, result) in enumerate(self._results):
+                if name == tool.name and isinstance(recorded, dict) and recorded.items() <= arguments.items():
+                    del self._results[index]  # each result is used once
                     return ToolResult(content=(Text(result.text),), is_error=result.is_error)
-            return ToolResult.error("A test uses no network, and the script holds no `result` for this call.")
+            return ToolResult.error("A test uses no network, and the script has no `result` for this call.")
 
         if isinstance(tool.handler, TypedHandler):
-            return replace(tool, handler=TypedHandler(recorded, tool.handler.form), runs_in="hall")
-        return replace(tool, handler=recorded, runs_in="hall")
+            return replace(tool, handler=TypedHandler(replay_call, tool.handler.form), runs_in="hall")
+        return replace(tool, handler=replay_call, runs_in="hall")
 
 
-def _refuse_servers(worker: Worker, members: MemberTools) -> None:
+def _check_no_servers(worker: Worker, members: MemberTools) -> None:
     """Raise if a worker names tool servers or members: a test starts and reaches none."""
     if worker.definition.mcp_servers:
         raise ToolUnavailable(
-            f"mcp_servers: {', '.join(worker.definition.mcp_servers)}: a test starts and reaches no servers",
+            f"mcp_servers: a test cannot use servers ({', '.join(worker.definition.mcp_servers)})",
             where=worker.place,
-            hint="Test a worker without them.",
+            hint="Test a worker without mcp_servers.",
         )
     if worker.definition.members or members.toolboxes:
         raise ToolUnavailable(
-            "members: a test starts and reaches no members", where=worker.place, hint="Test a worker without them."
+            "members: a test cannot use members", where=worker.place, hint="Test a worker without members."
         )
 
 
@@ -385,7 +389,7 @@ class OrderedSource(ScriptSource):
         self.order.done(begins(mine))
         run = self.script.run_of(query.worker, query.ordinal) or []
         answers = sum(answer.fail is None for answer in run)
-        last_step = answers if run and run[-1].fail is not None else answers - 1  # failures at the end are one step
+        last_step = answers if run and run[-1].fail is not None else answers - 1  # all failures at the end are one step
         if query.step >= last_step:
             await self.order.comes_to(ends(mine))
         return await super().answer(query, on_text)

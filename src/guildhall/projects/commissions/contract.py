@@ -247,7 +247,7 @@ async def _failed_checks(
 
 async def run_checks(commands: Sequence[str], folder: Path, env: Mapping[str, str]) -> list[Check]:
     """Run commands in a folder up to the first failure, confined to the folder and without network."""
-    view = View(cwd=folder, folders=(Folder(path=folder, writable=True),))
+    view = View(cwd=folder, folders=(Folder(path=folder, is_writable=True),))
     shell = shell_tools(view, {**env, "PYTHONDONTWRITEBYTECODE": "1"}, network=False)[0]
     checks: list[Check] = []
     for command in commands:

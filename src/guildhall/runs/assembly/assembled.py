@@ -115,10 +115,10 @@ def tighten(then: Assembled, today: Assembled) -> Assembled:
     """Return the recorded run without the tools, rules, folders and rights that its worker no longer has."""
     kept = {tool.name for tool in today.tools}
     gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
-    writable = {(folder.name, folder.path): folder.writable for folder in today.surroundings.view.folders}
+    writable = {(folder.name, folder.path): folder.is_writable for folder in today.surroundings.view.folders}
     view = then.surroundings.view
     left = tuple(
-        replace(folder, writable=folder.writable and writable[folder.name, folder.path])
+        replace(folder, is_writable=folder.is_writable and writable[folder.name, folder.path])
         for folder in view.folders
         if (folder.name, folder.path) in writable
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound, Refused, UsageError
 from guildhall.core.text import is_text
 from guildhall.runtimes.model import Attachment, is_looked_at
-from guildhall.sandbox.files import Rooted, Spot, suits
+from guildhall.sandbox.files import SandboxFiles, SandboxPath, has_suffix
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import media_type
 
@@ -79,7 +79,7 @@ def read_user_files(
     sandboxes = _sandboxes_of(view)
     named = {folder.name for folder in sandboxes.view.folders}
 
-    def find(name: str) -> tuple[str, Rooted, Spot]:
+    def find(name: str) -> tuple[str, SandboxFiles, SandboxPath]:
         if _sandbox_and_path(name, named)[0] in named:
             return _in_sandbox(name, sandboxes)
         if name.startswith(("/", "~")):
@@ -120,9 +120,9 @@ def format_size(size: int) -> str:
 # Finding
 
 
-def _sandboxes_of(view: View) -> Rooted:
+def _sandboxes_of(view: View) -> SandboxFiles:
     """The named folders alone: the folder that a run works in is not a place to attach from."""
-    return Rooted(replace(view, folders=tuple(folder for folder in view.folders if folder.name is not None)))
+    return SandboxFiles(replace(view, folders=tuple(folder for folder in view.folders if folder.name is not None)))
 
 
 def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str, str]:
@@ -134,26 +134,26 @@ def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str
     return sandbox, path
 
 
-def _in_sandbox(name: str, rooted: Rooted) -> tuple[str, Rooted, Spot]:
+def _in_sandbox(name: str, rooted: SandboxFiles) -> tuple[str, SandboxFiles, SandboxPath]:
     named = {folder.name for folder in rooted.view.folders}
     sandbox, path = _sandbox_and_path(name, named)
     if sandbox in ("", ".", "..", "~") or not path.strip("/"):
         hint = "Name it as sandbox/path, such as input/deck.pdf."
         raise UsageError(f"{name!r} is not a file in a sandbox", hint=hint)
-    return f"{sandbox}/{path}", rooted, rooted.within(rooted.sandbox(sandbox), path)
+    return f"{sandbox}/{path}", rooted, rooted.locate_in(rooted.find_sandbox(sandbox), path)
 
 
-def _below(name: str, view: View, root: Path) -> tuple[str, Rooted, Spot]:
+def _below(name: str, view: View, root: Path) -> tuple[str, SandboxFiles, SandboxPath]:
     project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
-    rooted = Rooted(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
+    rooted = SandboxFiles(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
-        return name, rooted, rooted.spot(name)
+        return name, rooted, rooted.locate(name)
     except Refused:
         hint = "A file anywhere else is attached by its whole path."
         raise Refused(f"{name} is not below {project.path}", hint=hint) from None
 
 
-def _anywhere(name: str, view: View) -> tuple[str, Rooted, Spot]:
+def _anywhere(name: str, view: View) -> tuple[str, SandboxFiles, SandboxPath]:
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
@@ -161,15 +161,18 @@ def _anywhere(name: str, view: View) -> tuple[str, Rooted, Spot]:
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, ~nobody, a name too long
         raise UsageError(f"{name} cannot be attached: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
-    rooted = Rooted(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
-    return name, rooted, rooted.within(folder, path.name or ".")
+    rooted = SandboxFiles(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
+    return name, rooted, rooted.locate_in(folder, path.name or ".")
 
 
 # Reading
 
 
 def _read_all(
-    names: Sequence[str], find: Callable[[str], tuple[str, Rooted, Spot]], policy: AttachmentPolicy, where: str | None
+    names: Sequence[str],
+    find: Callable[[str], tuple[str, SandboxFiles, SandboxPath]],
+    policy: AttachmentPolicy,
+    where: str | None,
 ) -> tuple[Attachment, ...]:
     """Read the files that `find` locates. A file whose name the policy does not permit is not opened."""
     _refuse_many(len(names), policy, where)
@@ -182,9 +185,9 @@ def _read_all(
     size = 0
     for name in names:
         attached_as, rooted, spot = find(name)
-        contents = rooted.read(spot, most=_most(policy) - size)
+        contents = rooted.read(spot, max_bytes=_most(policy) - size)
         for called in {_last(name), contents.name}:  # through a link a file has two names, and both count
-            if not suits(called, contents.folder.attachment_suffixes):
+            if not has_suffix(called, contents.folder.attachment_suffixes):
                 suffixes = ", ".join(contents.folder.attachment_suffixes)
                 raise Refused(f"{name}: the sandbox {contents.folder.name!r} lets only {suffixes} be attached")
             _refuse_suffix(called, name, policy, where)
@@ -247,13 +250,13 @@ def _refuse_many(count: int, policy: AttachmentPolicy, where: str | None) -> Non
 
 
 def _refuse_suffix(called: str, name: str, policy: AttachmentPolicy, where: str | None) -> None:
-    if not suits(called, policy.allowed_suffixes):
+    if not has_suffix(called, policy.allowed_suffixes):
         raise Refused(
             f"{name}: the worker takes only {', '.join(policy.allowed_suffixes)} as attachments",
             where=where,
             hint="attachment_policy.allowed_suffixes in the worker's file says which.",
         )
-    if policy.denied_suffixes and suits(called, policy.denied_suffixes):
+    if policy.denied_suffixes and has_suffix(called, policy.denied_suffixes):
         raise Refused(
             f"{name}: the worker takes no {', '.join(policy.denied_suffixes)} as attachments",
             where=where,

@@ -60,7 +60,7 @@ def unchanged_server_tools(
 
 def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundings: Surroundings) -> ServerSpec:
     variables = server_variables(worker, name, frame)
-    writes = any(folder.writable for folder in surroundings.view.folders)
+    writes = any(folder.is_writable for folder in surroundings.view.folders)
     spec = ServerSpec(
         name=name,
         tools=server.tools,
@@ -99,6 +99,6 @@ def _view(worker: Worker, frame: Frame, view: View, capabilities: frozenset[str]
     if "fs.read" not in capabilities:
         return replace(view, folders=())
     writes = "fs.write" in capabilities
-    folders = tuple(replace(folder, writable=folder.writable and writes) for folder in view.folders)
+    folders = tuple(replace(folder, is_writable=folder.is_writable and writes) for folder in view.folders)
     here = worker.project_root(frame)
     return replace(view, cwd=here, folders=(Folder(path=here), *folders))

@@ -13,7 +13,7 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.models.credentials import joined
 from guildhall.policy.rules import Action, Mode, Rule, judge
 from guildhall.runs.model import Bounds, RunRequest
-from guildhall.sandbox.files import settled
+from guildhall.sandbox.files import resolve_view
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import sandbox_tools
 from guildhall.tools.definition import tool
@@ -61,21 +61,23 @@ def make_view(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Hom
     workdir = worker.workdir if frame.worktree is None else frame.worktree
     if workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
         others = tuple(folder for folder in folders if folder != Folder(path=workdir))
-        folders = (Folder(path=workdir, writable="fs.write" in can), *others)
+        folders = (Folder(path=workdir, is_writable="fs.write" in can), *others)
     if (own := frame.worktree) is not None:
         # A checkout is in the home, which is hidden otherwise, and so is the user's folder. Only the files in the
         # user's folder define permissions, so a run may change their copies in its checkout.
         kept = (own / ".git", *locked)
-        return settled(View(cwd=own, folders=folders, hidden=(home.path, frame.root), shown=(own,), kept=kept))
+        return resolve_view(
+            View(cwd=own, folders=folders, hidden=(home.path, frame.root), shown=(own,), protected=kept)
+        )
     kept = (*worker.protected_paths(frame), *locked)
-    return settled(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
+    return resolve_view(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), protected=kept))
 
 
 def protected_paths(view: View) -> tuple[Path, ...]:
     """What a run could write if it were not kept, without what lies below another such path."""
-    writable = [folder.path for folder in view.folders if folder.writable]
+    writable = [folder.path for folder in view.folders if folder.is_writable]
     out = (*view.hidden, *writable)
-    found = [path for path in view.kept if any(folder in path.parents for folder in writable) and path not in out]
+    found = [path for path in view.protected if any(folder in path.parents for folder in writable) and path not in out]
     seen = [path for path in found if not any(one in path.parents for one in view.hidden)]
     return tuple(path for path in seen if not any(other in path.parents for other in seen))
 
@@ -127,7 +129,7 @@ def server_capabilities(server: McpServer, forbidden: Collection[str], *, writes
 
 def placeholder_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
     """What stands for the tools of the worker's servers while these are not started: the names are theirs to give."""
-    writes = any(folder.writable for folder in surroundings.view.folders)
+    writes = any(folder.is_writable for folder in surroundings.view.folders)
     return tuple(
         _expected(
             tool_name(name, tool) if tool else f"{tool_name(name, '')}*",

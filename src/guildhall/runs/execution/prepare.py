@@ -259,7 +259,7 @@ def check_stoppable(run: Run) -> None:
 def _make_folders(assembled: Assembled) -> None:
     """Create the writable sandboxes of the run."""
     for folder in assembled.surroundings.view.folders:
-        if not folder.writable:
+        if not folder.is_writable:
             continue
         try:
             folder.path.mkdir(parents=True, exist_ok=True)

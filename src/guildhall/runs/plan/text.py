@@ -53,7 +53,7 @@ def format_rows(rows: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def writable_folders(plan: Plan) -> list[Folder]:
-    return [folder for folder in plan.folders if folder.writable] if "fs.write" in plan.capabilities else []
+    return [folder for folder in plan.folders if folder.is_writable] if "fs.write" in plan.capabilities else []
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:

@@ -67,13 +67,13 @@ class ChildRuntime:
         if code == OUT_OF_MEMORY:
             return f"ran out of memory: it may use {self._memory_bytes // 1024**2:,} MB"
         if code >= 0:
-            return f"ended by itself (exit code {code})"
+            return f"exited with code {code}"
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
         told = {"SIGKILL": ", by somebody or because the machine was out of memory", "SIGABRT": ": out of memory?"}
-        return f"was ended by {name}{told.get(name, '')}"
+        return f"was killed by {name}{told.get(name, '')}"
 
 
 class _Died(Exception):

@@ -161,15 +161,15 @@ class _Zygote:
 
 def _confinement() -> Callable[[], None]:
     """What leaves a child only the program's own files to read, and nobody to reach, where the kernel can do that."""
-    code = seccomp.compiled(seccomp.Filter(families=frozenset(), modes=False))
-    if code is None or not jail.supported():
+    code = seccomp.compile_filter(seccomp.Filter(families=frozenset(), may_change_modes=False))
+    if code is None or not jail.has_landlock():
         return lambda: None
     rules = [(str(path), "look") for path in dict.fromkeys(path.resolve() for path in program_paths())]
 
     def confine() -> None:
         launcher.drop_capabilities()
         launcher.restrict(rules)
-        launcher.filter_calls(code)
+        launcher.install_filter(code)
 
     return confine
 

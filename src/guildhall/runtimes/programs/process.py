@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import RuntimeFailed
-from guildhall.sandbox.jail import Confined, Confinement, doorway, spawn
+from guildhall.sandbox.jail import ConfinedProcess, Confinement, open_door, spawn
 from guildhall.sandbox.view import Folder, View
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Launch:
 class Program:
     """A program, from its start to its end."""
 
-    def __init__(self, confined: Confined, door: socket.socket, close: Callable[[], None]) -> None:
+    def __init__(self, confined: ConfinedProcess, door: socket.socket, close: Callable[[], None]) -> None:
         self._confined = confined
         self.door = door  # where it comes to: it is whose who serves it
         self._close = close
@@ -146,12 +146,12 @@ async def start(installed: Installed, home: Path, launch: Callable[[str], Launch
     `network`: it has the network of the machine, not only its door.
     """
     with contextlib.ExitStack() as opened:
-        door = await doorway(network=network)
+        door = await open_door(network=network)
         opened.callback(door.close)
         how = launch(door.url)
         await asyncio.to_thread(_write, home, how.files)
         confinement = Confinement(
-            view=View(cwd=home / "work", folders=(Folder(path=home, writable=True),)),
+            view=View(cwd=home / "work", folders=(Folder(path=home, is_writable=True),)),
             network=network,
             env={"PATH": installed.search, **how.env},
             read_only=installed.sees,
@@ -160,7 +160,7 @@ async def start(installed: Installed, home: Path, launch: Callable[[str], Launch
         argv, stdin = [str(installed.path), *how.argv], DEVNULL if how.stdin is None else PIPE
         confined = await spawn(argv, confinement, door=door, stdin=stdin, stdout=PIPE, stderr=PIPE)
         try:
-            listening = await door.opened()
+            listening = await door.receive_socket()
         except BaseException:
             await confined.kill()
             raise
@@ -252,4 +252,4 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 def _ended(code: int) -> str:
     names = {number + 128: number.name for number in signal.Signals}
-    return f"was ended by {names[code]}" if code in names else f"ended by itself (exit code {code})"
+    return f"was killed by {names[code]}" if code in names else f"exited with code {code}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound, Refused, UsageError
-from guildhall.sandbox.files import Contents, Rooted, must_suit, suits
+from guildhall.sandbox.files import Contents, SandboxFiles, check_suffix, has_suffix
 from guildhall.sandbox.glob import PathPattern
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Blob, Handler, Tool, ToolResult
@@ -49,7 +49,7 @@ def file_handlers(view: View) -> dict[str, Handler]:
 
 class _Files:
     def __init__(self, view: View) -> None:
-        self._rooted = Rooted(view)
+        self._rooted = SandboxFiles(view)
 
     def read(self, file_path: str, offset: int | None = None, limit: int | None = None) -> ToolResult:
         """Read a file. Returns text with line numbers, images and PDFs as they are.
@@ -61,12 +61,12 @@ class _Files:
         """
         if (offset is not None and offset < 1) or (limit is not None and limit < 1):
             raise UsageError("offset and limit count lines from 1")
-        contents = self._rooted.read(self._rooted.spot(file_path))
+        contents = self._rooted.read(self._rooted.locate(file_path))
         if (kind := media_type(contents.data)) is not None:
             return ToolResult(content=(_blob(contents, kind, file_path),))
         if is_binary(contents.data):
             raise Refused(f"{file_path} is a binary file", hint="Only text, images and PDFs can be read.")
-        must_suit(contents.folder, contents.name, file_path, text=True)
+        check_suffix(contents.folder, contents.name, file_path, is_text=True)
         text = contents.data.decode("utf-8", "replace").removeprefix("\ufeff")
         return _number_lines(text, offset or 1, min(limit or _MAX_LINES, _MAX_LINES))
 
@@ -78,7 +78,7 @@ class _Files:
             content: The complete new text.
         """
         data = encode_text(content)
-        is_new = self._rooted.write(self._rooted.spot(file_path), data)
+        is_new = self._rooted.write(self._rooted.locate(file_path), data)
         text = f"{'Created' if is_new else 'Replaced'} {file_path} ({len(data):,} bytes)."
         return ToolResult.of(text, file_before="absent" if is_new else None)
 
@@ -95,9 +95,9 @@ class _Files:
             raise UsageError("old_string is empty", hint="Use Write to create a file or to replace its whole content.")
         if old_string == new_string:
             raise UsageError("old_string and new_string are equal")
-        spot = self._rooted.spot(file_path)
+        spot = self._rooted.locate(file_path)
         try:
-            text = self._rooted.read(spot, text=True).data.decode()
+            text = self._rooted.read(spot, is_text=True).data.decode()
         except UnicodeDecodeError:
             raise Refused(f"{file_path} is not UTF-8 text and cannot be edited") from None
         old_string, new_string = _match_line_endings(text, old_string, new_string)
@@ -134,7 +134,7 @@ def media_type(data: bytes) -> str | None:
 
 def _blob(contents: Contents, kind: str, shown: str) -> Blob:
     suffixes = contents.folder.attachment_suffixes
-    if not suits(contents.name, suffixes):
+    if not has_suffix(contents.name, suffixes):
         raise Refused(f"{shown}: only files ending in {', '.join(suffixes)} may be attached")
     if len(contents.data) > _MAX_BLOB_BYTES:
         size = f"{len(contents.data):,} bytes"
@@ -188,7 +188,7 @@ def sandbox_tools(view: View) -> tuple[Tool, ...]:
         tool(name="sandbox_list", capabilities={"fs.read"}, repeatable=True)(handlers["sandbox_list"]),
         tool(name="sandbox_read_text", capabilities={"fs.read"}, repeatable=True)(handlers["sandbox_read_text"]),
     )
-    if any(folder.writable for folder in named):
+    if any(folder.is_writable for folder in named):
         write = tool(name="sandbox_write_text", capabilities={"fs.write"}, repeatable=True)
         tools += (write(handlers["sandbox_write_text"]),)
     return tools
@@ -206,7 +206,7 @@ def sandbox_handlers(view: View) -> dict[str, Handler]:
 
 class _Sandboxes:
     def __init__(self, view: View) -> None:
-        self._rooted = Rooted(view)
+        self._rooted = SandboxFiles(view)
 
     def list_files(self, sandbox: str, pattern: str = "**/*") -> str:
         """List the files in a sandbox, one path per line.
@@ -215,16 +215,16 @@ class _Sandboxes:
             sandbox: The name of the sandbox.
             pattern: A glob pattern, such as `*.md` or `reports/**/*.txt`.
         """
-        folder = self._rooted.sandbox(sandbox)
+        folder = self._rooted.find_sandbox(sandbox)
         wanted = PathPattern(pattern)
-        survey = self._rooted.files(self._rooted.within(folder, "."))
+        survey = self._rooted.list_files(self._rooted.locate_in(folder, "."))
         found: list[str] = []
         for path, _ in survey:
             if wanted.matches(path):
                 found.append(path)
             if len(found) > _MAX_LISTED:
                 break
-        cut = survey.cut or len(found) > _MAX_LISTED
+        cut = survey.is_truncated or len(found) > _MAX_LISTED
         if not found and not cut:
             return f"[no files match {pattern} in the sandbox {sandbox}]"
         note = [f"[the first {min(len(found), _MAX_LISTED):,}; give a narrower pattern]"] if cut else []
@@ -240,8 +240,8 @@ class _Sandboxes:
         """
         if max_chars < 1:
             raise UsageError("max_chars must be at least 1")
-        folder = self._rooted.sandbox(sandbox)
-        data = self._rooted.read(self._rooted.within(folder, path), text=True).data
+        folder = self._rooted.find_sandbox(sandbox)
+        data = self._rooted.read(self._rooted.locate_in(folder, path), is_text=True).data
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
@@ -260,8 +260,8 @@ class _Sandboxes:
             path: The file, relative to the sandbox.
             content: The complete new text.
         """
-        folder = self._rooted.sandbox(sandbox)
+        folder = self._rooted.find_sandbox(sandbox)
         data = encode_text(content)
-        is_new = self._rooted.write(self._rooted.within(folder, path), data)
+        is_new = self._rooted.write(self._rooted.locate_in(folder, path), data)
         text = f"{'Created' if is_new else 'Replaced'} {path} in the sandbox {sandbox} ({len(data):,} bytes)."
         return ToolResult.of(text, file_before="absent" if is_new else None)

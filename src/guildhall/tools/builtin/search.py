@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import GuildError, TimedOut, UsageError
-from guildhall.sandbox.files import Rooted, Spot
+from guildhall.sandbox.files import SandboxFiles, SandboxPath
 from guildhall.sandbox.glob import PathPattern
 from guildhall.tools.builtin.files import is_binary
 from guildhall.tools.definition import tool
@@ -50,7 +50,7 @@ def search_handlers(view: View, clock: Clock | None = None) -> dict[str, Handler
 
 class _Search:
     def __init__(self, view: View, clock: Clock) -> None:
-        self._rooted = Rooted(view)
+        self._rooted = SandboxFiles(view)
         self._clock = clock
 
     def grep(
@@ -106,28 +106,28 @@ class _Search:
         search = _GrepSearch(mode="files", most=_MAX_RESULTS, clock=self._clock, deadline=deadline)
         for name, spot in self._files(path, search):
             if wanted.matches(name):
-                search.add(self._rooted.shown(spot))
+                search.add(self._rooted.display_path(spot))
             if search.full:
                 break
         return search.report(pattern)
 
-    def _files(self, path: str | None, search: _GrepSearch) -> Iterator[tuple[str, Spot]]:
-        for start in self._rooted.starts(path):
-            survey = self._rooted.files(start, skip=_SKIPPED)
+    def _files(self, path: str | None, search: _GrepSearch) -> Iterator[tuple[str, SandboxPath]]:
+        for start in self._rooted.search_roots(path):
+            survey = self._rooted.list_files(start, skip=_SKIPPED)
             for found in survey:
                 search.look_at_the_clock()
                 yield found
-            if survey.cut:
+            if survey.is_truncated:
                 search.notes.append("there are too many files here; name a folder further down")
 
-    def _search(self, spot: Spot, search: _GrepSearch) -> None:
+    def _search(self, spot: SandboxPath, search: _GrepSearch) -> None:
         try:
-            data = self._rooted.read(spot, text=True).data
+            data = self._rooted.read(spot, is_text=True).data
         except GuildError:
             search.unread += 1
             return
         if not is_binary(data):
-            search.search(self._rooted.shown(spot), data.decode("utf-8", "replace"))
+            search.search(self._rooted.display_path(spot), data.decode("utf-8", "replace"))
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
-from guildhall.sandbox.jail import Confined, Confinement, Kind, spawn
+from guildhall.sandbox.jail import ConfinedProcess, Confinement, Kind, spawn
 from guildhall.tools.definition import tool
 from guildhall.tools.model import Tool, ToolResult
 
@@ -45,7 +45,7 @@ def _capabilities(view: View, network: bool) -> set[str]:
     found = {"proc.exec"}
     if view.folders:
         found.add("fs.read")
-    if any(folder.writable for folder in view.folders):
+    if any(folder.is_writable for folder in view.folders):
         found.add("fs.write")
     return found | ({"net"} if network else set())
 
@@ -86,7 +86,7 @@ class _Shell:
         return _format_output(code, timeout, output.text())
 
 
-async def _read(program: Confined, output: _Output) -> None:
+async def _read(program: ConfinedProcess, output: _Output) -> None:
     stream = program.process.stdout
     while stream is not None and (chunk := await stream.read(_CHUNK)):
         output.add(chunk)

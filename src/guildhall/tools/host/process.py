@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
 from guildhall.core.ids import is_name
 from guildhall.policy.rules import CAPABILITIES
-from guildhall.sandbox.jail import Confined, Confinement, Kind, describe_exit, spawn
+from guildhall.sandbox.jail import ConfinedProcess, Confinement, Kind, describe_exit, spawn
 from guildhall.sandbox.mounts import import_paths
 from guildhall.sandbox.view import View
 from guildhall.tools.host.protocol import LENGTH, MAX_FRAME_BYTES, HostSpec, pin_of, read_source, to_frame
@@ -121,7 +121,7 @@ class ToolHost:
 class _Child:
     """A host process: its connection, the calls in progress and the end of its output."""
 
-    def __init__(self, confined: Confined, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, confined: ConfinedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._confined = confined
         self._reader = reader
         self._writer = writer
@@ -329,11 +329,11 @@ def _confinement(spec: HostSpec) -> Confinement:
     """Return the confinement of a host: only the folders that its capabilities permit."""
     view = spec.view
     if "fs.write" not in spec.capabilities:
-        folders = tuple(replace(folder, writable=False) for folder in view.folders)
+        folders = tuple(replace(folder, is_writable=False) for folder in view.folders)
         view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
     return Confinement(
         # Built-in tools respect protected paths themselves. Foreign code is confined.
-        view=replace(view, kept=view.kept if spec.toolboxes or spec.package else ()),
+        view=replace(view, protected=view.protected if spec.toolboxes or spec.package else ()),
         network="net" in spec.capabilities,
         env=spec.env,
         memory_bytes=spec.memory_bytes,

@@ -77,7 +77,7 @@ class HostSpec:
 
 def _view_as_dict(view: View) -> dict[str, Any]:
     folders = [{**vars(folder), "path": str(folder.path)} for folder in view.folders]
-    named = {"hidden": view.hidden, "kept": view.kept, "shown": view.shown}
+    named = {"hidden": view.hidden, "protected": view.protected, "shown": view.shown}
     paths = {name: [str(path) for path in listed] for name, listed in named.items()}
     return {"cwd": str(view.cwd), "folders": folders, **paths}
 
@@ -93,7 +93,7 @@ def _view_from(data: Mapping[str, Any]) -> View:
         cwd=Path(data["cwd"]),
         folders=tuple(map(folder, data["folders"])),
         hidden=tuple(map(Path, data["hidden"])),
-        kept=tuple(map(Path, data["kept"])),
+        protected=tuple(map(Path, data["protected"])),
         shown=tuple(map(Path, data["shown"])),
     )
 

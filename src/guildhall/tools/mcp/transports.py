@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.sse import EventReader, EventTooLarge
-from guildhall.sandbox.jail import Confined, describe_exit, spawn
+from guildhall.sandbox.jail import ConfinedProcess, describe_exit, spawn
 from guildhall.tools.mcp.model import (
     HANDSHAKE,
     MAX_MESSAGE_BYTES,
@@ -169,7 +169,7 @@ _MAX_IDLE_LINES = 100_000  # lines in a row without an answer
 class StdioLink:
     """The connection to a program."""
 
-    def __init__(self, confined: Confined) -> None:
+    def __init__(self, confined: ConfinedProcess) -> None:
         self._confined = confined
         self._waiting: dict[int | str, asyncio.Future[Mapping[str, Any]]] = {}
         self._log = bytearray()

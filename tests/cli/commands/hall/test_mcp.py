@@ -79,7 +79,7 @@ def test_a_model_outside_hands_work_over_and_passes_on_what_the_person_says(
         assert "is running" in early
         assert "`wait`" in early
         assert "guild job" not in early
-        assert await told(client, "answer", ask=ask["ask"], text="the front door") == "Passed on."
+        assert await told(client, "answer", ask=ask["ask"], text="the front door") == "Delivered."
         assert (await told(client, "wait", seconds=20))["status"] == "completed"
         result = await told(client, "result")
         assert (result["output"], result["artifacts"]) == ("a key", ["artifacts/a.md"])
@@ -121,8 +121,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("dispatch", {"worker": "smith"}, "task"),
     ("status", {"job": "j-nobody"}, "unknown job"),
-    ("status", {}, "which one"),
-    ("result", {"job": "../../x"}, "no "),
+    ("status", {}, "no job was dispatched"),
+    ("result", {"job": "../../x"}, "unknown member"),
     ("wait", {"job": 7}, "job"),
     ("answer", {"ask": "a-nobody", "text": "x"}, "unknown ask"),
     ("cancel", {"job": "nobody/j-1"}, "nobody"),

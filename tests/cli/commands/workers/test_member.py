@@ -151,7 +151,7 @@ def test_a_member_that_takes_no_work_and_other_odd_names(guild: Guild, project: 
     assert (refused.code, "does not accept jobs" in refused.err) == (4, True)
     both = guild("dispatch", "scribe", "x", "--wait")
     assert both.code == 1
-    assert "there are a worker and a member named 'scribe'" in both.err
+    assert "both a worker and a member have the name 'scribe'" in both.err
     assert "project/scribe or home/scribe" in both.err
     for odd in ("/j-1", "ant/", "a\nb/j", "x" * 500 + "/j"):
         assert guild("show", odd).code == 3

@@ -14,7 +14,7 @@ from guildhall.cli.format.runs import age
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
-from guildhall.hall.client.discovery import Address, find, process_of
+from guildhall.hall.client.discovery import Address, find_hall, find_hall_pid
 from guildhall.hall.client.discovery import stop as stop_process
 from guildhall.hall.client.transport import BlockingTransport, run_without_event_loop
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @command(JSON)
 def status(ctx: Context) -> None:
-    address = find(Home.locate(dict(os.environ)))
+    address = find_hall(Home.locate(dict(os.environ)))
     status = {"running": address is not None, **(run_without_event_loop(_status(address)) if address else {})}
     ctx.print(status, _print_status)
 
@@ -66,7 +66,7 @@ def _print_status(status: dict[str, Any], screen: Screen) -> None:
 
 @command(JSON)
 def stop(ctx: Context) -> None:
-    pid = process_of(Home.locate(dict(os.environ)))
+    pid = find_hall_pid(Home.locate(dict(os.environ)))
     if pid is not None:
         stop_process(pid)
     text = f"Stopped the hall (pid {pid}). Its runs resume when it starts again."

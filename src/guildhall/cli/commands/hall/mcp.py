@@ -34,14 +34,14 @@ def mcp(ctx: Context) -> Work:
 
 async def _serve(screen: Screen) -> None:
     from guildhall import __version__
-    from guildhall.hall.mcp_tools import outside_tools
+    from guildhall.hall.mcp_tools import mcp_tools
     from guildhall.rpc.stdio_server import MAX_LINE_BYTES, StdioServer
 
     connection = _Connection(screen)
     lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     reading = await _read(lines)
     try:
-        tools = outside_tools(connection.get)
+        tools = mcp_tools(connection.get)
         await StdioServer(tools, name="guild", version=__version__, write=_say).serve(lines)
     except BrokenPipeError:  # nobody listens any more
         pass

@@ -38,12 +38,12 @@ async def serve(ctx: Context) -> None:
         raise UsageError(message, hint="Unset it to use a generated one.")
     client = await ctx.connect()
     from guildhall import __version__
-    from guildhall.hall.server.worker_methods import HallJobs, Operations
+    from guildhall.hall.server.worker_methods import HallJobs, WorkerMethods
     from guildhall.rpc.endpoint import PATH, Endpoint, Offer
     from guildhall.rpc.listener import Listener
 
     worker = await client.workers.get(ctx.args.worker, ctx.frame)
-    operations = Operations(HallJobs(client, ctx.args.worker, lambda: ctx.frame, name=worker.name))
+    operations = WorkerMethods(HallJobs(client, ctx.args.worker, lambda: ctx.frame, name=worker.name))
     listener = Listener(port=ctx.args.port)
     offer = Offer(name=worker.name, version=__version__, worker=operations)
     await listener.listen(Endpoint.of_one(offer, secret))

@@ -11,7 +11,7 @@ from guildhall.cli.arguments import parse_target
 from guildhall.cli.command import JSON, Context, argument, command
 
 if TYPE_CHECKING:
-    from guildhall.hall.client.model import Voted
+    from guildhall.hall.client.model import ProposalVotes
 
 
 @command(argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag"), JSON, event_loop=False)
@@ -22,7 +22,7 @@ async def proposals(ctx: Context) -> None:
     ctx.print_table([_row(one) for one in found], data, empty="No proposals.")
 
 
-def _row(one: Voted) -> list[str]:
+def _row(one: ProposalVotes) -> list[str]:
     proposal = one.proposal
     came = f"{proposal.status}: {proposal.result}" if proposal.result else proposal.status
     kind = f"{'binding ' if proposal.binding else ''}{proposal.type}"

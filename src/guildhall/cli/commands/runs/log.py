@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
-    from guildhall.hall.client.model import Shown
+    from guildhall.hall.client.model import RunDetails
     from guildhall.room.model import Message
 
 _POLL_S = 0.2  # if the run is not alive in the hall that is asked
@@ -49,7 +49,7 @@ async def log(ctx: Context) -> None:
     print_next_steps(shown, ctx.screen)
 
 
-async def _follow(journal: _Printer, frame: Frame) -> Shown:
+async def _follow(journal: _Printer, frame: Frame) -> RunDetails:
     """Print new entries whenever an event arrives. If the run is not alive in this hall, the caller polls."""
     async with aclosing(journal.client.runs.follow(journal.run, frame)) as events:
         async for event in events:
@@ -74,7 +74,7 @@ class _Printer:
         self._last_message = 0
         self._ended_at: dict[str, str | None] = {}  # of each run when it was last read
 
-    async def print_new(self) -> Shown:
+    async def print_new(self) -> RunDetails:
         """Print new entries and messages, and return the state of the run."""
         shown = await self.client.runs.get(self.run)
         runs = self._found.select([shown.run, *shown.below])
@@ -97,7 +97,7 @@ class _Printer:
             self._screen.json(data) if self._as_json else self._screen.result(line)
         return shown
 
-    async def _messages(self, shown: Shown) -> list[Message]:
+    async def _messages(self, shown: RunDetails) -> list[Message]:
         """Return new messages of the room. For an agent: only messages that it sent or that mention it."""
         if shown.run.kind != "workflow":
             return []

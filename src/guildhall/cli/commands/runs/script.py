@@ -42,7 +42,7 @@ async def write_script(ctx: Context, run: str, file: Path | None, *, force: bool
         _write(file, text, force=force)
         with suppress(GuildError):  # it has no test
             looking = await client.trust.inspect(ctx.frame, at=file)
-            untrusted = [seen for seen in looking.open if seen.digest == pin_of(text.encode())]
+            untrusted = [seen for seen in looking.untrusted_files if seen.digest == pin_of(text.encode())]
     ctx.print({"run": run, "path": str(file) if file else None, "script": text}, str(file) if file else text)
     for line in text.splitlines():
         if line.startswith("# Left out: "):

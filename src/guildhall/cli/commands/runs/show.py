@@ -21,7 +21,7 @@ from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client.model import Shown
+    from guildhall.hall.client.model import RunDetails
     from guildhall.runs.model import Ask
 
 _ERROR_FIELDS = ("code", "message", "where", "hint")
@@ -86,7 +86,7 @@ async def _show_member_job(ctx: Context) -> None:
     print_job(id, replace(shown, artifacts=artifacts, directory=str(folder) if is_kept else None), ctx.screen)
 
 
-def _print_team(ctx: Context, found: Resolved, shown: Shown) -> None:
+def _print_team(ctx: Context, found: Resolved, shown: RunDetails) -> None:
     """Print a workflow, or one agent of it, with its asks."""
     workflow, agent, screen = found.workflow, found.agent, ctx.screen
     assert workflow is not None
@@ -121,7 +121,7 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
         screen.note(f"Answer: {how_to_answer(ask, here=True)}")
 
 
-def _print_run(shown: Shown, screen: Screen) -> None:
+def _print_run(shown: RunDetails, screen: Screen) -> None:
     run, runtime, origin, error = shown.run, ROWS[shown.runtime], shown.run.forked_from, shown.run.error
     rows = [
         ["run", run.id],

@@ -22,7 +22,7 @@ from guildhall.hall.testrun.files import SUFFIXES, TESTS, tests_in
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client.model import Tested
+    from guildhall.hall.client.model import TestResult
 
 _HINT = "Name a script with a `test:`, or its folder."
 
@@ -40,7 +40,7 @@ async def test(ctx: Context) -> int:
         named = f" with {keyword!r} in their path" if keyword else ""
         raise NotFound(f"there are no tests here{named}", hint="Record one: guild test add RUN")
     client = await ctx.connect("here")
-    done: list[Tested] = []
+    done: list[TestResult] = []
     async with aclosing(client.runs.test(files, update=ctx.args.update)) as results:
         async for tested in results:
             done.append(tested)
@@ -88,7 +88,7 @@ def _files(named: list[str]) -> list[Path]:
     return [path.relative_to(here) if path.is_relative_to(here) else path for path in paths]
 
 
-def _print(tested: Tested, screen: Screen) -> None:
+def _print(tested: TestResult, screen: Screen) -> None:
     mark = "updated" if tested.updated else "ok" if tested.passed else "FAILED"
     screen.result(f"{mark:<7} {tested.file}")
     if tested.passed and not tested.updated:
@@ -101,7 +101,7 @@ def _print(tested: Tested, screen: Screen) -> None:
         screen.result(f"  {place}{text.lstrip(' ')}")
 
 
-def _as_dict(tested: Tested) -> dict[str, Any]:
+def _as_dict(tested: TestResult) -> dict[str, Any]:
     data = asdict(tested)
     del data["trusted"]
     return {**data, "file": str(tested.file), "seconds": round(tested.seconds, 3), "passed": tested.passed}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
-    from guildhall.hall.client.model import Shown
+    from guildhall.hall.client.model import RunDetails
 
 _POLL_S = 0.2  # if the run is not alive in the hall that is asked
 # Events that may end the wait; from the first one on, none is missed.
@@ -104,7 +104,7 @@ async def wait_for_job(id: str, ctx: Context) -> int:
     return code
 
 
-async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, Shown]:
+async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, RunDetails]:
     """Wait until a run has ended, is idle or needs the user. Return the exit code and the state of the run."""
     while True:
         shown = await client.runs.get(found.run)
@@ -120,7 +120,7 @@ async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tup
         await SystemClock().sleep(_POLL_S)
 
 
-async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int | None:
+async def _exit_code(found: Resolved, shown: RunDetails, client: HallClient) -> int | None:
     """Return the exit code, or None while there is something to wait for."""
     if any(
         ask.status == "open" and ask.kind not in OUTLIVING_KINDS for ask in shown.asks

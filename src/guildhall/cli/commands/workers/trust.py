@@ -15,7 +15,7 @@ from guildhall.cli.prompt import ask_trust, describe_code, escape, name_files
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from guildhall.hall.client.model import Trusting
+    from guildhall.hall.client.model import TrustReport
 
 _MAX_PATH_CHARS = 4096
 
@@ -51,13 +51,13 @@ async def trust(ctx: Context) -> int | None:
     if not ctx.as_json:
         return await _decide(ctx, looking)
     if args.yes:
-        await client.trust.grant(looking.open)
+        await client.trust.grant(looking.untrusted_files)
         looking = await client.trust.inspect(ctx.frame, at=at)
     ctx.screen.json(looking.as_dict())
     return None
 
 
-async def _decide(ctx: Context, looking: Trusting) -> int | None:
+async def _decide(ctx: Context, looking: TrustReport) -> int | None:
     """Print the code, ask for trust in it, and return the exit code."""
     screen, at = ctx.screen, ctx.args.at
     for error in looking.problems:
@@ -66,11 +66,11 @@ async def _decide(ctx: Context, looking: Trusting) -> int | None:
         screen.result(f"Nothing in {escape(str(looking.folder))} would be executed.")
         return None
     screen.result(describe_code(looking))
-    if not looking.open:
+    if not looking.untrusted_files:
         screen.note("Everything is trusted.")
         return None
     if ctx.args.yes:
-        await ctx.client.trust.grant(looking.open)
+        await ctx.client.trust.grant(looking.untrusted_files)
     elif not screen.is_interactive or not await ask_trust(looking, ctx.client, screen):
         again = "guild trust --yes" if at is None else f"guild trust {shlex.quote(str(at))} --yes"
         screen.note(f"Nothing was trusted. To trust {name_files(looking)}: {escape(again)}", "yellow")
