@@ -102,8 +102,9 @@ class _Hall:
     def _parent(self) -> int:
         """Return the process id of the warm parent, from which runs are forked."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        (found,) = (int(pid) for pid in children if b"zygote" in Path(f"/proc/{pid}/cmdline").read_bytes())
-        return found
+        commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+        (parent,) = (pid for pid, command in commands.items() if b"guildhall.runtimes.forked.server" in command)
+        return parent
 
 
 class _Idle:

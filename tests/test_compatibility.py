@@ -97,7 +97,7 @@ def test_a_template_with_parts_and_an_attached_deck(guild: Guild, theirs: Path) 
     assert [file["media_type"] for file in first["attachments"]] == ["application/pdf"]
     refused = run(guild, "deck_reviewer", "--attach", "input/deck.md", answers=[{"say": "GO"}])
     assert refused.code == 4
-    assert "takes only .pdf" in refused.err
+    assert "accepts only .pdf" in refused.err
 
 
 def test_a_generated_worker_and_one_in_json(guild: Guild, theirs: Path) -> None:

@@ -83,8 +83,8 @@ def test_a_worker_hands_a_file_of_its_sandbox_to_another(guild: Guild, theirs: P
         (["input/../outside.pdf"], "leads out of"),
         (["inbox/deck.pdf"], "unknown sandbox 'inbox'"),
         (["input/none.pdf"], "none.pdf"),
-        (["input/team.txt"], "the worker takes only .pdf"),
-        (["input/deck.pdf", "input/other.pdf"], "the worker takes at most 1"),
+        (["input/team.txt"], "the worker accepts only .pdf"),
+        (["input/deck.pdf", "input/other.pdf"], "(the worker accepts 1)"),
     ],
 )
 def test_what_may_not_be_handed_on_is_told_and_starts_nothing(

@@ -13,7 +13,7 @@ import pytest
 from guildhall.cli import command_table
 from guildhall.cli.main import main
 from guildhall.core.ids import fingerprint
-from guildhall.runs.assembly.tool_set import base_toolbox
+from guildhall.runs.assembly.tool_set import BASE_TOOLS
 from guildhall.sandbox.view import Folder, View
 from guildhall.tools.builtin.files import sandbox_tools
 from guildhall.tools.executor import BUILT_IN, Executor, Surroundings, built_in_tools
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from guildhall.tools.gate import Approval, Doubt
     from tests.conftest import Guild
 
-TOOLS = [*BUILT_IN, "sandbox_list", "sandbox_read_text", "sandbox_write_text", *(t.name for t in base_toolbox().tools)]
+TOOLS = [*BUILT_IN, "sandbox_list", "sandbox_read_text", "sandbox_write_text", *(t.name for t in BASE_TOOLS)]
 DEEP: Any = "x"
 for _ in range(60):
     DEEP = {"a": [DEEP]}
@@ -128,7 +128,7 @@ class Scene:
         )
         search = {"searxng": "http://127.0.0.1:1", "provider": None}
         surroundings = Surroundings(view=view, env={"PATH": os.environ["PATH"]}, web_search=search)
-        tools = (*base_toolbox().tools, *sandbox_tools(view), *built_in_tools(BUILT_IN, surroundings))
+        tools = (*BASE_TOOLS, *sandbox_tools(view), *built_in_tools(BUILT_IN, surroundings))
         return tools, surroundings
 
     def untouched(self) -> str:

@@ -320,7 +320,7 @@ def test_a_blocking_call_inside_a_running_loop_says_what_to_await(scribe: Worker
 
 @pytest.mark.parametrize("input", [None, 5, b"bytes", "\ud800", "a\0b"])
 def test_an_input_that_is_no_text_is_refused(scribe: Worker, input: Any) -> None:
-    with pytest.raises(UsageError, match="the input is not text"):
+    with pytest.raises(UsageError, match="invalid input: not text"):
         scribe.run(input)
 
 

@@ -255,7 +255,7 @@ def test_a_wrong_package_is_reported_and_stands_in_nobodys_way(
     ran = guild("run", "writer", "Go", "--model", "script:answers.yaml")
     assert (ran.code, ran.out) == (0, "done\n"), ran.err
     log = home.log.read_text()
-    assert "the package bad is skipped: " in log
+    assert "skipped the package bad: " in log
     assert "tool.guildhall.exprt" in log
     wrong = guild("check")
     assert wrong.code == 1

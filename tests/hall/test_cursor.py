@@ -68,10 +68,10 @@ def test_a_crash_ends_the_run_and_what_it_did_is_not_done_again(office: Office) 
     assert len(office.kinds(run, "tool_started")) == 1
     again = office.resume(run)
     assert again.code != 0
-    assert "would begin anew, and do again what it has done: sandbox_write_text" in again.err
+    assert "would start over and repeat sandbox_write_text" in again.err
     assert "guild run bob" in again.err
     played = office.guild("replay", run, env=office.env)
-    assert "asks its model itself, so the answers are not on record" in played.err
+    assert "calls its model itself, so the answers are not recorded" in played.err
 
 
 def test_one_that_has_done_nothing_can_be_begun_anew(office: Office) -> None:
@@ -103,16 +103,16 @@ def test_without_a_key_or_with_another_model_nothing_begins(office: Office) -> N
     office.put([{"say": "Hello."}])
     refused = office.run()
     assert refused.code != 0
-    assert "runtime cursor cannot be given the model script:" in refused.err
+    assert "runtime cursor does not accept the model script:" in refused.err
     office.put([], runtime="pydantic", model="cursor:auto")
-    assert "only its own program can ask" in office.run().err
+    assert "works only with `runtime: cursor`" in office.run().err
 
 
 def test_private_files_and_its_network_come_together_only_where_the_file_accepts_it(office: Office) -> None:
     office.put([], model="cursor:auto", accepts_risk=False)
     ran = office.run()
     assert ran.code != 0
-    assert "Cursor Agent reaches the network by itself, and could carry out what the worker reads" in ran.err
+    assert "Cursor Agent reaches the network by itself and could send out private files" in ran.err
     assert "accepts_risk: true" in ran.err
     planned = office.guild("plan", "bob", env=office.env).out
     assert "network       used by Cursor Agent itself" in planned

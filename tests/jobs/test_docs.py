@@ -34,7 +34,7 @@ def test_every_tool_file_and_field_is_named() -> None:
     assert rows("The worker in a job") == list(TOOLS)
     files = {"task.md", "config.json", folder.META, folder.STATUS, folder.QUESTIONS, folder.DECISIONS, folder.RESULT}
     assert set(rows("The directory")) == {*files, f"{folder.ARTIFACTS}/"}
-    assert rows("What is asked for") == list(model._HALL_FIELDS)
+    assert rows("The dispatch") == list(model._HALL_FIELDS)
     for status in get_args(JobStatus):
         assert status in PAGE
     assert f"{model.MAX_DESCRIPTION_CHARS:,} characters" in PAGE

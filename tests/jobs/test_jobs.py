@@ -371,7 +371,7 @@ def test_a_job_is_no_script_and_no_fork_and_its_replay_is_the_same(shop: Shop) -
         job = await shop.done()
         assert shop.hall.history.get(job.run).output == "a key"
         assert (await shop.client.runs.replay(job.run, shop.frame)).matches
-        with pytest.raises(GuildError, match="cannot be forked"):
+        with pytest.raises(GuildError, match="cannot fork"):
             await shop.client.runs.fork(job.run, 1, shop.frame)
         assert "Left out: the test" in await shop.client.runs.script(job.run)
 

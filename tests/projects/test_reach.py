@@ -85,5 +85,5 @@ def test_a_server_of_the_project_is_not_started(
     put_worker(repo.path, "coder", sandboxes=None, tool_rules=None, mcp_servers={"own": {"command": command}})
     put_script(repo.path, {"say": "done"})
     assert guild("trust", "--yes", cwd=repo.path).code == 0
-    with pytest.raises(GuildError, match="not started for a worktree"):
+    with pytest.raises(GuildError, match="cannot run in a worktree"):
         asyncio.run(ran(home, frame))

@@ -302,8 +302,8 @@ def test_it_is_ended_in_the_middle_of_a_turn(tmp_path: Path, status: str) -> Non
 @pytest.mark.parametrize(
     ("change", "step"),
     [
-        (lambda c, run: _change(c, run, "u1", words="Something else."), "what the model is asked is not the same"),
-        (lambda c, run: _change(c, run, "m2", words=None), "what the person says next is waited for"),
+        (lambda c, run: _change(c, run, "u1", words="Something else."), "the message to the model changed"),
+        (lambda c, run: _change(c, run, "m2", words=None), "waits for a message of the user"),
     ],
     ids=["other words", "an answer less"],
 )
@@ -317,7 +317,7 @@ def test_a_replay_finds_what_is_not_as_it_was(tmp_path: Path, change: Callable[[
         hooks = replay_hooks((), is_conversation=True)
         played = await table.hall.main.recordings.replay_one(table.state, table.frame, hooks=hooks)
         assert played.difference is not None
-        assert step in played.difference.text or "does not come to it" in played.difference.text
+        assert step in played.difference.text or "does not get there" in played.difference.text
 
     talk(tmp_path, scene, HELLO, WRITTEN, BYE)
 
@@ -348,11 +348,11 @@ def test_its_script_has_the_answers_and_no_test(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         await table.say("Good bye.")
-        with pytest.raises(Conflict, match="is waiting: only one that came to its end"):
+        with pytest.raises(Conflict, match="the run is waiting, not completed or failed"):
             scripted(table)
         await table.conclude("over")
         text = scripted(table)
-        assert "# Left out: the test, because it is a conversation" in text
+        assert "# Left out: the test, because the run is a conversation" in text
         (answers,) = json.loads(bench.script.read_text())["workers"][WORKER]
         assert [one.say for one in load_script(written(bench, text)).workers[WORKER][0]] == [a["say"] for a in answers]
 
@@ -387,7 +387,7 @@ def test_a_worker_whose_model_is_not_asked_here_holds_none(tmp_path: Path) -> No
 
     async def scene() -> None:
         async with bench.table() as table:
-            with pytest.raises(Refused, match=r"runtime cursor: .* on no record"):
+            with pytest.raises(Refused, match=r"runtime cursor: conversations cannot be resumed"):
                 await table.begin(WORKER, "Hi.")
 
     asyncio.run(scene())

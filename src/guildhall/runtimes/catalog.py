@@ -57,7 +57,7 @@ class Row:
 
 
 _ROWS = (
-    Row(name="pydantic", title="pydantic-ai", install="nothing: it is part of Guildhall"),
+    Row(name="pydantic", title="pydantic-ai", install="part of Guildhall"),
     Row(
         name="claude",
         title="Claude Code",
@@ -65,7 +65,7 @@ _ROWS = (
         least="2.1.200",
         tested="2.1.325",
         install="pip install 'guildhall[claude]', or the `claude` command of Anthropic",
-        gaps=("with a Claude login, two lines of Claude Code stand before the system prompt: its provider wants them",),
+        gaps=("with a Claude login, two lines that the provider requires precede the system prompt",),
         providers=("anthropic",),
     ),
     Row(
@@ -75,7 +75,7 @@ _ROWS = (
         least="0.160.0",
         tested="0.166.0",
         install="npm install -g @openai/codex",
-        gaps=("images are scaled by it, with a line of its own before and after each; PDFs are refused",),
+        gaps=("Codex scales images and adds a line before and after each; PDFs are rejected",),
         providers=("openai",),
     ),
     Row(
@@ -85,7 +85,7 @@ _ROWS = (
         least="1.18.3",
         tested="1.18.33",
         install="npm install -g opencode-ai",
-        gaps=("images and PDFs are refused",),
+        gaps=("images and PDFs are rejected",),
         unasked=("an_attached_image_reaches_the_model",),
         providers=("anthropic", "openai"),
     ),
@@ -93,17 +93,17 @@ _ROWS = (
         name="cursor",
         title="Cursor Agent",
         program="cursor-agent",
-        install="from Cursor, who publish no package; tested with a stand-in",
+        install="the `cursor-agent` command of Cursor",
         durability="restart-only",
         network=True,
         gaps=(
-            "its models are asked by itself, with your key and over the network: no answer is on record, none replayed",
-            "a crash is not mended: the run fails, and is resumed only if it has changed nothing",
-            "the tools of its own cannot be taken away; they see its empty home and the network",
-            "the system prompt is put into the first message",
-            "neither cost nor turns are known, so they cannot be limited; its time can",
-            "while an approval is waited for, it stays in memory",
-            "images and PDFs are refused",
+            "Cursor calls its models itself, over the network and with your key: answers are not recorded or replayed",
+            "a crash fails the run; the run can be resumed only if it has changed nothing",
+            "its own tools cannot be removed; they have access to an empty home and the network",
+            "the system prompt is part of the first message",
+            "cost and turns are unknown and cannot be limited; time can",
+            "it stays in memory while an approval is open",
+            "images and PDFs are rejected",
         ),
         providers=("cursor",),
     ),

@@ -32,25 +32,27 @@ def said(text: str, *, seconds: float = 10.0) -> Activation:
     )
     code = Code(kind="activation", name="box", root=Path("/box"), files=(source,), is_own=True, entry="begin:go")
     worker = worker_from_fields({"name": "box", "instructions": "x"})
-    return asyncio.run(call_activation(worker, code, TOLD, seconds=seconds))
+    return asyncio.run(call_activation(worker, code, TOLD, timeout_s=seconds))
 
 
 @pytest.mark.parametrize(
     ("nonsense", "message"),
     [
-        (5, "gave 5"),
-        (["weigh"], "gave a list"),
-        ({"tool": []}, "a field 'tool' that does not exist"),
-        ({"tools": ["weigh", "Bash"]}, "a tool 'Bash' that the worker does not have"),
-        ({"tools": "weigh"}, "tools that are no list of names"),
-        ({"tools": [["weigh"]]}, "tools that are no list of names"),
-        ({"system_prompt": " "}, "a system_prompt that is no text"),
-        ({"system_prompt": "x\0"}, "a system_prompt that is no text"),
-        ({"system_prompt": "x" * 400_001}, "a system_prompt that is no text"),
-        ({"system_prompt": ["x"]}, "a system_prompt that is no text"),
-        ({"limits": 5}, "limits that are no fields"),
-        ({"limits": {"turns": 5}}, "a limit 'turns' that does not exist"),
-        ({"limits": {"budget": 5}}, "a limit 'budget' that does not exist"),
+        (5, "returned 5"),
+        (["weigh"], "returned a list"),
+        ({"": []}, "an unknown field ''"),
+        ({"tools": [""]}, "the tool '', which the worker does not have"),
+        ({"tool": []}, "an unknown field 'tool'"),
+        ({"tools": ["weigh", "Bash"]}, "the tool 'Bash', which the worker does not have"),
+        ({"tools": "weigh"}, "invalid tools (not a list of names)"),
+        ({"tools": [["weigh"]]}, "invalid tools (not a list of names)"),
+        ({"system_prompt": " "}, "an invalid system_prompt"),
+        ({"system_prompt": "x\0"}, "an invalid system_prompt"),
+        ({"system_prompt": "x" * 400_001}, "an invalid system_prompt"),
+        ({"system_prompt": ["x"]}, "an invalid system_prompt"),
+        ({"limits": 5}, "invalid limits (not a mapping)"),
+        ({"limits": {"turns": 5}}, "an unknown limit 'turns'"),
+        ({"limits": {"budget": 5}}, "an unknown limit 'budget'"),
         ({"limits": {"max_turns": 2.5}}, "max_turns = 2.5"),
         ({"limits": {"max_turns": True}}, "max_turns = true"),
         ({"limits": {"timeout": -1}}, "timeout = -1"),
@@ -60,7 +62,7 @@ def said(text: str, *, seconds: float = 10.0) -> Activation:
 def test_what_makes_no_sense_is_refused(nonsense: Any, message: str) -> None:
     with pytest.raises(InvalidFile) as caught:
         parse_activation(nonsense, "begin:go", "box/pyproject.toml", ["weigh"])
-    assert f"activate: begin:go {'' if message.startswith('gave') else 'gave '}{message}" in str(caught.value)
+    assert f"activate: begin:go {'' if message.startswith('returned') else 'returned '}{message}" in str(caught.value)
     assert caught.value.where == "box/pyproject.toml"
 
 
@@ -113,7 +115,7 @@ def test_a_function_that_fails_says_so(body: str, message: str) -> None:
 
 
 def test_a_function_that_never_ends_is_ended() -> None:
-    with pytest.raises(ToolUnavailable, match="said nothing for 2 s and was ended"):
+    with pytest.raises(ToolUnavailable, match="timed out after 2 s"):
         said("while True: pass", seconds=2)
 
 

@@ -100,13 +100,13 @@ def test_a_name_says_what_a_file_is_and_the_content_must_be_that(place: Place, s
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("a.jpg", PNG, "its name says image/jpeg, and its content is image/png"),
-        ("a.pdf", b"", "its content is something else"),
-        ("a.png", PDF, "its content is application/pdf"),
-        ("a.txt", PNG, "neither text in UTF-8"),
-        ("a.docx", b"PK\x03\x04\x00\xff", "neither text in UTF-8"),
-        ("noted", b"a\0b", "neither text in UTF-8"),
-        ("half.txt", "ä".encode()[:1], "neither text in UTF-8"),
+        ("a.jpg", PNG, "the suffix means image/jpeg, but the content is image/png"),
+        ("a.pdf", b"", "the content is something else"),
+        ("a.png", PDF, "the content is application/pdf"),
+        ("a.txt", PNG, "neither UTF-8 text"),
+        ("a.docx", b"PK\x03\x04\x00\xff", "neither UTF-8 text"),
+        ("noted", b"a\0b", "neither UTF-8 text"),
+        ("half.txt", "ä".encode()[:1], "neither UTF-8 text"),
     ],
 )
 def test_a_file_that_is_not_what_it_says_is_an_error(place: Place, name: str, data: bytes, said: str) -> None:
@@ -203,11 +203,11 @@ def test_whatever_is_attached_obeys_the_policy_and_all_that_does_may_be_attached
 
 def test_the_errors_say_which_limit_it_is(place: Place) -> None:
     for limits, said in [
-        (policy(max_attachments=0), "the worker takes none"),
-        (policy(max_attachments=1), "2 files are attached, and the worker takes at most 1"),
-        (policy(max_total_bytes=11), "more than the 11 bytes that the worker takes"),
-        (policy(allowed_suffixes=[".md"]), r"input/a.txt: the worker takes only .md as attachments"),
-        (policy(denied_suffixes=["txt"]), r"input/a.txt: the worker takes no .txt as attachments"),
+        (policy(max_attachments=0), r"too many attachments: 2 \(the worker accepts 0\)"),
+        (policy(max_attachments=1), r"too many attachments: 2 \(the worker accepts 1\)"),
+        (policy(max_total_bytes=11), "more than the 11 bytes that the worker accepts"),
+        (policy(allowed_suffixes=[".md"]), r"input/a.txt: the worker accepts only .md as attachments"),
+        (policy(denied_suffixes=["txt"]), r"input/a.txt: the worker does not accept .txt as attachments"),
     ]:
         with pytest.raises(Refused, match=said) as raised:
             read_sandbox_files(["input/a.txt", "input/deep/d.md"], place.view, limits, where="w.yaml")
@@ -232,7 +232,7 @@ def test_no_policy_lets_a_run_take_more_than_the_record_can_keep(place: Place) -
     with (place.open / "huge.txt").open("wb") as huge:
         huge.truncate(2**40)  # a terabyte of nothing: reading it all would never end
     sandbox = Folder(path=place.open, name="open", max_bytes=2**50)
-    with pytest.raises(Refused, match="more than the 50,000,000 bytes that a run takes"):
+    with pytest.raises(Refused, match="more than the 50,000,000 bytes that a run accepts"):
         read_sandbox_files(["open/huge.txt"], View(cwd=place.open, folders=(sandbox,)), policy(max_total_bytes=10**12))
 
 
@@ -324,13 +324,13 @@ def test_what_a_worker_may_not_name(place: Place, name: str, error: type[GuildEr
 def test_through_a_link_both_names_count(place: Place) -> None:
     (place.input / "secret.env").write_text("KEY=1")
     (place.input / "notes.txt").symlink_to("secret.env")
-    with pytest.raises(Refused, match=r"lets only \.txt, \.md, \.pdf be attached"):
+    with pytest.raises(Refused, match=r"permits only \.txt, \.md, \.pdf as attachments"):
         read_sandbox_files(["input/notes.txt"], place.view, ANY)
     (place.open / "secret.env").write_text("KEY=1")
     (place.open / "notes.txt").symlink_to("secret.env")
     assert read_sandbox_files(["open/notes.txt"], place.view, ANY)[0].data == b"KEY=1"
     for limits in (policy(denied_suffixes=[".env"]), policy(allowed_suffixes=[".txt"])):
-        with pytest.raises(Refused, match=r"open/notes\.txt: the worker takes"):
+        with pytest.raises(Refused, match=r"open/notes\.txt: the worker (accepts only \.txt|does not accept \.env)"):
             read_sandbox_files(["open/notes.txt"], place.view, limits)
 
 

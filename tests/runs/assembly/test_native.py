@@ -113,6 +113,6 @@ def test_who_wants_to_be_asked_is_not_passed_by(
         file.write("tool_rules: {net: {approval_required: true}}\n")
     ran = guild("run", "scout", "x", env=environment)
     assert ran.code == 1
-    assert "cannot be asked about" in ran.err
+    assert "without approval" in ran.err
     assert provider.asked == []
     assert guild("run", "scout", "x", "--approve-all", env=environment).code == 0

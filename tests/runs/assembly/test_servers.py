@@ -166,7 +166,7 @@ def test_a_run_does_not_go_on_with_other_tools(guild: Guild, project: Path) -> N
     guild("answer", ask, "yes")
     refused = guild("resume", run)
     assert refused.code == 1
-    assert "the tool 'toy_echo' is not what it was when the run started" in refused.err
+    assert "the tool 'toy_echo' has changed since the run started" in refused.err
     toy.write_text(TOY.read_text().replace("LISTS.get(way, TOOLS)", "LISTS['more']"))  # more of them do no harm
     guild("trust", "--yes")
     assert guild("resume", run).code == 0

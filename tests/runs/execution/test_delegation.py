@@ -151,7 +151,7 @@ def test_objects_go_in_and_come_out(guild: Guild, project: Path) -> None:
     [
         ("", "the input is empty"),
         ("  \n", "the input is empty"),
-        ("a\0b", "the input is not text"),
+        ("a\0b", "invalid input: not text"),
         (7, "input_data"),
         (None, "input_data"),
         (["a"], "input_data"),

@@ -244,7 +244,7 @@ def test_a_tool_that_is_another_one_today_stops_the_run(guild: Guild, voice: Pat
     voice.write_text(TOOLBOX.replace("text: str", "text: str, louder: bool"))
     ran = guild("resume", run)
     assert ran.code == 1
-    assert "the tool 'shout' is not what it was when the run started" in ran.err
+    assert "the tool 'shout' has changed since the run started" in ran.err
     assert status(guild, run) == "waiting"
     voice.write_text(TOOLBOX)
     assert guild("answer", ask, "yes").code == 0

@@ -146,7 +146,7 @@ def test_what_cannot_be_forked(guild: Guild, project: Path, finished: str) -> No
         refused = guild("fork", finished, *words)
         assert refused.code == code, refused
         assert "Traceback" not in refused.err
-    assert f"they go from 0 to {last}" in guild("fork", finished, "--at", str(last + 1)).err
+    assert f"has no entry {last + 1} (0 to {last})" in guild("fork", finished, "--at", str(last + 1)).err
     assert guild("fork", "r-2222222222", "--at", "0").code == 3
     assert guild("fork", finished).code == 2
     assert guild("ls", "--all", "--json").json["done"] == runs
@@ -175,4 +175,4 @@ def test_a_model_without_a_price(guild: Guild, project: Path, finished: str) -> 
     limited = guild("run", "scribe", "go", "--output", "json").json["run"]
     refused = guild("fork", limited, "--at", "0", "--model", model)
     assert refused.code == 2
-    assert "max_budget_usd of the run cannot be kept" in refused.err
+    assert "max_budget_usd cannot be enforced" in refused.err

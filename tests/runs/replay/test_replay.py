@@ -253,17 +253,17 @@ def no_schema(place: Place) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "key", "said"),
     [
-        (other_prompt, "assembled", None, ["the system prompt is not the same", "- Be neat.", "+ Be quick."]),
-        (other_description, "assembled", None, ["the tools that the model is shown", "letter", "parcel"]),
-        (other_input, "assembled", None, ["the tools that the model is shown", "copies"]),
-        (other_tool, "assembled", None, ["the tools that the model is shown", "read", "skim"]),
-        (fewer_tools, "assembled", None, ["the tools that the model is shown"]),
+        (other_prompt, "assembled", None, ["the system prompt changed", "- Be neat.", "+ Be quick."]),
+        (other_description, "assembled", None, ["the tools of the model", "letter", "parcel"]),
+        (other_input, "assembled", None, ["the tools of the model", "copies"]),
+        (other_tool, "assembled", None, ["the tools of the model", "read", "skim"]),
+        (fewer_tools, "assembled", None, ["the tools of the model"]),
         (other_schema, "assembled", None, ["the output schema", '-    "type": "string"', '+    "type": "number"']),
         (no_schema, "assembled", None, ["the output schema"]),
         (tightened, "tool_started", "m1/call_0_0", ["enter was allowed; now it needs approval", "'enter'"]),
         (forbidden, "tool_started", "m1/call_0_0", ["enter was allowed; now it is refused", "'fs.write'"]),
         (no_approval, "tool_started", "m1/call_0_1", ["send needed approval; now it needs none"]),
-        (permitted, "tool_refused", "m1/call_0_2", ["burn was refused", "now it is made"]),
+        (permitted, "tool_refused", "m1/call_0_2", ["burn was refused", "now it is allowed"]),
         (asked_instead, "tool_refused", "m1/call_0_2", ["burn was refused", "now it needs approval"]),
     ],
 )
@@ -284,7 +284,7 @@ def test_a_difference_is_shown_to_a_person(place: Place) -> None:
     other_prompt(place)
     ran = place.guild("replay", place.run)
     assert ran.code == 1
-    assert ran.out == (f"{place.run} differs at step 0.\nthe system prompt is not the same\n- Be neat.\n+ Be quick.\n")
+    assert ran.out == (f"{place.run} differs at step 0.\nthe system prompt changed\n- Be neat.\n+ Be quick.\n")
 
 
 def test_a_rule_that_no_call_met_makes_no_difference(place: Place) -> None:

@@ -67,7 +67,7 @@ def test_a_tree_is_the_same_and_touches_nothing(guild: Guild, project: Path, rec
     ("fields", "said"),
     [
         ({"instructions": "Write it in ink."}, "+ Write it in ink."),
-        ({"tools": ["Glob"]}, "the tools that the model is shown"),
+        ({"tools": ["Glob"]}, "the tools of the model"),
         ({"tool_rules": {"fs.write": {"allowed": False}}}, "now it is refused"),
         ({"tool_rules": None}, "needed approval; now it needs none"),
         ({"limits": {"max_turns": 3}}, "the worker's limits"),

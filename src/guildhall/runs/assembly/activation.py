@@ -24,43 +24,41 @@ from guildhall.workers.code import Code, activation_code
 from guildhall.workers.package import PROJECT_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.model import Worker
 
-    Known = tuple[Code, tuple[Path, ...], tuple[Path, ...]]
+    CacheKey = tuple[Code, tuple[Path, ...], tuple[Path, ...]]
 
 
-TIMEOUT_S = 10.0  # that the function may take
+TIMEOUT_S = 10.0
 LIMIT_NAMES = ("max_turns", "max_tokens", "max_budget_usd", "timeout")
-_MOST = 400_000  # characters of a prompt
+_MAX_PROMPT_CHARS = 400_000
+_MAX_MEMORY_BYTES = 512 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activation:
-    """How a run begins. What is not set is as without it: posture, all tools, the worker's limits."""
+    """The settings of a run by an activation function. None keeps the instructions, tools or limits of the worker."""
 
-    system_prompt: str | None = None  # in the place of the posture; what is remembered still comes last
-    tools: tuple[str, ...] | None = None  # the names of those that the run has, of all that it could have
-    limits: Bounds | None = None  # at most these
+    system_prompt: str | None = None  # without the memory block
+    tools: tuple[str, ...] | None = None
+    limits: Bounds | None = None
 
-    def system_prompt_for(self, posture: str) -> str:
-        return posture if self.system_prompt is None else self.system_prompt
-
-    def select_tools(self, tools: Iterable[Tool], hook_tools: Iterable[Tool] = ()) -> tuple[Tool, ...]:
-        """The tools of the run. Those of its `seat` always are: by them it says what came of it."""
-        names = {*(self.tools or ()), *(tool.name for tool in hook_tools)}
+    def select_tools(self, tools: Iterable[Tool], required: Iterable[Tool] = ()) -> tuple[Tool, ...]:
+        """Return the tools of the run. The `required` tools, with which it reports its result, cannot be removed."""
+        names = {*(self.tools or ()), *(tool.name for tool in required)}
         return tuple(tool for tool in tools if self.tools is None or tool.name in names)
 
     def tighten(self, bounds: Bounds) -> Bounds:
-        """Bounds, no wider than they were."""
+        """Return the lower one of each pair of limits."""
         if self.limits is None:
             return bounds
-        both = {name: (getattr(bounds, name), getattr(self.limits, name)) for name in LIMIT_NAMES}
-        tighter = {name: own if was is None else min(was, own) for name, (was, own) in both.items() if own is not None}
-        return replace(bounds, **tighter)
+        pairs = {name: (getattr(bounds, name), getattr(self.limits, name)) for name in LIMIT_NAMES}
+        lower = {name: own if old is None else min(old, own) for name, (old, own) in pairs.items() if own is not None}
+        return replace(bounds, **lower)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Activation:
@@ -75,7 +73,7 @@ DEFAULT = Activation()
 
 
 def activation_context(request: RunRequest, project: str | None) -> dict[str, Any]:
-    """Return what the function is told about the purpose of a run: a job, a commission, a meeting, or just the run."""
+    """Return the part of the function's argument that describes the purpose of a run."""
     about: dict[str, Any] = {"project": project, "context": "run", "input": request.input}
     if isinstance(request.purpose, JobPurpose | CommissionPurpose | MeetingPurpose):
         facts = asdict(request.purpose)
@@ -86,7 +84,7 @@ def activation_context(request: RunRequest, project: str | None) -> dict[str, An
 
 async def activate_worker(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> Activation:
     """Call the worker's function for a run that could have these tools, and return its result."""
-    told = {
+    argument = {
         "worker": {"name": worker.name, "description": worker.description, "identity": worker.identity},
         "posture": worker.instructions,
         "tools": [tool.as_shown() for tool in tools],
@@ -94,34 +92,33 @@ async def activate_worker(worker: Worker, tools: Iterable[Tool], memory: str, co
         "memory": memory,
         **context,
     }
-    return await call_activation(worker, activation_code(worker), told)
+    return await call_activation(worker, activation_code(worker), argument)
 
 
 async def call_activation(
-    worker: Worker, code: Code, told: Mapping[str, Any], *, seconds: float = TIMEOUT_S
+    worker: Worker, code: Code, argument: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S
 ) -> Activation:
-    """What the worker's function says; an error that names it where it says nothing that can be used."""
-    said = await _said(code, worker.place, told, seconds)
-    return parse_activation(said, code.entry or "", worker.place, [tool["name"] for tool in told["tools"]])
+    """Call a function with an argument. Raise an error that names the function if the result is not valid."""
+    result = await _execute(code, worker.place, argument, timeout_s)
+    return parse_activation(result, code.entry or "", worker.place, [tool["name"] for tool in argument["tools"]])
 
 
 async def check_function(code: Code, place: str) -> None:
-    """Raises where the function of a package cannot be loaded, or is none. It is not called."""
-    await _said(code, place, None, TIMEOUT_S)
+    """Load the function of a package without calling it. Raise if it is missing or not a function."""
+    await _execute(code, place, None, TIMEOUT_S)
 
 
-async def _said(code: Code, place: str, told: Mapping[str, Any] | None, seconds: float) -> Any:
-    """What a confined child says in which the function is loaded."""
+async def _execute(code: Code, place: str, argument: Mapping[str, Any] | None, timeout_s: float) -> Any:
+    """Load the function in a confined child process, and call it if there is an argument."""
     reference = code.entry or ""
-    host = ToolHost(
-        HostSpec(view=View(cwd=code.root), activate=reference, context=told, memory_bytes=512 * 1024**2),
-        sources=code.sources(),
-    )
+    view = View(cwd=code.root)
+    spec = HostSpec(view=view, activate=reference, context=argument, memory_bytes=_MAX_MEMORY_BYTES)
+    host = ToolHost(spec, sources=code.sources())
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout_s):
             return await host.activation()
     except TimeoutError:
-        message = f"activate: {reference} said nothing for {seconds:g} s and was ended"
+        message = f"activate: {reference} timed out after {timeout_s:g} s"
         raise ToolUnavailable(message, where=place) from None
     except ToolUnavailable as error:
         where = str(code.root / error.where) if error.where else place
@@ -130,52 +127,51 @@ async def _said(code: Code, place: str, told: Mapping[str, Any] | None, seconds:
         await host.close()
 
 
-def parse_activation(said: Any, reference: str, place: str, tools: Sequence[str]) -> Activation:
-    """What a function said, which may be anything; `tools` are those that there are."""
+def parse_activation(result: Any, reference: str, place: str, tools: Sequence[str]) -> Activation:
+    """Validate the result of a function, which can be any JSON value. `tools`: the names to choose from."""
 
-    def wrong(message: str, hint: str | None = None) -> InvalidFile:
-        return InvalidFile(f"activate: {reference} gave {message}", where=place, hint=hint)
+    def error(message: str, hint: str | None = None) -> InvalidFile:
+        return InvalidFile(f"activate: {reference} returned {message}", where=place, hint=hint)
 
-    if said is None:
+    if result is None:
         return DEFAULT
-    if not isinstance(said, dict):
-        raise wrong(f"{shown(said)}", "It gives fields: system_prompt, tools, limits; or nothing.")
-    given = cast("dict[str, Any]", said)
+    if not isinstance(result, dict):
+        raise error(shown(result), "Return nothing, or a mapping with system_prompt, tools or limits.")
+    given = cast("dict[str, Any]", result)
     names = [field.name for field in fields(Activation)]
-    for name in given:
-        if name not in names:
-            raise wrong(f"a field {shown(name)} that does not exist", did_you_mean(name, names))
-    prompt, chosen = given.get("system_prompt"), given.get("tools")
-    is_usable = isinstance(prompt, str) and prompt.strip() and is_text(prompt) and len(prompt) <= _MOST
-    if prompt is not None and not is_usable:
-        raise wrong(f"a system_prompt that is no text of at most {_MOST:,} characters")
-    if chosen is not None:
-        chosen = _chosen(chosen, tools, wrong)
-    limits = given.get("limits")
-    return Activation(system_prompt=prompt, tools=chosen, limits=None if limits is None else _limits(limits, wrong))
+    if (unknown := next((name for name in given if name not in names), None)) is not None:
+        raise error(f"an unknown field {shown(unknown)}", did_you_mean(unknown, names))
+    prompt, chosen, limits = given.get("system_prompt"), given.get("tools"), given.get("limits")
+    is_valid = isinstance(prompt, str) and prompt.strip() and is_text(prompt) and len(prompt) <= _MAX_PROMPT_CHARS
+    if prompt is not None and not is_valid:
+        raise error(f"an invalid system_prompt (not text of at most {_MAX_PROMPT_CHARS:,} characters)")
+    return Activation(
+        system_prompt=prompt,
+        tools=None if chosen is None else _parse_tools(chosen, tools, error),
+        limits=None if limits is None else _parse_limits(limits, error),
+    )
 
 
-def _chosen(given: Any, tools: Sequence[str], wrong: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in cast("list[Any]", given)):
-        raise wrong("tools that are no list of names")
-    for name in (chosen := cast("list[str]", given)):
-        if name not in tools:
-            raise wrong(f"a tool {shown(name)} that the worker does not have", did_you_mean(name, tools))
-    return tuple(dict.fromkeys(chosen))
+def _parse_tools(value: Any, tools: Sequence[str], error: Callable[..., InvalidFile]) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in cast("list[Any]", value)):
+        raise error("invalid tools (not a list of names)")
+    names = cast("list[str]", value)
+    if (unknown := next((name for name in names if name not in tools), None)) is not None:
+        raise error(f"the tool {shown(unknown)}, which the worker does not have", did_you_mean(unknown, tools))
+    return tuple(dict.fromkeys(names))
 
 
-def _limits(given: Any, wrong: Any) -> Bounds:
-    if not isinstance(given, dict):
-        raise wrong("limits that are no fields", f"They are {', '.join(LIMIT_NAMES)}.")
-    found: dict[str, Any] = {}
-    for name, value in cast("dict[str, Any]", given).items():
+def _parse_limits(value: Any, error: Callable[..., InvalidFile]) -> Bounds:
+    if not isinstance(value, dict):
+        raise error("invalid limits (not a mapping)", f"Limits: {', '.join(LIMIT_NAMES)}.")
+    limits = cast("dict[str, Any]", value)
+    for name, limit in limits.items():
         if name not in LIMIT_NAMES:
-            raise wrong(f"a limit {shown(name)} that does not exist", did_you_mean(name, LIMIT_NAMES))
+            raise error(f"an unknown limit {shown(name)}", did_you_mean(name, LIMIT_NAMES))
         kinds = (int,) if name in ("max_turns", "max_tokens") else (int, float)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or value <= 0):
-            raise wrong(f"{name} = {shown(value)}", "A limit is a number above 0.")
-        found[name] = value
-    return Bounds(**{"max_turns": None, **found})
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, kinds) or limit <= 0):
+            raise error(f"{name} = {shown(limit)}", "A limit is a number above 0.")
+    return Bounds(**{"max_turns": None, **limits})
 
 
 _MAX_CACHED = 100
@@ -189,25 +185,24 @@ class ToolboxCache:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Known, Toolbox] = {}
+        self._cached: dict[CacheKey, Toolbox] = {}
 
     async def describe(self, code: Code, surroundings: Surroundings) -> Toolbox:
         key = (code, surroundings.view.hidden, surroundings.view.shown)
-        if key not in self._known:
-            found = await describe_code(code, surroundings)
-            while len(self._known) >= _MAX_CACHED:
-                del self._known[next(iter(self._known))]
-            self._known[key] = found
-        return self._known[key]
+        if key not in self._cached:
+            toolbox = await describe_code(code, surroundings)
+            while len(self._cached) >= _MAX_CACHED:
+                del self._cached[next(iter(self._cached))]
+            self._cached[key] = toolbox
+        return self._cached[key]
 
 
 async def describe_code(code: Code, surroundings: Surroundings) -> Toolbox:
     """Return the tools of this code. Their handlers are bound to the bytes that were read."""
     if code.entry is None:
         file = code.files[0]
-        return await describe_toolbox(
-            code.name, file.path, surroundings, None if code.is_own else file.digest, file.content
-        )
+        pinned = None if code.is_own else file.digest
+        return await describe_toolbox(code.name, file.path, surroundings, pinned, file.content)
     try:
         return await describe_package(code.name, code.entry, code.sources(), surroundings)
     except ToolUnavailable as error:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Assembled:
-    """What a run is made of. The journal's first entry freezes it."""
+    """The resolved parts of a run. Entry 0 of the journal records them."""
 
     worker: Worker
     model: str
@@ -50,18 +50,18 @@ class Assembled:
     output_schema: Mapping[str, Any] | None
     surroundings: Surroundings
     allow_workers: tuple[str, ...] = ()
-    above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do to the world
-    callees: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])  # the same, by identity
+    above: frozenset[str] = frozenset()  # capabilities of the calling runs and of the other workers around them
+    callees: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])  # capabilities by identity
     attachments: tuple[Attachment, ...] = ()
-    given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
-    servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
-    member_tools: MemberTools = NO_MEMBERS  # the members that it may dispatch to, or has tools of
+    given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's process
+    servers: Servers = field(default_factory=Servers)  # connected MCP servers, closed with the run
+    member_tools: MemberTools = NO_MEMBERS
     called: bool = False  # by another run
-    activation: Activation = DEFAULT  # how its worker has it begin
-    converses: bool = False  # it is a conversation
+    activation: Activation = DEFAULT
+    converses: bool = False  # the run is a conversation
 
     def surrounding_capabilities(self, worker: Worker) -> frozenset[str]:
-        """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
+        """Return the capabilities around a worker that the run calls: of the run, its callers and other callees."""
         others = (can for identity, can in self.callees.items() if identity != worker.identity)
         own = permitted_capabilities(self.tools, self.surroundings.forbidden).values()
         return self.above.union(*own, *others)
@@ -79,7 +79,7 @@ class Assembled:
         )
 
     def as_shown(self) -> dict[str, Any]:
-        """What the model is shown: the part that a replay must find again."""
+        """Return the input of the model, which a replay compares."""
         return {
             "system_prompt": self.system_prompt,
             "first_message": self.first_message,
@@ -89,7 +89,7 @@ class Assembled:
         }
 
     def as_recorded(self) -> Assembly:
-        """Return the payload of the journal's first entry."""
+        """Return the payload of entry 0."""
         shown = self.as_shown()
         return Assembly(
             **shown,
@@ -112,37 +112,37 @@ class Assembled:
 
 
 def tighten(then: Assembled, today: Assembled) -> Assembled:
-    """Return the recorded run without the tools, rules, folders and rights that its worker no longer has."""
-    kept = {tool.name for tool in today.tools}
-    gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
+    """Return the recorded run without the tools, folders and permissions that its worker no longer has."""
+    names = {tool.name for tool in today.tools}
+    removed = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in names)
     writable = {(folder.name, folder.path): folder.is_writable for folder in today.surroundings.view.folders}
     view = then.surroundings.view
-    left = tuple(
+    folders = tuple(
         replace(folder, is_writable=folder.is_writable and writable[folder.name, folder.path])
         for folder in view.folders
         if (folder.name, folder.path) in writable
     )
-    surroundings = replace(then.surroundings, view=replace(view, folders=left))
+    surroundings = replace(then.surroundings, view=replace(view, folders=folders))
     allowed = then.allow_workers
     if EVERY_WORKER in allowed:
         allowed = today.allow_workers
     elif EVERY_WORKER not in today.allow_workers:
         allowed = tuple(name for name in allowed if name in today.allow_workers)
-    rules = (*then.rules, *today.rules, *gone)
+    rules = (*then.rules, *today.rules, *removed)
     return replace(then, rules=rules, surroundings=surroundings, allow_workers=allowed)
 
 
 def with_recorded_descriptions(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Tools of the run itself keep the words in which the model knows them: they name workers, which come and go."""
-    told = {tool["name"]: tool["description"] for tool in frozen}
+    """Return tools with recorded descriptions where a description lists workers, which can change during a run."""
+    recorded = {tool["name"]: tool["description"] for tool in frozen}
     return tuple(
-        replace(tool, description=told.get(tool.name, tool.description)) if tool.runs_in == "run" else tool
+        replace(tool, description=recorded.get(tool.name, tool.description)) if tool.runs_in == "run" else tool
         for tool in tools
     )
 
 
 def snapshot(worker: Worker) -> dict[str, Any]:
-    """A worker as the record keeps it: enough to be one again when its file is gone."""
+    """Return the recorded form of a worker, from which `from_snapshot` restores it without its file."""
     return {
         "definition": worker.definition.model_dump(mode="json"),
         "instructions": worker.instructions,
@@ -168,22 +168,18 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
-def recorded_attachments(frozen: Assembly) -> tuple[Attachment, ...]:
-    return tuple(Attachment.from_dict(file) for file in frozen.files)
-
-
 def recorded_toolbox(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
-    """A toolbox of a process that is gone: good for a replay, which executes nothing."""
+    """Return a toolbox of an ended process for a replay, which does not call its tools."""
 
-    def gone(**_: Any) -> None:
-        raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that made the run")
+    def unavailable(**_: Any) -> None:
+        raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that started the run")
 
-    return Toolbox(name, *(Tool.from_described(tool, gone) for tool in tools))
+    return Toolbox(name, *(Tool.from_described(tool, unavailable) for tool in tools))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What a run is assembled from, be it new or on record."""
+    """The inputs from which a new or recorded run is assembled."""
 
     run: str
     worker: Worker
@@ -193,15 +189,16 @@ class Recipe:
     mode: Mode
     bounds: Bounds
     output_schema: Mapping[str, Any] | None
-    given: Sequence[Toolbox] = ()  # toolboxes of the caller's own process
+    given: Sequence[Toolbox] = ()
+    attachments: tuple[Attachment, ...] = ()
     memory: str | None = None  # the recorded memory block; None: render it from the current memory
-    above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
-    served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
-    member_tools: MemberTools | None = None  # the members, where they are known; else they are looked up
+    above: frozenset[str] = frozenset()
+    served: Mapping[str, Sequence[Tool]] | None = None  # known tools of servers; None: start the servers
+    member_tools: MemberTools | None = None  # None: look the members up
     hooks: RunHooks | None = None
     called: bool = False  # by another run
-    activation: Activation | None = None  # how it begins, where that is known; else its worker's function is called
-    context: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what that is told of what the run is for
+    activation: Activation | None = None  # None: call the function of the worker, with the `context`
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def converses(self) -> bool:
@@ -209,7 +206,7 @@ class Recipe:
 
     @property
     def context_name(self) -> str:
-        """What it is part of: the name of its seat's tools, `called`, or `run` for one that stands alone."""
+        """The server name of the owner's tools, `called`, or `run` for a run on its own."""
         return self.hooks.server if self.hooks else "called" if self.called else "run"
 
 
@@ -224,6 +221,7 @@ def recorded_recipe(frozen: Assembly, frame: Frame, *, run: str, given: Sequence
         bounds=Bounds(**frozen.bounds),
         output_schema=frozen.output_schema,
         given=given,
+        attachments=tuple(Attachment.from_dict(file) for file in frozen.files),
         memory=frozen.memory,
         above=frozenset(frozen.above),
         called=frozen.called,
@@ -234,9 +232,9 @@ def recorded_recipe(frozen: Assembly, frame: Frame, *, run: str, given: Sequence
 def run_rules(
     recipe: Recipe, tools: Iterable[Tool], forbidden: frozenset[str], around: frozenset[str]
 ) -> tuple[Rule, ...]:
-    """The worker's rules, and those that guard what it could carry out; `around` is what those can do around it."""
+    """Return the worker's rules and the exfiltration rules. `around`: capabilities of the workers around it."""
     tools = tuple(tools)
-    # A new worker is always shown whole before it is made: the gate need not ask about its arguments as well.
+    # The user always reviews a new worker before it is created, so the gate does not ask about the call as well.
     own = (
         replace(rule, approval_required=False) if rule.name in CREATE_RULES else rule
         for rule in recipe.worker.rules_for(tool.name for tool in tools)

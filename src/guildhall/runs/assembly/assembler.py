@@ -19,7 +19,6 @@ from guildhall.runs.assembly.assembled import (
     Assembled,
     Recipe,
     from_snapshot,
-    recorded_attachments,
     recorded_recipe,
     recorded_toolbox,
     run_rules,
@@ -44,7 +43,7 @@ from guildhall.runs.assembly.preflight import (
     raise_problems,
 )
 from guildhall.runs.assembly.tool_set import (
-    base_toolbox,
+    BASE_TOOLS,
     check_native_rules,
     collect_tools,
     make_bounds,
@@ -86,11 +85,11 @@ class Assembler:
     active_workers: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Callable[[Code, Surroundings], Awaitable[Toolbox]]
     memory: RunMemory
-    # The tools that the hall gives a worker in a frame without a declaration, for the run with this id in this context.
+    # The tools that a worker has without declaring them, for a frame, a run id and the name of its context.
     hall_tools: Callable[[Worker, Frame, str, str], Sequence[Tool]]
     connect_servers: Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
     replace_tool: Callable[[Tool], Tool]
-    project_name: Callable[[Frame], str | None]  # the name of the registered project in which a frame is
+    project_name: Callable[[Frame], str | None]  # of the registered project of a frame
 
     async def assemble(
         self,
@@ -104,28 +103,28 @@ class Assembler:
         attached: tuple[Attachment, ...] | None = None,
         hooks: RunHooks | None = None,
     ) -> Assembled:
-        """Assemble a new run. `given`: toolboxes of the caller's process. `worker`: if it was found already.
+        """Assemble a new run. `given`: toolboxes of the caller's process. `worker`: if it is known already.
 
-        `caller`: the run that calls this one, shares its budget, and hands over the `attached` files.
+        `caller`: the run that calls this one, shares its budget, and passes on the `attached` files.
         """
         if not is_text(request.input):
-            raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
+            raise UsageError("invalid input: not text, or contains NUL", hint="Attach other data as a file.")
         if not request.input.strip():
-            raise UsageError("the input is empty", hint="Say what the worker is to do.")
+            raise UsageError("the input is empty", hint="Describe the task of the worker.")
         worker = worker or self.find(request.worker, frame)
         check_usable(worker, "name")
         if hooks is not None and hooks.next_message is not None:
             check_conversation(worker)
         settings = self.preflight.settings(frame)
         try:
-            choice = adapt_model(worker, _chosen(worker, frame, settings, request))
+            choice = adapt_model(worker, _choose_model(worker, frame, settings, request))
         except ModelUnusable:
             if request.asks_model:
                 raise
-            choice = ModelChoice(model="", by="worker")  # it is not asked; those that it calls name their own
-        named, own = [toolbox.name for toolbox in given], choice.by == "worker"
+            choice = ModelChoice(model="", by="worker")  # the run calls no model
+        names, own = [toolbox.name for toolbox in given], choice.by == "worker"
         raise_problems(
-            self.preflight.find_problems(worker, frame, given=named, script=own, thorough=False), worker.place
+            self.preflight.find_problems(worker, frame, given=names, script=own, thorough=False), worker.place
         )
         recipe = Recipe(
             run=run,
@@ -154,33 +153,32 @@ class Assembler:
                 read_user_files, request.attachments, view, policy, root=frame.sees, where=worker.place
             )
         check_policy(attached or (), policy, where=worker.place)
-        return replace(await self._build(recipe), attachments=attached or ())
+        return await self._build(replace(recipe, attachments=attached or ()))
 
     async def assemble_resumed(
         self, frozen: Assembly, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, hooks: RunHooks | None = None
     ) -> Assembled:
-        """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
+        """Assemble a recorded run with the stricter of its recorded and its worker's current permissions."""
         recipe = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks)
         built = await self._build(recipe)
         async with ended_if_not_used(built.servers):
             tools = with_recorded_descriptions(built.tools, frozen.tools)
-            _refuse_other_tools(tools, frozen.tools)
+            _check_tools_unchanged(tools, frozen.tools)
             names = {tool["name"] for tool in frozen.tools}
-            revived = replace(
+            resumed = replace(
                 built,
                 system_prompt=frozen.system_prompt,
                 memory=frozen.memory,
-                attachments=recorded_attachments(frozen),
-                tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox may have got more since
+                tools=tuple(tool for tool in tools if tool.name in names),  # a toolbox can have new tools
             )
             then = recipe.worker
             if then.path is None or then.scope == "workflow" or not then.path.exists():
-                return revived  # a workflow keeps to its record
+                return resumed  # agents keep their recorded permissions
             worker = replace(self.find(str(then.path), frame), workdir=then.workdir, workflow_paths=then.workflow_paths)
-            worker = _adapt(worker, hooks)
+            worker = _adapt_to_owner(worker, hooks)
             served = unchanged_server_tools(worker, then, built.servers.tools)
             today = replace(recipe, worker=worker, output_schema=None, served=served)
-            return tighten(revived, await self._build(today))
+            return tighten(resumed, await self._build(today))
 
     async def assemble_replay(
         self,
@@ -194,34 +192,32 @@ class Assembler:
     ) -> tuple[Assembled, bool]:
         """Assemble a recorded run from the current worker, and return True if a recorded definition was used."""
         given = [recorded_toolbox(name, tools) for name, tools in frozen.given.items()]
-        recipe, gone = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks), False
+        recipe, is_missing = replace(recorded_recipe(frozen, frame, run=run, given=given), hooks=hooks), False
         try:
-            worker = worker or _adapt(self.find(request.worker, frame), hooks)
+            worker = worker or _adapt_to_owner(self.find(request.worker, frame), hooks)
             schema = await self.preflight.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
-            worker, gone = recipe.worker, True
+            worker, is_missing = recipe.worker, True
         listed = {name: recorded_toolbox(name, tools).tools for name, tools in frozen.servers.items()}
         then_worker = from_snapshot(frozen.worker)
         served = unchanged_server_tools(worker, then_worker, listed)
         recipe = replace(recipe, served=served, member_tools=recorded_members(frozen, then_worker, worker))
         recipe = recipe if worker.activate else replace(recipe, activation=DEFAULT)
         assembled = await self._build(recipe)
-        assembled = replace(assembled, attachments=recorded_attachments(frozen))
         then = with_recorded_descriptions(assembled.tools, frozen.tools)
-        if then != assembled.tools and self._lacks_one_to_call(worker, frame):
+        if then != assembled.tools and self._has_missing_callee(worker, frame):
             return replace(assembled, tools=then), True
-        return assembled, gone
+        return assembled, is_missing
 
-    def _lacks_one_to_call(self, worker: Worker, frame: Frame) -> bool:
-        """Whether one of those that the worker may call by name is not there any more."""
+    def _has_missing_callee(self, worker: Worker, frame: Frame) -> bool:
         near = worker.project_frame(frame)
-        for name in worker.definition.allow_workers:
-            try:
+        try:
+            for name in worker.definition.allow_workers:
                 if name != EVERY_WORKER:
                     self.find(name, near)
-            except NotFound:
-                return True
+        except NotFound:
+            return True
         return False
 
     async def _build(self, recipe: Recipe) -> Assembled:
@@ -233,9 +229,9 @@ class Assembler:
         async with ended_if_not_used(servers):
             served = servers.tools if recipe.served is None else recipe.served
             tools = await self._tools(recipe, surroundings, served)
-            return replace(await self._completed(recipe, surroundings, settings, tools), servers=servers)
+            return replace(await self._complete(recipe, surroundings, settings, tools), servers=servers)
 
-    async def _completed(
+    async def _complete(
         self, recipe: Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
     ) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
@@ -251,24 +247,26 @@ class Assembler:
             limit = settings.memory.limit_tokens
             memory = await self.memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activate_worker(worker, tools, memory, recipe.context)
-        patience = settings.approvals.timeout
+        timeout = settings.approvals.timeout
         member_tools = recipe.member_tools or NO_MEMBERS
+        instructions = worker.instructions if activation.system_prompt is None else activation.system_prompt
         return Assembled(
             worker=worker,
             model=recipe.model,
             mode=recipe.mode,
-            system_prompt=_prompt(activation.system_prompt_for(worker.instructions), member_tools.prompt, memory),
+            system_prompt=_join_prompt(instructions, member_tools.prompt, memory),
             memory=memory,
             first_message=recipe.input,
             tools=activation.select_tools(tools, recipe.hooks.tools if recipe.hooks else ()),
-            rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
+            rules=tuple(replace(rule, timeout=timeout) if rule.timeout is None else rule for rule in rules),
             bounds=activation.tighten(recipe.bounds),
             activation=activation,
-            output_schema=None if recipe.converses else recipe.output_schema,  # a conversation comes to no result
+            output_schema=None if recipe.converses else recipe.output_schema,  # a conversation has no result
             surroundings=surroundings,
             allow_workers=worker.definition.allow_workers,
             above=recipe.above,
             callees=callees,
+            attachments=recipe.attachments,
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
             member_tools=member_tools,
             called=recipe.called,
@@ -278,7 +276,7 @@ class Assembler:
     async def _tools(
         self, recipe: Recipe, surroundings: Surroundings, served: Mapping[str, Sequence[Tool]]
     ) -> tuple[Tool, ...]:
-        """All tools of the run, in the order that the model sees."""
+        """Return the tools of the run in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
         base = self.base_tools(worker, frame, recipe.context_name, run=recipe.run, model=recipe.model)
         tree, hooks = self.tree_tools(worker, frame), recipe.hooks
@@ -294,20 +292,19 @@ class Assembler:
         tools = tuple(map(self.replace_tool, every))
         check_native_tools(worker, tools)
         names = [tool.name for tool in tools]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ToolUnavailable(f"two tools are named {duplicates[0]!r}", where=worker.place)
         if recipe.output_schema is not None and not recipe.converses and OUTPUT_TOOL in names:
-            message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
-            raise ToolUnavailable(message, where=worker.place)
+            raise ToolUnavailable(f"the tool name {OUTPUT_TOOL!r} is reserved for the result", where=worker.place)
         return tools
 
     def base_tools(self, worker: Worker, frame: Frame, context: str, *, run: str, model: str) -> tuple[Tool, ...]:
-        """Return the tools that a worker has without declaring them, except those for calling workers."""
+        """Return the tools that a worker has without declaring them, except the tools to call workers."""
         if not worker.definition.base:
             return ()
         limit = self.preflight.settings(frame).memory.limit_tokens
         memory = self.memory.tools(worker, frame, run=run, model=model, limit_tokens=limit)
-        return (*base_toolbox().tools, *memory, *self.hall_tools(worker, frame, run, context))
+        return (*BASE_TOOLS, *memory, *self.hall_tools(worker, frame, run, context))
 
     def tree_tools(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """Return the tools with which a worker calls and creates workers."""
@@ -325,10 +322,10 @@ class Assembler:
         given: Mapping[str, Toolbox],
         of_members: Sequence[str],
     ) -> dict[str, Sequence[Tool]]:
-        """The tools of each toolbox that the worker declares, by its name; those `of_members` are on servers."""
+        """Return the tools of each declared toolbox. The toolboxes `of_members` are on servers."""
         found: dict[str, Sequence[Tool]] = {}
         for name in worker.definition.toolboxes:
-            if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
+            if name in given:  # the handlers exist only in this process
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
                 code = self.preflight.toolbox_code(worker, name, frame, given)
@@ -336,8 +333,8 @@ class Assembler:
         return found
 
 
-def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> ModelChoice:
-    """The model; where there is none, it is said how a run of this kind is given one."""
+def _choose_model(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> ModelChoice:
+    """Choose the model. The error for a missing model says how to set one for this kind of run."""
     match request.purpose:
         case JobPurpose():
             by = MODEL_CONFIG
@@ -348,21 +345,21 @@ def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunReques
     return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, model_option=by)
 
 
-def _adapt(worker: Worker, hooks: RunHooks | None) -> Worker:
+def _adapt_to_owner(worker: Worker, hooks: RunHooks | None) -> Worker:
     return hooks.adapt_worker(worker) if hooks and hooks.adapt_worker else worker
 
 
-def _prompt(instructions: str, *blocks: str) -> str:
-    """What the worker is told: what stays the same comes first."""
+def _join_prompt(instructions: str, *blocks: str) -> str:
+    """Join the parts of the system prompt. The constant part comes first, for prompt caches."""
     more = [block for block in blocks if block]
     return "\n\n".join([instructions.rstrip(), *more]) if more else instructions
 
 
-def _refuse_other_tools(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:
+def _check_tools_unchanged(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:
     now = {tool.name: tool.as_shown() for tool in tools}
     for tool in frozen:
         if now.get(tool["name"]) != tool:
             raise ToolUnavailable(
-                f"the tool {tool['name']!r} is not what it was when the run started",
-                hint="The run cannot go on with another tool. Restore the tool, or start a new run.",
+                f"the tool {tool['name']!r} has changed since the run started",
+                hint="Restore the tool, or start a new run.",
             )

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from guildhall.workers.definition import AttachmentPolicy
     from guildhall.workers.model import Worker
 
-MAX_TOTAL_BYTES = 50_000_000  # bytes: the record keeps them, and no provider takes more in one question
+MAX_TOTAL_BYTES = 50_000_000  # the journal keeps them, and no provider accepts more in one request
 _PDF = "application/pdf"
-_PDF_BEGINS_WITHIN = 1024  # bytes: what readers of PDFs forgive
-_ANY_SIZE = 10**12  # a person's own file is bounded by the policy alone
-# By name, and the same on every machine. What is not named here is text, if it is text at all.
+_PDF_HEADER_BYTES = 1024  # PDF readers accept a header within the first kilobyte
+_ANY_SIZE = 10**12  # only the policy limits files of the user
+# A fixed table, because the tables of operating systems differ. All other files must be text.
 MEDIA_TYPES = {
     ".pdf": _PDF,
     ".png": "image/png",
@@ -54,7 +54,7 @@ _TEXT = "text/plain"
 def read_sandbox_files(
     names: Sequence[str], view: View, policy: AttachmentPolicy, *, where: str | None = None
 ) -> tuple[Attachment, ...]:
-    """Read files that a worker names as `sandbox/path`. `policy` and `where` (for errors) are those of the callee."""
+    """Read files that a worker names as `sandbox/path`. `policy` and `where` (for errors) belong to the callee."""
     sandboxes = _sandboxes_of(view)
     return _read_all(names, lambda name: _in_sandbox(name, sandboxes), policy, where)
 
@@ -62,13 +62,13 @@ def read_sandbox_files(
 def forward_attachments(
     names: Sequence[str], own: Iterable[Attachment], view: View, callee: Worker
 ) -> tuple[Attachment, ...]:
-    """The files that a worker hands to another: out of its sandboxes, and of those that it was given itself."""
-    _refuse_twice(names)
+    """Return the files that a worker passes to another: from its sandboxes, and from its own attachments."""
+    _check_unique(names)
     named = {folder.name for folder in view.folders}
-    had = {file.name: file for file in own if _sandbox_and_path(file.name, named)[0] not in named}
-    others = [name for name in names if name not in had]
+    known = {file.name: file for file in own if _sandbox_and_path(file.name, named)[0] not in named}
+    others = [name for name in names if name not in known]
     read = read_sandbox_files(others, view, callee.definition.attachment_policy, where=callee.place)
-    found = {**had, **dict(zip(others, read, strict=True))}
+    found = {**known, **dict(zip(others, read, strict=True))}
     return tuple(found[name] for name in names)
 
 
@@ -83,50 +83,46 @@ def read_user_files(
         if _sandbox_and_path(name, named)[0] in named:
             return _in_sandbox(name, sandboxes)
         if name.startswith(("/", "~")):
-            return _anywhere(name, view)
-        return _below(name, view, root)
+            return _in_file_system(name, view)
+        return _in_project(name, view, root)
 
     return _read_all(names, find, policy, where)
 
 
 def check_policy(attachments: Iterable[Attachment], policy: AttachmentPolicy, *, where: str | None = None) -> None:
-    """Refuses what the policy does not permit, of files that have been read before."""
+    """Raise Refused if the policy does not permit these files."""
     files = list(attachments)
-    _refuse_many(len(files), policy, where)
+    _check_count(len(files), policy, where)
     for file in files:
-        _refuse_suffix(_last(file.name), file.name, policy, where)
-    _refuse_large(sum(len(file.data) for file in files), policy, where)
+        _check_suffix(_base_name(file.name), file.name, policy, where)
+    _check_size(sum(len(file.data) for file in files), policy, where)
 
 
 def check_media_types(attachments: Iterable[Attachment], source: Source) -> None:
-    """Refuses a file that the model cannot look at, before anything is asked of it."""
+    """Raise ModelUnusable if the model does not accept the type of a file."""
     for file in attachments:
         if not file.is_text and not source.takes(file.media_type):
             kind = "PDFs" if file.media_type == _PDF else "images"
             raise ModelUnusable(
-                f"{source.name} takes no {kind}: {file.name} ({file.media_type}) cannot be handed to it",
-                hint="Choose a model that does, with --override-model, or attach what is in the file as text.",
+                f"{source.name} does not accept {kind}: {file.name} ({file.media_type})",
+                hint="Choose another model with --override-model, or attach the content as text.",
             )
 
 
 def format_size(size: int) -> str:
-    """A size as people read it: the one unit that matters."""
     for unit, least in (("MB", 1_000_000), ("kB", 1_000)):
         if size >= least:
             return f"{size / least:.1f}".removesuffix(".0") + f" {unit}"
     return f"{size} bytes"
 
 
-# Finding
-
-
 def _sandboxes_of(view: View) -> SandboxFiles:
-    """The named folders alone: the folder that a run works in is not a place to attach from."""
+    """Return the named folders, without the working folder of the run."""
     return SandboxFiles(replace(view, folders=tuple(folder for folder in view.folders if folder.name is not None)))
 
 
 def _sandbox_and_path(name: str, sandboxes: Collection[str | None]) -> tuple[str, str]:
-    """The sandbox and the path that a name means: `input/deck.pdf`, or `input:deck.pdf` as others write it."""
+    """Split a name such as `input/deck.pdf` or `input:deck.pdf`."""
     sandbox, colon, path = name.partition(":")
     if colon and sandbox in sandboxes:
         return sandbox, path
@@ -138,34 +134,30 @@ def _in_sandbox(name: str, rooted: SandboxFiles) -> tuple[str, SandboxFiles, San
     named = {folder.name for folder in rooted.view.folders}
     sandbox, path = _sandbox_and_path(name, named)
     if sandbox in ("", ".", "..", "~") or not path.strip("/"):
-        hint = "Name it as sandbox/path, such as input/deck.pdf."
-        raise UsageError(f"{name!r} is not a file in a sandbox", hint=hint)
+        raise UsageError(f"{name!r} is not a file in a sandbox", hint="Use sandbox/path, such as input/deck.pdf.")
     return f"{sandbox}/{path}", rooted, rooted.locate_in(rooted.find_sandbox(sandbox), path)
 
 
-def _below(name: str, view: View, root: Path) -> tuple[str, SandboxFiles, SandboxPath]:
+def _in_project(name: str, view: View, root: Path) -> tuple[str, SandboxFiles, SandboxPath]:
     project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
     rooted = SandboxFiles(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
         return name, rooted, rooted.locate(name)
     except Refused:
-        hint = "A file anywhere else is attached by its whole path."
+        hint = "Use an absolute path for files elsewhere."
         raise Refused(f"{name} is not below {project.path}", hint=hint) from None
 
 
-def _anywhere(name: str, view: View) -> tuple[str, SandboxFiles, SandboxPath]:
+def _in_file_system(name: str, view: View) -> tuple[str, SandboxFiles, SandboxPath]:
     try:
         path = Path(name).expanduser().resolve(strict=True)
     except FileNotFoundError:
         raise NotFound(f"there is no file {name}") from None
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, ~nobody, a name too long
-        raise UsageError(f"{name} cannot be attached: {error}") from None
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a name too long
+        raise UsageError(f"cannot attach {name}: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
     rooted = SandboxFiles(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
     return name, rooted, rooted.locate_in(folder, path.name or ".")
-
-
-# Reading
 
 
 def _read_all(
@@ -175,44 +167,44 @@ def _read_all(
     where: str | None,
 ) -> tuple[Attachment, ...]:
     """Read the files that `find` locates. A file whose name the policy does not permit is not opened."""
-    _refuse_many(len(names), policy, where)
-    _refuse_twice(names)
+    _check_count(len(names), policy, where)
+    _check_unique(names)
     for name in names:
         if not name.strip() or not name.isprintable():
-            raise UsageError(f"{name!r} cannot name a file to attach")
-        _refuse_suffix(_last(name), name, policy, where)
+            raise UsageError(f"invalid file name: {name!r}")
+        _check_suffix(_base_name(name), name, policy, where)
     read: list[Attachment] = []
     size = 0
     for name in names:
         attached_as, rooted, spot = find(name)
-        contents = rooted.read(spot, max_bytes=_most(policy) - size)
-        for called in {_last(name), contents.name}:  # through a link a file has two names, and both count
-            if not has_suffix(called, contents.folder.attachment_suffixes):
+        contents = rooted.read(spot, max_bytes=min(policy.max_total_bytes, MAX_TOTAL_BYTES) - size)
+        for base_name in {_base_name(name), contents.name}:  # the policy applies to a link and to its target
+            if not has_suffix(base_name, contents.folder.attachment_suffixes):
                 suffixes = ", ".join(contents.folder.attachment_suffixes)
-                raise Refused(f"{name}: the sandbox {contents.folder.name!r} lets only {suffixes} be attached")
-            _refuse_suffix(called, name, policy, where)
+                raise Refused(f"{name}: the sandbox {contents.folder.name!r} permits only {suffixes} as attachments")
+            _check_suffix(base_name, name, policy, where)
         size += len(contents.data)
-        _refuse_large(size, policy, where)
-        read.append(_recognised(attached_as, contents.data))
+        _check_size(size, policy, where)
+        read.append(_attachment(attached_as, contents.data))
     return tuple(read)
 
 
-def _recognised(name: str, data: bytes) -> Attachment:
-    """The file as what its name says that it is, if its content is that."""
-    kind = MEDIA_TYPES.get(Path(_last(name)).suffix.lower(), _TEXT)
+def _attachment(name: str, data: bytes) -> Attachment:
+    """Return a file with the media type of its name. Raise InvalidFile if the content has another type."""
+    kind = MEDIA_TYPES.get(Path(_base_name(name)).suffix.lower(), _TEXT)
     found = media_type(data)
     if is_looked_at(kind):
-        if found is None and b"%PDF-" in data[:_PDF_BEGINS_WITHIN]:
+        if found is None and b"%PDF-" in data[:_PDF_HEADER_BYTES]:
             found = _PDF
         if found != kind:
             raise InvalidFile(
-                f"its name says {kind}, and its content is {found or 'something else'}",
+                f"the suffix means {kind}, but the content is {found or 'something else'}",
                 where=name,
-                hint="Give the file the suffix that it should have, or make it again.",
+                hint="Correct the suffix, or create the file again.",
             )
     elif not _is_utf8(data):
-        hint = f"Its content is {found}: give it that suffix." if found else "Make a PDF, an image or text of it."
-        raise InvalidFile("neither text in UTF-8 nor a PDF or an image by its name", where=name, hint=hint)
+        hint = f"The content is {found}: correct the suffix." if found else "Convert it to a PDF, an image or text."
+        raise InvalidFile("neither UTF-8 text nor a file with the suffix of a PDF or an image", where=name, hint=hint)
     return Attachment(name=name, media_type=kind, data=data)
 
 
@@ -223,52 +215,37 @@ def _is_utf8(data: bytes) -> bool:
         return False
 
 
-def _last(name: str) -> str:
+def _base_name(name: str) -> str:
     return name.replace(":", "/").rstrip("/").rpartition("/")[2]
 
 
-# The policy
+def _check_unique(names: Sequence[str]) -> None:
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{duplicates[0]} is attached twice")
 
 
-def _most(policy: AttachmentPolicy) -> int:
-    return min(policy.max_total_bytes, MAX_TOTAL_BYTES)
-
-
-def _refuse_twice(names: Sequence[str]) -> None:
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"{twice[0]} is attached twice")
-
-
-def _refuse_many(count: int, policy: AttachmentPolicy, where: str | None) -> None:
+def _check_count(count: int, policy: AttachmentPolicy, where: str | None) -> None:
     if count > policy.max_attachments:
-        most = f"at most {policy.max_attachments}" if policy.max_attachments else "none"
-        raise Refused(
-            f"{count} {'file is' if count == 1 else 'files are'} attached, and the worker takes {most}",
-            where=where,
-            hint="attachment_policy.max_attachments in the worker's file says how many.",
-        )
+        message = f"too many attachments: {count} (the worker accepts {policy.max_attachments})"
+        raise Refused(message, where=where, hint=_hint("max_attachments"))
 
 
-def _refuse_suffix(called: str, name: str, policy: AttachmentPolicy, where: str | None) -> None:
-    if not has_suffix(called, policy.allowed_suffixes):
-        raise Refused(
-            f"{name}: the worker takes only {', '.join(policy.allowed_suffixes)} as attachments",
-            where=where,
-            hint="attachment_policy.allowed_suffixes in the worker's file says which.",
-        )
-    if policy.denied_suffixes and has_suffix(called, policy.denied_suffixes):
-        raise Refused(
-            f"{name}: the worker takes no {', '.join(policy.denied_suffixes)} as attachments",
-            where=where,
-            hint="attachment_policy.denied_suffixes in the worker's file says which not.",
-        )
+def _check_suffix(base_name: str, name: str, policy: AttachmentPolicy, where: str | None) -> None:
+    if not has_suffix(base_name, policy.allowed_suffixes):
+        message = f"{name}: the worker accepts only {', '.join(policy.allowed_suffixes)} as attachments"
+        raise Refused(message, where=where, hint=_hint("allowed_suffixes"))
+    if policy.denied_suffixes and has_suffix(base_name, policy.denied_suffixes):
+        message = f"{name}: the worker does not accept {', '.join(policy.denied_suffixes)} as attachments"
+        raise Refused(message, where=where, hint=_hint("denied_suffixes"))
 
 
-def _refuse_large(size: int, policy: AttachmentPolicy, where: str | None) -> None:
-    if size > _most(policy):
-        own = policy.max_total_bytes <= MAX_TOTAL_BYTES
-        raise Refused(
-            f"the attachments have more than the {_most(policy):,} bytes that {'the worker' if own else 'a run'} takes",
-            where=where,
-            hint="attachment_policy.max_total_bytes in the worker's file says how many." if own else None,
-        )
+def _check_size(size: int, policy: AttachmentPolicy, where: str | None) -> None:
+    if size > policy.max_total_bytes:
+        message = f"the attachments have more than the {policy.max_total_bytes:,} bytes that the worker accepts"
+        raise Refused(message, where=where, hint=_hint("max_total_bytes"))
+    if size > MAX_TOTAL_BYTES:
+        raise Refused(f"the attachments have more than the {MAX_TOTAL_BYTES:,} bytes that a run accepts", where=where)
+
+
+def _hint(field: str) -> str:
+    return f"Change attachment_policy.{field} in the worker file."

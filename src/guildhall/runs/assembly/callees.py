@@ -35,35 +35,35 @@ CREATE_RULES = frozenset({CREATE, "worker.create"})
 
 @dataclass(frozen=True, kw_only=True)
 class Callee:
-    """A worker that may be called."""
+    """A worker that another worker may call."""
 
     name: str
-    through: str  # the name of the worker that calls it
-    worker: Worker | None = None  # None: there is none that can be used
+    through: str  # the name of the caller
+    worker: Worker | None = None  # None if it cannot be loaded
     problem: str | None = None  # why it cannot be called
 
 
 def find_callees(
     worker: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]
 ) -> tuple[Callee, ...]:
-    """Return all other workers that a run of the worker can reach, nearest first. `active`: what `*` stands for."""
+    """Return all other workers that a run of the worker can reach, nearest first. `active`: the meaning of `*`."""
     known = {worker.identity}
     found: list[Callee] = []
     callers = deque([worker])
     while callers:
         caller = callers.popleft()
-        for one in _of(caller, find, active):
-            if one.worker is None:
-                found.append(one)
-            elif one.worker.identity not in known:
-                known.add(one.worker.identity)
-                found.append(one)
-                callers.append(one.worker)
+        for callee in _direct_callees(caller, find, active):
+            if callee.worker is None:
+                found.append(callee)
+            elif callee.worker.identity not in known:
+                known.add(callee.worker.identity)
+                found.append(callee)
+                callers.append(callee.worker)
     return tuple(found)
 
 
 def declared_capabilities(worker: Worker) -> frozenset[str]:
-    """What a worker can do to the world, by its file alone. A toolbox is taken for one that reads files."""
+    """Return the capabilities of a worker by its file alone. A toolbox counts as a tool that reads files."""
     definition = worker.definition
     forbidden = {rule.name for rule in worker.rules if not rule.allowed}
     tools = [BUILT_IN[name] for name in definition.tools if name not in forbidden]
@@ -75,7 +75,9 @@ def declared_capabilities(worker: Worker) -> frozenset[str]:
     return frozenset[str]().union(*(capabilities for capabilities in tools if capabilities.isdisjoint(forbidden)))
 
 
-def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]) -> Iterator[Callee]:
+def _direct_callees(
+    caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]
+) -> Iterator[Callee]:
     for name in dict.fromkeys(caller.definition.allow_workers):
         if name == EVERY_WORKER:
             yield from (Callee(name=one.name, through=caller.name, worker=one) for one in active())
@@ -91,21 +93,21 @@ def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequ
 
 @dataclass(frozen=True, kw_only=True)
 class MemberTools:
-    """What a worker has of members: tools of theirs as toolboxes, and those that it may dispatch to."""
+    """The members of a worker, which it uses as toolboxes or to which it may dispatch jobs."""
 
-    toolboxes: tuple[str, ...] = ()  # of those that it declares, the ones that are the tools of members
+    toolboxes: tuple[str, ...] = ()  # the declared toolboxes that are members
     dispatch: Mapping[str, tuple[Tool, ...]] = field(default_factory=dict[str, tuple[Tool, ...]])  # by server
-    prompt: str = ""  # how to dispatch; empty: to nobody
-    lines: tuple[str, ...] = ()  # what would be started, as a plan says it
-    code: tuple[Code, ...] = ()  # what would be executed
-    problems: tuple[GuildError, ...] = ()  # what it names and cannot have
+    prompt: str = ""  # instructions for dispatching, or an empty string
+    lines: tuple[str, ...] = ()  # descriptions for a plan
+    code: tuple[Code, ...] = ()  # the code that would be executed
+    problems: tuple[GuildError, ...] = ()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         return tuple(tool for tools in self.dispatch.values() for tool in tools)
 
     def as_dict(self) -> dict[str, Any]:
-        """As the record keeps it: what a replay must find again."""
+        """Return the recorded form, which a replay uses."""
         dispatch = {name: [tool.as_described() for tool in tools] for name, tools in self.dispatch.items()}
         return {"toolboxes": list(self.toolboxes), "dispatch": dispatch, "prompt": self.prompt}
 
@@ -114,22 +116,22 @@ NO_MEMBERS = MemberTools()
 
 
 def recorded_members(frozen: Assembly, then: Worker, today: Worker) -> MemberTools | None:
-    """Those of a recorded run, for a replay, which executes nothing. None: the worker names others today."""
-    told = frozen.member_tools
+    """Return the members of a recorded run for a replay, or None if the worker names other members today."""
     if then.definition.members != today.definition.members:
         return None
-    if told is None:
+    if (recorded := frozen.member_tools) is None:
         return NO_MEMBERS
 
-    def gone(**_: Any) -> None:
-        raise ToolUnavailable("a replay dispatches nothing")
+    def unavailable(**_: Any) -> None:
+        raise ToolUnavailable("a replay dispatches no jobs")
 
+    dispatch: Mapping[str, Sequence[Mapping[str, Any]]] = recorded["dispatch"]
     return MemberTools(
-        toolboxes=tuple(name for name in told["toolboxes"] if name in today.definition.toolboxes),
+        toolboxes=tuple(name for name in recorded["toolboxes"] if name in today.definition.toolboxes),
         dispatch={
-            name: tuple(Tool.from_described(tool, gone) for tool in tools) for name, tools in told["dispatch"].items()
+            name: tuple(Tool.from_described(tool, unavailable) for tool in tools) for name, tools in dispatch.items()
         },
-        prompt=told["prompt"],
+        prompt=recorded["prompt"],
     )
 
 
@@ -141,52 +143,52 @@ def create_tool(
     model: str | None = None,
     output_schema: dict[str, Any] | None = None,
 ) -> str:
-    """Write a new worker. A person reads it first; once approved it is a draft that you can call with worker_call.
+    """Create a worker. The user must approve it. Then it is a draft that you can call with worker_call.
 
     Args:
-        name: Its name; no other worker has it.
-        instructions: How it is to work, what to care about, what a good answer looks like.
-        description: What it is for, in a line.
-        model: The model it runs on, as provider:model; leave it out to use yours.
-        output_schema: A JSON Schema (type object) that its result must fit; leave it out for plain text.
+        name: A name that no other worker has.
+        instructions: Its system prompt: how to work, what matters, what a good result looks like.
+        description: Its purpose, in one line.
+        model: Its model, as provider:model. Omit it to use your model.
+        output_schema: A JSON Schema (type object) for its result. Omit it for plain text.
     """
     raise AssertionError
 
 
 def can_create_workers(worker: Worker) -> bool:
-    """Whether its file says that it may write workers: by a rule that allows it."""
+    """Return True if a rule of the worker allows it to create workers."""
     return any(rule.name in CREATE_RULES and rule.allowed for rule in worker.rules)
 
 
 @tool(name=CALL, capabilities={"worker.call"}, repeatable=True, runs_in="run")
 def _worker_call(worker_name: str, input_data: str | dict[str, Any], attachments: list[str] | None = None) -> str:
-    """Give another worker a task, and get its result.
+    """Run another worker and return its result.
 
     Args:
-        worker_name: The worker's name.
-        input_data: All that it needs to know and is to do, as text or as a JSON object.
-        attachments: Files to hand over: sandbox/path in one of your own sandboxes, or one that you were given.
+        worker_name: The name of the worker.
+        input_data: Its task with all the context that it needs, as text or as a JSON object.
+        attachments: Files for the worker: sandbox/path in one of your sandboxes, or an attachment of yours.
     """
     raise AssertionError
 
 
 def make_call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bool) -> Tool:
-    """`worker_call`, as a worker is shown it that may call these (names, and what each is for) and maybe make more."""
+    """Return `worker_call` with a description that lists the workers (name and purpose) that may be called."""
     lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in callable_workers]
     if creates:
-        lines.append("- those that you make with worker_create")
-    told = (
-        "Give another worker a task, and get its result. It has its own instructions and tools and knows nothing of "
-        "this conversation. Several calls in one answer are carried out side by side. The workers are:"
+        lines.append("- workers that you create with worker_create")
+    about = (
+        "Run another worker and return its result. It has its own instructions and tools, and does not see this "
+        "conversation. Several calls in one answer run in parallel. Workers:"
     )
-    reads = {"attachments": frozenset({"fs.read"})}  # what is handed over is read by the one that hands it over
-    return replace(_worker_call, description="\n".join([told, *lines]), also=reads)
+    reads = {"attachments": frozenset({"fs.read"})}  # the caller reads the files that it attaches
+    return replace(_worker_call, description="\n".join([about, *lines]), also=reads)
 
 
 def calling_tools(
     worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[WorkerListing]]
 ) -> tuple[Tool, ...]:
-    """The tools with which a worker calls others and writes them, as far as its file says that it may."""
+    """Return the tools to call and create workers that the worker file permits."""
     allowed, creates = worker.definition.allow_workers, can_create_workers(worker)
     if not allowed and not creates:
         return ()
@@ -197,14 +199,14 @@ def calling_tools(
 def callable_workers(
     allowed: Sequence[str], find: Callable[[str], Worker], everyone: Callable[[], Iterable[WorkerListing]]
 ) -> list[tuple[str, str | None]]:
-    """The workers that an allow-list names, with what they are for. A draft that a worker wrote has only its name."""
+    """Return name and description of the workers of an allow-list. A draft by a worker has no description."""
     if EVERY_WORKER in allowed:
         return [(one.name, one.description) for one in everyone() if one.status == "active"]
     found: list[tuple[str, str | None]] = []
     for name in allowed:
         try:
             worker = find(name)
-        except GuildError:  # it may be written later; a call of one that is not there is told so
+        except GuildError:  # it can be created later; a call of a missing worker is an error
             found.append((name, None))
             continue
         generated = worker.path is not None and worker.path.parent.name == GENERATED
@@ -213,5 +215,5 @@ def callable_workers(
 
 
 def has_budget(worker: Worker, *, priced: bool) -> bool:
-    """Whether the settings' budget applies: without a price it could not be kept, except for those that it calls."""
+    """Return True if the budget of the settings applies: the model, or a worker that it calls, can have a price."""
     return priced or bool(worker.definition.allow_workers) or can_create_workers(worker)

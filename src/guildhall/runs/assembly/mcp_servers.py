@@ -52,7 +52,7 @@ def unchanged_server_tools(
             continue
         expected = None if server.tools is None else {tool_name(name, tool) for tool in server.tools}
         kept[name] = tuple(tool for tool in tools.get(name, ()) if expected is None or tool.name in expected)
-    for name in worker.definition.toolboxes:  # those of members
+    for name in worker.definition.toolboxes:  # toolboxes that are members
         if name in tools and name in before.definition.toolboxes and name not in kept:
             kept[name] = tuple(tools[name])
     return kept
@@ -71,7 +71,7 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundin
         return replace(spec, url=server.url, token=next(iter(variables.values()), None))
     program = server_program(worker, name, frame)
     if frame.worktree is not None:
-        _demand_outside(worker, name, program, frame)
+        _check_outside_project(worker, name, program, frame)
     confinement = Confinement(
         view=_view(worker, frame, surroundings.view, spec.capabilities),
         network="net" in spec.capabilities,
@@ -81,21 +81,21 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundin
     return replace(spec, command=(str(program), *(server.command or ())[1:]), confinement=confinement)
 
 
-def _demand_outside(worker: Worker, name: str, program: Path, frame: Frame) -> None:
+def _check_outside_project(worker: Worker, name: str, program: Path, frame: Frame) -> None:
     """Raise if the program is in the project: its copy in the checkout is not trusted, and the original is hidden."""
     root = frame.root.resolve()
     words = (str(program), *(worker.definition.mcp_servers[name].command or ())[1:])
     for path in ((worker.project_root(frame) / word).resolve() for word in words):
         if path.is_relative_to(root) and path.is_file():
             raise ToolUnavailable(
-                f"mcp_servers.{name}: {path} lies in the project, and is not started for a worktree of it",
+                f"mcp_servers.{name}: {path} is in the project and cannot run in a worktree",
                 where=worker.place,
-                hint="Install the server outside the project, and name it by its whole path.",
+                hint="Install the server outside of the project, and use its absolute path.",
             )
 
 
 def _view(worker: Worker, frame: Frame, view: View, capabilities: frozenset[str]) -> View:
-    """What a program sees of the disk: the worker's project to read, the run's folders as the rules leave them."""
+    """Return the view of a server: the worker's project for reading, and the folders of the run."""
     if "fs.read" not in capabilities:
         return replace(view, folders=())
     writes = "fs.write" in capabilities

@@ -63,11 +63,8 @@ class RunMemory:
 
     async def prompt_block(self, worker: Worker, frame: Frame, rules: Iterable[Rule], *, limit_tokens: int) -> str:
         """Return the memory block, or an empty string if the worker may not read memory without approval."""
-        if not worker.definition.base or not _may_read(rules):
+        needs_approval = any(rule.approval_required or not rule.allowed for rule in rules if rule.name in _READ_RULES)
+        if not worker.definition.base or needs_approval:
             return ""
         folders = self.memory.folders(worker, frame).values()
         return await asyncio.to_thread(self.memory.prompt_block, folders, limit_tokens)
-
-
-def _may_read(rules: Iterable[Rule]) -> bool:
-    return all(rule.allowed and not rule.approval_required for rule in rules if rule.name in _READ_RULES)

@@ -55,7 +55,7 @@ def _schema_path(worker: Worker, frame: Frame) -> Path | None:
 
 def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
     if not path.exists():
-        hint = "Make it, or correct the path: it starts at the worker's project."
+        hint = "Create the file, or correct the path, which is relative to the worker's project."
         raise InvalidFile(f"output_schema_ref: there is no file {path}", where=worker.place, hint=hint)
     try:
         schema: Any = json.loads(read_text(path))
@@ -65,7 +65,7 @@ def _read_schema(worker: Worker, path: Path) -> Mapping[str, Any]:
 
 
 async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
-    """The schema of a model. Its module is imported in a confined child: the very bytes that `code` has read."""
+    """Return the schema of a Python model, imported in a confined child process from the bytes of `code`."""
     from guildhall.tools.host.process import schema_of
 
     try:
@@ -79,35 +79,34 @@ async def load_model_schema(worker: Worker, code: Code) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
-    """What there is, in one home and for one environment."""
+    """The resources of a home and an environment, and the checks of workers against them."""
 
     home: Home
     environ: Mapping[str, str]
     settings: Callable[[Frame], Settings]
-    pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
-    locked: Callable[[], Collection[Path]]  # the files of workers that are locked
+    pins: Callable[[], Mapping[Path, Pin]]  # the trusted files
+    locked: Callable[[], Collection[Path]]  # the files of locked workers
     member_tools: Callable[[Worker, Frame], MemberTools]  # the members that a worker names
-    program: Callable[[Row, Frame], object]  # raises where what executes a runtime's runs is not there
-    own: Path | None = None  # the folder of the program itself, where this is the hall of one
+    program: Callable[[Row, Frame], object]  # raises if the program of a runtime is missing
+    own: Path | None = None  # the folder of the program, in the hall of a member
 
     def find_problems(
         self, worker: Worker, frame: Frame, *, given: Collection[str] = (), script: bool = True, thorough: bool = True
     ) -> list[GuildError]:
-        """Return a problem for each missing declaration, in the order of the fields. `given`: toolboxes of the caller.
+        """Return an error for each unmet declaration, in the order of the fields. `given`: toolboxes of the caller.
 
         Without `script` the model of the worker is not checked. Without `thorough` files are not read.
         """
         outside = self.member_tools(worker, frame)
         given = (*given, *outside.toolboxes)
         unknown = [name for name in worker.definition.toolboxes if name not in given]
-        checks: list[Callable[[], object]] = [lambda: self._program(worker, frame)]
-        if script:
-            checks.append(lambda: _script(worker, frame, thorough=thorough))
-        checks += [
-            lambda: self._search(worker, frame),
+        checks: list[Callable[[], object]] = [
+            lambda: self._check_program(worker, frame),
+            *([lambda: _check_model(worker, frame, thorough=thorough)] if script else []),
+            lambda: self._check_search(worker, frame),
             *(lambda name=name: self.toolbox_code(worker, name, frame, given) for name in unknown),
             *(lambda error=error: _raise(error) for error in outside.problems),
-            *(lambda code=code: self._trusted(code, worker, frame) for code in outside.code),
+            *(lambda code=code: self._check_trust(code, worker, frame) for code in outside.code),
             *(lambda name=name: self.check_server(worker, name, frame) for name in worker.definition.mcp_servers),
             *(lambda one=one: one.sandbox_folders(frame) for one in split_by_sandbox(worker)),
             lambda: self.check_schema(worker, frame, thorough=thorough),
@@ -121,35 +120,35 @@ class Preflight:
                 found.append(error)
         return found
 
-    def _program(self, worker: Worker, frame: Frame) -> None:
+    def _check_program(self, worker: Worker, frame: Frame) -> None:
         try:
             self.program(ROWS[worker.definition.runtime], frame)
         except GuildError as error:
             raise type(error)(error.message, where=error.where or worker.place, hint=error.hint) from error
 
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
-        """All code that the worker names, members and all, and what of it cannot be had."""
+        """Return the code that the worker and its members would execute, and an error for each missing part."""
         outside = self.member_tools(worker, frame)
         found, wrong = worker_code(worker, frame, self.home, (*given, *outside.toolboxes))
         return [*found, *outside.code], [*wrong, *outside.problems]
 
     def toolbox_code(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
         """Return the code of a toolbox that is not `given`. Raise NotTrusted if it may not run."""
-        return self._trusted(toolbox_code(worker, name, frame, self.home, given), worker, frame)
+        return self._check_trust(toolbox_code(worker, name, frame, self.home, given), worker, frame)
 
     def check_server(self, worker: Worker, name: str, frame: Frame) -> None:
-        """Looks whether a server could be started or reached: trust, its program, its variables."""
-        self._trusted(server_code(worker, name, frame), worker, frame)
+        """Raise if a server is not trusted, or if its program or variables are missing."""
+        self._check_trust(server_code(worker, name, frame), worker, frame)
         if worker.definition.mcp_servers[name].command is not None:
             server_program(worker, name, frame)
         server_variables(worker, name, frame)
 
     def module_code(self, worker: Worker, frame: Frame) -> Code:
-        """The module of the model that the worker's output must fit, if it may run."""
-        return self._trusted(module_code(worker, frame, self.home), worker, frame)
+        """Return the module of the worker's output model. Raise NotTrusted if it may not run."""
+        return self._check_trust(module_code(worker, frame, self.home), worker, frame)
 
     async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-        """What the worker's output must look like, if its file says so."""
+        """Return the schema of the worker's output, or None if its file names none."""
         if (path := _schema_path(worker, frame)) is not None:
             return _read_schema(worker, path)
         return await load_model_schema(worker, self.module_code(worker, frame)) if has_python_schema(worker) else None
@@ -163,7 +162,7 @@ class Preflight:
     def trust(self) -> Trust:
         return Trust(self.pins(), self.own)
 
-    def _trusted(self, code: Code, worker: Worker, frame: Frame) -> Code:
+    def _check_trust(self, code: Code, worker: Worker, frame: Frame) -> Code:
         if not code.is_own:
             self.trust().check(code, worker, frame)
         return code
@@ -176,7 +175,7 @@ class Preflight:
         elif path is not None and (thorough or not path.is_file()):
             _read_schema(worker, path)
 
-    def _search(self, worker: Worker, frame: Frame) -> None:
+    def _check_search(self, worker: Worker, frame: Frame) -> None:
         if "WebSearch" not in worker.definition.tools:
             return
         from guildhall.tools.builtin.web_search import search_tool
@@ -188,21 +187,18 @@ class Preflight:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 
 
-def raise_problems(missing: Sequence[GuildError], place: str) -> None:
-    """Raises what is lacking, if anything is: a worker never runs with a part of what it declares."""
-    if not missing:
+def raise_problems(problems: Sequence[GuildError], place: str) -> None:
+    """Raise the problems of a worker as one error, if there are any."""
+    if not problems:
         return
-    if len(missing) == 1:
-        raise missing[0]
-    if all(isinstance(error, NotTrusted) for error in missing):
-        raise NotTrusted("; ".join(error.message for error in missing), where=place, hint=missing[0].hint)
-    lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in missing]
-    kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in missing) else InvalidFile
-    raise kind(
-        f"{len(lines)} things cannot be provided:" + "".join(f"\n  {line}" for line in lines),
-        where=place,
-        hint="`guild check` says what to do about each.",
-    )
+    if len(problems) == 1:
+        raise problems[0]
+    if all(isinstance(error, NotTrusted) for error in problems):
+        raise NotTrusted("; ".join(error.message for error in problems), where=place, hint=problems[0].hint)
+    lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in problems]
+    kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in problems) else InvalidFile
+    message = f"{len(lines)} problems:" + "".join(f"\n  {line}" for line in lines)
+    raise kind(message, where=place, hint="Show the hint for each problem: guild check")
 
 
 def _raise(error: GuildError) -> NoReturn:
@@ -210,56 +206,49 @@ def _raise(error: GuildError) -> NoReturn:
 
 
 def find_warnings(worker: Worker) -> list[str]:
-    """What is allowed and yet probably not meant."""
+    """Return warnings about declarations that are valid but probably a mistake."""
     writers = [name for name in worker.definition.tools if name in ("Write", "Edit")]
     if not writers or any(sandbox.mode == "rw" for sandbox in worker.definition.sandboxes.values()):
         return []
     return [f"tools: {' and '.join(writers)} can write nothing, because no sandbox has `mode: rw`"]
 
 
-def _provider(worker: Worker, model: str) -> None:
-    """Refuses a model that nobody can have: no key is needed to see that."""
-    from guildhall.models.providers import split_name
-
-    if model == AUTO or model.startswith((CURSOR, REPLAY)):
-        return
-    try:
-        split_name(model)
-    except ModelUnusable as error:
-        raise ModelUnusable(f"model: {error.message}", where=worker.place, hint=error.hint) from None
-
-
-def _script(worker: Worker, frame: Frame, *, thorough: bool) -> None:
+def _check_model(worker: Worker, frame: Frame, *, thorough: bool) -> None:
+    """Raise if the script or, if `thorough`, the provider of the worker's model does not exist."""
     model = worker.definition.model or ""
-    if not model.startswith(SCRIPT):
-        if thorough and model:
-            _provider(worker, model)
-        return
-    path = Path(anchored(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
-    if not path.exists():
-        start = "the folder of the workflow's file" if worker.scope == "workflow" else "the worker's project"
-        hint = f"Make it, or correct the path: it starts at {start}."
-        raise InvalidFile(f"model: there is no script {path}", where=worker.place, hint=hint)
-    if thorough:
-        from guildhall.models.scripted.source import load_script
+    if model.startswith(SCRIPT):
+        path = Path(anchored(model, worker.resource_folder(frame)).removeprefix(SCRIPT))
+        if not path.exists():
+            base = "the folder of the workflow file" if worker.scope == "workflow" else "the worker's project"
+            hint = f"Create the file, or correct the path, which is relative to {base}."
+            raise InvalidFile(f"model: there is no script {path}", where=worker.place, hint=hint)
+        if thorough:
+            from guildhall.models.scripted.source import load_script
 
-        load_script(path)
+            load_script(path)
+    elif thorough and model not in ("", AUTO) and not model.startswith((CURSOR, REPLAY)):
+        from guildhall.models.providers import split_name
+
+        try:
+            split_name(model)
+        except ModelUnusable as error:
+            raise ModelUnusable(f"model: {error.message}", where=worker.place, hint=error.hint) from None
 
 
 def split_by_sandbox(worker: Worker) -> Iterator[Worker]:
-    """The worker once for each of its sandboxes, so that one that is wrong does not hide the next."""
+    """Yield the worker with each of its sandboxes alone, so that an invalid sandbox does not hide another."""
     for name, sandbox in worker.definition.sandboxes.items():
         yield replace(worker, definition=worker.definition.model_copy(update={"sandboxes": {name: sandbox}}))
 
 
 def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
-    """The choice as the worker's runtime takes it: `auto` is a model of a provider of its own."""
+    """Return a choice that the worker's runtime accepts. `auto` becomes a model of the runtime's provider."""
     row = ROWS[worker.definition.runtime]
     if row.routed and choice.model.startswith(CURSOR):
         raise ModelUnusable(
-            f"{choice.model} is a model of Cursor's, which only its own program can ask",
+            f"{choice.model} works only with `runtime: cursor`",
             where=worker.place,
-            hint="Write `runtime: cursor` into the worker's file, or name another model.",
+            hint="Set `runtime: cursor` in the worker file, or choose another model.",
         )
     if not row.providers or (row.routed and choice.model.startswith((SCRIPT, REPLAY))):
         return choice
@@ -267,22 +256,22 @@ def adapt_model(worker: Worker, choice: ModelChoice) -> ModelChoice:
         return replace(choice, model=AUTO_MODELS.get(row.providers[0], f"{row.providers[0]}:{AUTO}"))
     if choice.model.partition(":")[0] in row.providers:
         return choice
-    taken = " or ".join(f"`{provider}:...`" for provider in row.providers)
+    accepted = " or ".join(f"`{provider}:...`" for provider in row.providers)
     raise ModelUnusable(
-        f"runtime {row.name} cannot be given the model {choice.model}",
+        f"runtime {row.name} does not accept the model {choice.model}",
         where=worker.place,
-        hint=f"It takes {taken}{' and scripts' if row.routed else ''}; any other model runs with `runtime: pydantic`.",
+        hint=f"Choose {accepted}{' or a script' if row.routed else ''}, or set `runtime: pydantic`.",
     )
 
 
 def with_runtime_capabilities(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """What a worker's tools can do to the world, and what its runtime can by itself."""
+    """Return the capabilities of a worker's tools and of its runtime."""
     row = ROWS[worker.definition.runtime]
     return {**tools, **({row.title: frozenset({"net"})} if row.network else {})}
 
 
 def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], around: frozenset[str]) -> None:
-    """Refuses the three together where the way out is the runtime's own: nobody could be asked before it is used."""
+    """Raise if the runtime itself could send out private data, because it does not ask for approval."""
     row = ROWS[worker.definition.runtime]
     if (
         row.title
@@ -291,51 +280,50 @@ def check_exfiltration(worker: Worker, tools: Mapping[str, frozenset[str]], arou
         ).guarded
     ):
         raise ToolUnavailable(
-            f"runtime {row.name}: {row.title} reaches the network by itself, and could carry out what the worker reads",
+            f"runtime {row.name}: {row.title} reaches the network by itself and could send out private files",
             where=worker.place,
-            hint="Take away what reads private files, or say `accepts_risk: true` in the file.",
+            hint="Remove the tools that read private files, or set `accepts_risk: true` in the worker file.",
         )
 
 
 def check_native_tools(worker: Worker, tools: Iterable[Tool]) -> None:
-    """Refuses tools that the provider would have to bring, where the runtime cannot ask for them."""
+    """Raise if the runtime cannot use a tool of the model's provider."""
     row = ROWS[worker.definition.runtime]
     if row.program is not None and (native := next((tool.name for tool in tools if tool.native), None)):
         raise ToolUnavailable(
-            f"tools: {native} of the provider is not to be had with runtime {row.name}",
+            f"tools: {native} of the provider is not available with runtime {row.name}",
             where=worker.place,
-            hint="Name a search engine in `web_search:` of the settings: see docs/tools-exec.md.",
+            hint="Set a search engine in `web_search:` of the settings: see docs/tools-exec.md.",
         )
 
 
 def check_restart(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
-    """Refuses to go on with a run whose runtime would begin it anew, when it has done what must not be done twice."""
+    """Raise Conflict if resuming would start the run over and repeat calls that have effects."""
     row = ROWS[worker.definition.runtime]
     if row.routed:
         return
     harmless = {tool.name for tool in tools if tool.repeatable and all(c.endswith(".read") for c in tool.capabilities)}
     called = [entry.data.tool for entry in journal.all(ToolStarted)]
-    if done := dict.fromkeys(name for name in called if name not in harmless):
-        said = f"{journal.run} cannot go on: {row.title} would begin anew, and do again what it has done"
-        hint = f"See what it did: guild log {journal.run}. Hand the rest to a new run: guild run {worker.name} ..."
-        raise Conflict(f"{said}: {', '.join(done)}", hint=hint)
+    if effects := dict.fromkeys(name for name in called if name not in harmless):
+        message = f"cannot resume {journal.run}: {row.title} would start over and repeat {', '.join(effects)}"
+        hint = f"Show its calls: guild log {journal.run}. Start a new run for the rest: guild run {worker.name} ..."
+        raise Conflict(message, hint=hint)
 
 
 def check_conversation(worker: Worker) -> None:
-    """Refuses a conversation with a worker whose runtime could not be walked through it again."""
+    """Raise Refused if the runtime cannot resume conversations."""
     row = ROWS[worker.definition.runtime]
     if not row.routed:
         raise Refused(
-            f"runtime {row.name}: {row.title} asks its model itself, so that a conversation is on no record: "
-            "after a pause it could not be gone on with",
+            f"runtime {row.name}: conversations cannot be resumed, because {row.title} calls its model itself",
             where=worker.place,
-            hint="Choose another runtime for conversations with the worker, such as `runtime: pydantic`.",
+            hint="Choose another runtime for conversations, such as `runtime: pydantic`.",
         )
 
 
 def check_replayable(worker: Worker, run: str) -> None:
-    """Refuses to play a run again whose model was not asked at the model door: its answers are on no record."""
+    """Raise Conflict if the runtime bypassed the model door, so that the journal has no answers."""
     row = ROWS[worker.definition.runtime]
     if not row.routed:
-        said = f"{run} cannot be played again: {row.title} asks its model itself, so the answers are not on record"
-        raise Conflict(said, hint=f"What it did with its tools is: guild log {run}")
+        message = f"cannot replay {run}: {row.title} calls its model itself, so the answers are not recorded"
+        raise Conflict(message, hint=f"Show its tool calls: guild log {run}")

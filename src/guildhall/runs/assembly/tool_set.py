@@ -19,7 +19,7 @@ from guildhall.tools.builtin.files import sandbox_tools
 from guildhall.tools.definition import tool
 from guildhall.tools.executor import BUILT_IN, Surroundings, built_in_tools
 from guildhall.tools.mcp.model import tool_name
-from guildhall.tools.model import Tool, Toolbox
+from guildhall.tools.model import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,14 +32,13 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-# What the tools of a member can do to the world: it is a program of its own that may speak to others.
-MEMBER_CAPABILITIES = frozenset({"net"})
+MEMBER_CAPABILITIES = frozenset({"net"})  # a member is a separate program that may use the network
 
 
 def make_surroundings(
     worker: Worker, frame: Frame, view: View, settings: Settings, environ: Mapping[str, str]
 ) -> Surroundings:
-    """Return what the tools of a run work with, apart from their arguments. `environ`: the variables of the hall."""
+    """Return the surroundings of a run's tools. `environ`: the environment variables of the hall."""
     return Surroundings(
         view=view,
         env=dict(frame.env),
@@ -74,12 +73,11 @@ def make_view(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Hom
 
 
 def protected_paths(view: View) -> tuple[Path, ...]:
-    """What a run could write if it were not kept, without what lies below another such path."""
-    writable = [folder.path for folder in view.folders if folder.is_writable]
-    out = (*view.hidden, *writable)
-    found = [path for path in view.protected if any(folder in path.parents for folder in writable) and path not in out]
-    seen = [path for path in found if not any(one in path.parents for one in view.hidden)]
-    return tuple(path for path in seen if not any(other in path.parents for other in seen))
+    """Return the visible paths in writable folders that the run cannot write, without paths below another one."""
+    writable = {folder.path for folder in view.folders if folder.is_writable}
+    found = [path for path in view.protected if writable & {*path.parents} and path not in writable | {*view.hidden}]
+    visible = [path for path in found if not {*view.hidden} & {*path.parents}]
+    return tuple(path for path in visible if not {*visible} & {*path.parents})
 
 
 def collect_tools(
@@ -91,7 +89,7 @@ def collect_tools(
     servers: Mapping[str, Sequence[Tool]] | None = None,
     without: Iterable[str] = (),
 ) -> tuple[Tool, ...]:
-    """Exactly: system tools, sandbox tools, declared toolboxes, servers, declared built-ins (`without` some)."""
+    """Return system tools, sandbox tools, toolboxes, servers and built-in tools (`without` some), in this order."""
     tools = [*system]
     if worker.definition.sandboxes:
         tools += sandbox_tools(surroundings.view)
@@ -104,16 +102,14 @@ def collect_tools(
 
 
 def check_native_rules(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
-    """Refuses what the provider would do by itself although a rule demands that somebody is asked, or forbids it."""
+    """Raise if a rule forbids a tool of the provider, or requires approval, which the provider does not wait for."""
     for one in tools:
-        if not one.native:
-            continue
         verdict = judge(Action(tool=one.name, capabilities=one.capabilities), rules, mode)
-        if verdict.decision != "allow":
+        if one.native and verdict.decision != "allow":
             raise ToolUnavailable(
-                f"tools: {one.name} of the model's provider cannot be asked about: {verdict.reason}",
+                f"tools: the provider calls {one.name} without approval: {verdict.reason}",
                 where=place,
-                hint="Name a search engine in the settings (`web_search: {searxng: URL}`), or take the tool out.",
+                hint="Set a search engine in the settings (`web_search: {searxng: URL}`), or remove the tool.",
             )
 
 
@@ -122,18 +118,18 @@ def server_capabilities(server: McpServer, forbidden: Collection[str], *, writes
     if server.url is not None:
         return frozenset({"net"})
     can = {"net", "fs.read", *(["fs.write"] if writes else ())}
-    if "fs.read" in forbidden:  # a program sees what it may write to
+    if "fs.read" in forbidden:  # a program can read the folders that it can write
         can -= {"fs.write"}
     return frozenset({"proc.exec", *(can - set(forbidden))})
 
 
 def placeholder_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
-    """What stands for the tools of the worker's servers while these are not started: the names are theirs to give."""
+    """Return placeholders for the tools of the worker's servers, which are unknown until the servers start."""
     writes = any(folder.is_writable for folder in surroundings.view.folders)
     return tuple(
-        _expected(
+        _placeholder(
             tool_name(name, tool) if tool else f"{tool_name(name, '')}*",
-            f"Of the server {name}. What it does is known when it has started.",
+            f"A tool of the server {name}. Its description is known after the server has started.",
             server_capabilities(server, surroundings.forbidden, writes=writes),
         )
         for name, server in worker.definition.mcp_servers.items()
@@ -142,14 +138,13 @@ def placeholder_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool,
 
 
 def member_placeholder(name: str) -> Tool:
-    """Return a placeholder for the tools of a member that is not started."""
-    about = f"Of the member {name}. What it does is known when it has started."
-    return _expected(f"{tool_name(name, '')}*", about, MEMBER_CAPABILITIES)
+    description = f"A tool of the member {name}. Its description is known after the member has started."
+    return _placeholder(f"{tool_name(name, '')}*", description, MEMBER_CAPABILITIES)
 
 
-def _expected(name: str, description: str, capabilities: frozenset[str]) -> Tool:
+def _placeholder(name: str, description: str, capabilities: frozenset[str]) -> Tool:
     def not_started() -> None:
-        raise AssertionError("this tool is only expected")
+        raise AssertionError("a placeholder cannot be called")
 
     return Tool(
         name=name,
@@ -162,15 +157,15 @@ def _expected(name: str, description: str, capabilities: frozenset[str]) -> Tool
 
 
 def permitted_capabilities(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, frozenset[str]]:
-    """The tools that the `forbidden` names and capabilities leave, each with what it can do to the world."""
-    left = (tool for tool in tools if tool.name not in forbidden and tool.capabilities.isdisjoint(forbidden))
-    return {tool.name: tool.capabilities for tool in left}
+    """Return the capabilities of each tool that no `forbidden` name or capability excludes."""
+    allowed = (tool for tool in tools if tool.name not in forbidden and tool.capabilities.isdisjoint(forbidden))
+    return {tool.name: tool.capabilities for tool in allowed}
 
 
 def make_bounds(
     worker: Worker, settings: Settings, request: RunRequest | None = None, *, priced: bool = True, called: bool = False
 ) -> Bounds:
-    """Return the limits of a run. The budget of the settings needs a price, and is not given to a `called` run."""
+    """Return the limits of a run. The budget of the settings needs a price. A `called` run shares its caller's."""
     limits = worker.definition.limits
     asked = {} if request is None else {name: value for name, value in vars(request).items() if value is not None}
     return Bounds(
@@ -182,17 +177,16 @@ def make_bounds(
     )
 
 
-def base_toolbox() -> Toolbox:
-    return Toolbox("base", record_decision)
-
-
 @tool(repeatable=True, runs_in="hall")
 def record_decision(question: str, decision: str, reasoning: str) -> str:
-    """Record a judgement call that you made on your own, so that a person can review it later.
+    """Record a decision that you made without the user, with its reason, for later review.
 
     Args:
         question: What had to be decided.
         decision: What you decided.
         reasoning: Why.
     """
-    return "Recorded."  # the journal holds the call with its arguments: there is nothing else to keep
+    return "Recorded."  # the journal has the call with its arguments
+
+
+BASE_TOOLS = (record_decision,)

@@ -165,7 +165,7 @@ class _Prepared:
 
 
 def _prepare(worker: Worker, frame: Frame, context: PlanContext) -> _Prepared:
-    """Collect the tools of a worker without those that are missing here, which are problems of its facts."""
+    """Collect the available tools of a worker. Its facts list the missing tools as problems."""
     facts = context.facts(worker)
     folders: list[Folder] = []
     for one in split_by_sandbox(worker):
@@ -191,7 +191,7 @@ def _plan_alone(
     *,
     called: bool,
 ) -> Plan:
-    """Return the plan of one worker. `around`: capabilities of the others. `called`: the request is its caller's."""
+    """Return the plan of one worker. `around`: capabilities of other workers. `called`: the request is its caller's."""
     worker, facts, view = prepared.worker, prepared.facts, prepared.surroundings.view
     definition, problems = worker.definition, list(facts.problems)
     model = by = None
@@ -341,7 +341,7 @@ class Planner:
     async def _inspect(
         self, worker: Worker, frame: Frame, context: str, known: dict[Path, Sequence[Tool]]
     ) -> WorkerFacts:
-        """Return the facts of a worker, and those that its trusted code reveals when it is imported.
+        """Return the facts of a worker, with the tools and schemas of its trusted code, which is imported.
 
         `known`: the tools of toolboxes that were described before, by place.
         """

@@ -1,6 +1,6 @@
 """Fork: creates a run from the first entries of another run's journal, to be resumed from there.
 
-A run can be forked wherever its model would be asked next: after an answer whose calls have all ended.
+A run can be forked before each model call: after an answer whose tool calls have all ended.
 
 Invariant: copied calls are not made again, and their cost does not count for the new run.
 """
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ForkResult:
-    """A run that was made out of another one, paused: `resume` lets it go on."""
+    """A new paused run. Resuming it continues after the last copied entry."""
 
     run: str
     of: str
-    at: int  # the last entry that was copied
-    kind: str  # what that entry is
+    at: int  # the last copied entry
+    kind: str  # of that entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,25 +65,25 @@ class Forks:
     budget_of: Callable[[Frame], float | None]
 
     async def fork(self, run_id: str, at: int, frame: Frame, model: str | None = None) -> ForkResult:
-        """A new run with the entries of another one up to `at`, or up to the last place before it to go on from."""
+        """Create a run with the entries of another run up to the last fork point at or before `at`."""
         run = self.history.get(run_id)
-        _refuse_team(run_id, self.history.workflow_of(run_id))
+        _check_no_workflow(run_id, self.history.workflow_of(run_id))
         if job := run.purpose_as(JobPurpose):
             raise Conflict(
-                f"the run {run.id} does the job {job.id}, and a job cannot be forked",
-                hint="Dispatch its task anew, with another model in its configuration if you like.",
+                f"cannot fork {run.id}: it belongs to the job {job.id}",
+                hint="Dispatch the task again. Its configuration can name another model.",
             )
         journal = self.history.journal(run_id)
-        journal.check_no_conversation("a conversation cannot be forked", hint="Begin another one with its worker.")
+        journal.check_no_conversation("a conversation cannot be forked", hint="Start a new conversation.")
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
-            hint = f"`guild log {run_id}` shows them with their numbers."
-            raise UsageError(f"the run {run_id} has no entry {at}: they go from 0 to {last}", hint=hint)
+            hint = f"List the entries: guild log {run_id}"
+            raise UsageError(f"the run {run_id} has no entry {at} (0 to {last})", hint=hint)
         end = find_fork_point(journal, at)
         new = new_id(RUN)
-        first, source_name, priced = self._first(_as_top(run, journal, self.budget_of(frame)), frame, model)
+        first, source_name, priced = self._first(_as_root(run, journal, self.budget_of(frame)), frame, model)
         copied: list[Entry[Payload]] = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
-        entries = [replace(entry, run=new, data=_marked(entry.data)) for entry in copied]
+        entries = [replace(entry, run=new, data=_mark_copied(entry.data)) for entry in copied]
         row = self._row(run, new, end, source_name or run.model, priced=priced)
         if model is not None:
             row["request"]["override_model"] = first.data.model
@@ -99,19 +99,19 @@ class Forks:
     def _first(
         self, first: Entry[Assembly], frame: Frame, model: str | None
     ) -> tuple[Entry[Assembly], str | None, bool | None]:
-        """The first entry, with another model where one is wanted; the model's name, and whether it has a price."""
+        """Return entry 0 with the wanted model, the name of the model, and True if it has a price."""
         if model is None:
             return first, None, None
         wanted = anchored(normalize_model(model), frame.cwd)
         login = first.data.worker["definition"].get("runtime") == WITH_LOGIN
-        source = self.source_of(wanted, frame, login)  # one that cannot be used is refused, before anything is made
+        source = self.source_of(wanted, frame, login)  # raises before anything is written
         priced = has_price(source)
         bounds = dict(first.data.bounds)
         if not priced:
             if bounds["max_budget_usd"] is not None:
                 raise UsageError(
-                    f"the model {source.name} has no known price, so max_budget_usd of the run cannot be kept",
-                    hint="Fork it with a model that has a price.",
+                    f"the model {source.name} has no known price, so max_budget_usd cannot be enforced",
+                    hint="Choose a model that has a price.",
                 )
             bounds["budget"] = None
         named = source.name if wanted == AUTO else wanted
@@ -138,20 +138,20 @@ class Forks:
         }
 
 
-def _refuse_team(run: str, workflow: str | None) -> None:
-    """A run of a team goes on in its room, and all others there with it: one alone cannot."""
+def _check_no_workflow(run: str, workflow: str | None) -> None:
+    """Raise Conflict for a run of a workflow, which shares its room with the other agents."""
     if workflow is None:
         return
-    what = "is a workflow" if run == workflow else f"belongs to the workflow {workflow}"
+    reason = "it is a workflow" if run == workflow else f"it belongs to the workflow {workflow}"
     raise Conflict(
-        f"the run {run} {what}, and a workflow cannot be forked",
-        hint=f"To try something else with its team: guild script {workflow} --out tests/NAME.yaml, change the answers "
-        "under `workers:`, and `guild test` it; or start the workflow again with another model: --override-model.",
+        f"cannot fork {run}: {reason}",
+        hint=f"Export it (guild script {workflow} --out tests/NAME.yaml), change the answers under `workers:`, and run "
+        "`guild test`. Or start the workflow again with --override-model.",
     )
 
 
-def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry[Assembly]:
-    """The first entry. A run that another one had called spent of that one's budget: alone it has the command's."""
+def _as_root(run: Run, journal: Journal, budget: float | None) -> Entry[Assembly]:
+    """Return entry 0. A child run shared its parent's budget, so its fork gets the budget of the settings."""
     first = journal.all(Assembly)[0]
     if run.parent is None or run.usage.cost_usd is None:
         return first
@@ -159,28 +159,28 @@ def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry[Assembly]
 
 
 def find_fork_point(journal: Journal, at: int) -> int:
-    """The last entry at or before `at` after which the run can go on."""
+    """Return the last entry at or before `at` after which the run can be resumed."""
     end = 0
     for answer in journal.all(ModelAnswered):
-        closed = _closed(journal, answer)
-        if closed is None or closed > at:
+        last = _last_entry_of(journal, answer)
+        if last is None or last > at:
             break
-        end = closed
+        end = last
     return end
 
 
-def _closed(journal: Journal, answer: Entry[ModelAnswered]) -> int | None:
-    """The entry with which all of an answer was done; None: the run did not, or would not, go on after it."""
+def _last_entry_of(journal: Journal, answer: Entry[ModelAnswered]) -> int | None:
+    """Return the entry that ends the last call of an answer, or None if the run cannot continue after it."""
     key = answer.key or ""
     calls = [part for part in answer.data.response["parts"] if part["part_kind"] == "tool-call"]
     ends = [journal.last(f"{key}/{call['tool_call_id']}", ToolEnded, ToolRefused) for call in calls]
     done = [end.seq for end in ends if end is not None]
-    went_on = journal.last(f"m{int(key[1:]) + 1}", ModelAsked) is not None
-    if not went_on and (not calls or len(done) < len(calls)):
+    has_next = journal.last(f"m{int(key[1:]) + 1}", ModelAsked) is not None
+    if not has_next and (not calls or len(done) < len(calls)):
         return None
     return max([answer.seq, *done])
 
 
-def _marked(data: Payload) -> Payload:
+def _mark_copied(data: Payload) -> Payload:
     """Return the payload of a copied entry. The other run paid for its model calls."""
     return replace(data, copied=True) if isinstance(data, ModelAsked | ModelCallFailed | ModelAnswered) else data

@@ -18,95 +18,93 @@ if TYPE_CHECKING:
 
     from guildhall.runs.record.entries import Assembly
 
-_LONG = 4_000  # characters of a text that are kept; the rest is compared by its digest
+_MAX_CHARS = 4_000  # the rest of a longer text is compared by its digest
 _RUN = re.compile(r"\br-[23456789abcdefghjkmnpqrstvwxyz]{10}\b")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-_DATED = re.compile(r"(\[decisions\.md, base )[0-9a-f]{32}")  # the hash of a text with times in it
-_WHY = re.compile(r"(could not handle [#\d, ]+, and has stopped trying: ).+")  # a provider says it in its own words
-_HALF = re.compile("[\ud800-\udfff]")
+_DATED_HASH = re.compile(r"(\[decisions\.md, base )[0-9a-f]{32}")  # the hash of a text that contains times
+_FAILURE = re.compile(r"(could not handle [#\d, ]+, and has stopped trying: ).+")  # the provider words the reason
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Normalizer:
-    """Puts names in the place of folders, and notes what it had to take out."""
+    """Replaces folders by names, and remembers whether secrets or surrogates were replaced."""
 
     def __init__(self, project: Path, home: Path, redact: Callable[[str], str], *, times: bool = False) -> None:
-        """`times`: what models are told names times, as a room does, which are others each time."""
-        self.times = times
+        """`times`: replace times too, because the messages of a room contain them."""
+        self._times = times
         self._project = str(project)
         self._names: dict[str, str] = {}
         for path, name in ((home, HOME), (project, PROJECT)):
             self._names[os.path.realpath(path)] = self._names[str(path)] = name
         longest_first = sorted(self._names, key=len, reverse=True)
-        ends = r"(?![\w.-]*[\w-])"  # a folder whose name only begins alike is another one
+        ends = r"(?![\w.-]*[\w-])"  # not a folder with a longer name
         self._folders = re.compile("|".join(re.escape(path) + ends for path in longest_first if path != "/"))
         self._redact = redact
         self.redacted = False
-        self.halved = False
+        self.has_surrogates = False
 
     def text(self, text: str) -> str:
         safe = self._redact(text)
-        whole = _HALF.sub("\ufffd", safe)
+        valid = _SURROGATE.sub("\ufffd", safe)
         self.redacted |= safe != text
-        self.halved |= whole != safe
-        return self._folders.sub(lambda found: self._names[found[0]], whole)
+        self.has_surrogates |= valid != safe
+        return self._folders.sub(lambda found: self._names[found[0]], valid)
+
+    def sent_text(self, text: str) -> str:
+        """Normalize a text that was sent to a model: replace run ids and times too, and shorten it."""
+        text = self.text(text)
+        if self._times:
+            text = _FAILURE.sub(rf"\1{WHY}", _DATED_HASH.sub(rf"\1{TIME}", _TIME.sub(TIME, text)))
+        text = _RUN.sub(RUN, text)
+        if len(text) <= _MAX_CHARS:
+            return text
+        return f"{text[:_MAX_CHARS]}\n... ({len(text):,} characters, {digest(text.encode())[:12]})"
 
     def value(self, value: Any) -> Any:
-        """The same in every text of a JSON value."""
-        return _everywhere(value, self.text)
+        """Normalize every text of a JSON value."""
+        return _map_texts(value, self.text)
 
     def restore(self, value: Any) -> Any:
-        """A value from a script, with the folder of this project where its name stands."""
-        return _everywhere(value, lambda text: text.replace(PROJECT, self._project))
+        """Return a value of a script with the folder of this project in place of its name."""
+        return _map_texts(value, lambda text: text.replace(PROJECT, self._project))
 
 
-def _everywhere(value: Any, change: Callable[[str], str]) -> Any:
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
         inside = cast("dict[str, Any]", value)
-        return {change(name): _everywhere(part, change) for name, part in inside.items()}
+        return {change(name): _map_texts(part, change) for name, part in inside.items()}
     if isinstance(value, list):
-        return [_everywhere(part, change) for part in cast("list[Any]", value)]
+        return [_map_texts(part, change) for part in cast("list[Any]", value)]
     return value
 
 
-def sent_texts(message: Sequence[Mapping[str, Any]], neutral: Normalizer) -> str | list[str]:
-    """What a model was newly told: one text, or one for each of its calls. Long ones are cut, and pinned."""
-    texts = [_shortened(_RUN.sub(RUN, _timeless(neutral, neutral.text(_part(part))))) for part in message]
+def sent_texts(message: Sequence[Mapping[str, Any]], normalizer: Normalizer) -> str | list[str]:
+    """Return the new message to a model: one text, or a list with one text for each call."""
+    texts = [normalizer.sent_text(_part_text(part)) for part in message]
     return texts[0] if len(texts) == 1 else texts
 
 
-def _timeless(neutral: Normalizer, text: str) -> str:
-    if not neutral.times:
-        return text
-    return _WHY.sub(rf"\1{WHY}", _DATED.sub(rf"\1{TIME}", _TIME.sub(TIME, text)))
-
-
-def _part(part: Mapping[str, Any]) -> str:
-    text = _content(part["content"])
+def _part_text(part: Mapping[str, Any]) -> str:
+    text = _content_text(part["content"])
     return f"error: {text}" if part.get("outcome") == "failed" else text
 
 
-def _content(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if isinstance(content, list):
-        return "\n".join(map(_content, cast("list[Any]", content)))
+        return "\n".join(map(_content_text, cast("list[Any]", content)))
     return content if isinstance(content, str) else str(content)
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _LONG:
-        return text
-    return f"{text[:_LONG]}\n... ({len(text):,} characters, {digest(text.encode())[:12]})"
-
-
-def normalized_system_prompt(frozen: Assembly, neutral: Normalizer) -> str:
+def normalized_system_prompt(assembly: Assembly, normalizer: Normalizer) -> str:
     """Return the recorded system prompt without its memory block, because a test starts with an empty memory."""
-    return neutral.text(frozen.system_prompt.removesuffix(frozen.memory).rstrip())
+    return normalizer.text(assembly.system_prompt.removesuffix(assembly.memory).rstrip())
 
 
-def tool_fingerprints(frozen: Assembly, answer_tool: str) -> dict[str, str]:
-    """The tools that the model was shown, each with a fingerprint of its words."""
-    shown: dict[str, Any] = {tool["name"]: tool for tool in frozen.tools}
-    if frozen.output_schema is not None:
-        shown[answer_tool] = frozen.output_schema
-    return {name: fingerprint(tool)[:8] for name, tool in sorted(shown.items())}
+def tool_fingerprints(assembly: Assembly, answer_tool: str) -> dict[str, str]:
+    """Return the name of each tool that the model was shown, with a fingerprint of its schema."""
+    tools: dict[str, Any] = {tool["name"]: tool for tool in assembly.tools}
+    if assembly.output_schema is not None:
+        tools[answer_tool] = assembly.output_schema
+    return {name: fingerprint(tool)[:8] for name, tool in sorted(tools.items())}

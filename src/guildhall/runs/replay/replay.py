@@ -70,22 +70,22 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
 
-    Gave = Callable[[str], tuple[str, ToolResult] | None]  # of a call the run that it made, and what that one gave
+    ChildResult = Callable[[str], tuple[str, ToolResult] | None]  # the child run of a call, and its recorded result
 
 _SHOWN = {
     "system_prompt": "the system prompt",
     "first_message": "the first message",
-    "attachments": "what is attached",
-    "tools": "the tools that the model is shown",
+    "attachments": "the attachments",
+    "tools": "the tools of the model",
     "output_schema": "the output schema",
 }
-_SAID = {"model": "the worker's model", "sandboxes": "the worker's sandboxes", "limits": "the worker's limits"}
+_DECLARED = {"model": "the worker's model", "sandboxes": "the worker's sandboxes", "limits": "the worker's limits"}
 _CALLS = (ModelAnswered, ToolAsked, ToolStarted, ToolRefused, Said)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The first thing that is not as it was."""
+    """The first step that differs from the record."""
 
     step: int
     text: str
@@ -93,12 +93,12 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
-    """What a replay found: how many steps it took, and the first difference, if any."""
+    """The number of compared steps, and the first difference."""
 
-    run: str  # the run of the tree in which the difference is, else the one that was asked for
+    run: str  # the run with the difference, or the replayed run if there is none
     steps: int
     difference: Difference | None = None
-    worker_gone: bool = False  # a recorded definition was used, because there is none today
+    worker_gone: bool = False  # the recorded definition was used, because the worker file is missing
 
     @property
     def matches(self) -> bool:
@@ -106,11 +106,11 @@ class ReplayResult:
 
 
 class Over(Exception):
-    """The record has nothing more to compare with."""
+    """The record ends here, so the rest of the replay cannot be compared."""
 
 
 async def replay(
-    journal: Journal, assembled: Assembled, runtime: Runtime, gave: Gave, program_access: ProgramAccess
+    journal: Journal, assembled: Assembled, runtime: Runtime, child_result: ChildResult, program_access: ProgramAccess
 ) -> Difference | None:
     """Return the first difference between the record and a run today on the recorded answers, or None.
 
@@ -120,21 +120,21 @@ async def replay(
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)
-        outcome = await _ReplayDoors(record, assembled, gave, program_access).played(runtime)
+        outcome = await _ReplayDoors(record, assembled, child_result, program_access).execute(runtime)
         record.compare_end(outcome.output)
     except (Over, ReplayDiffers):
         pass
     except (RuntimeMissing, RuntimeOutdated, RuntimeUnusable):
-        raise  # nothing was played, so nothing can be said of it
+        raise  # nothing was compared
     except GuildError as error:
         record.compare_failure(error)
     return record.first_difference()
 
 
 class _Record:
-    """The journal in a replay: the calls that were made again, and the differences.
+    """The journal in a replay, with the calls that were repeated and the differences.
 
-    Calls of one answer are concurrent, and each may differ. The first of them in the record is the one to report.
+    Calls of one answer are concurrent, and each may differ. The replay reports the first one in the journal.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -144,7 +144,7 @@ class _Record:
 
     @property
     def end(self) -> Entry[Payload]:
-        """The last entry; the end as the runtime brought it about, before anybody else had a word in it."""
+        """The last entry. An end has the status and output of the runtime, before hooks judged them."""
         last = self.journal.entries[-1]
         if not isinstance(last.data, Ended) or last.data.unjudged is None:
             return last
@@ -153,24 +153,22 @@ class _Record:
     def meet(self, key: str) -> None:
         self._met.add(key)
 
-    def before(self, said: Entry[Said]) -> None:
-        """All that was answered and said before these words has come before them now too."""
-        spoken = (entry for entry in self.journal.entries if isinstance(entry.data, ModelAnswered | Said))
-        earlier = (entry for entry in spoken if entry.seq < said.seq)
-        if missing := next((entry for entry in earlier if entry.key not in self._met), None):
-            text = f"here is {_what(missing)}; now what was said later is waited for instead"
-            raise self.differs(missing, text)
+    def check_order(self, said: Entry[Said]) -> None:
+        """Raise if an answer or a user message before this message was not replayed."""
+        for entry in self.journal.entries[: said.seq]:
+            if isinstance(entry.data, ModelAnswered | Said) and entry.key not in self._met:
+                raise self.differs(entry, f"recorded: {_describe(entry)}; now: waits for a later message of the user")
 
     def differs(self, entry: Entry[Payload], text: str) -> ReplayDiffers:
         self._found.append(Difference(step=entry.seq, text=text))
         return ReplayDiffers(text, where=f"step {entry.seq}")
 
-    def over(self, entry: Entry[Payload], what: str) -> Exception:
-        """Nothing more is on record: of a run that stopped here that is as it should be, of one that went on not."""
+    def over(self, entry: Entry[Payload], now: str) -> Exception:
+        """Return Over if the run stopped here, or a difference if it continued in another way."""
         end = self.end.data
         completed = isinstance(end, Ended) and end.status == "completed"
         if completed or any(answer.key not in self._met for answer in self.journal.all(ModelAnswered)):
-            return self.differs(entry, f"the run went on from here; now {what}, of which nothing is on record")
+            return self.differs(entry, f"recorded: the run continued; now: {now}, which is not in the journal")
         return Over()
 
     def compare(self, entry: Entry[Payload], label: str, recorded: Any, now: Any) -> None:
@@ -178,17 +176,15 @@ class _Record:
             raise self.differs(entry, describe_difference(label, recorded, now))
 
     def compare_assembly(self, assembled: Assembled) -> None:
-        """Compare what the model is shown and what the worker file declares. Rules are compared at each call."""
-        first = self.journal.entries[0]
-        then_shown = self.journal.assembly
-        now = assembled.as_shown()
+        """Compare the input of the model and the declarations of the worker file. Rules are compared at each call."""
+        first, recorded, now = self.journal.entries[0], self.journal.assembly, assembled.as_shown()
         for name, label in _SHOWN.items():
-            self.compare(first, label, getattr(then_shown, name) or None, now[name] or None)
-        then = then_shown.worker["definition"]
-        today = assembled.worker.definition.model_dump(mode="json")
-        said = {**_SAID, "attachment_policy": "the worker's attachment policy"} if assembled.attachments else _SAID
-        for name, label in said.items():
-            self.compare(first, label, then.get(name), today.get(name))
+            self.compare(first, label, getattr(recorded, name) or None, now[name] or None)
+        before = recorded.worker["definition"]
+        after = assembled.worker.definition.model_dump(mode="json")
+        policy = {"attachment_policy": "the worker's attachment policy"} if assembled.attachments else {}
+        for name, label in {**_DECLARED, **policy}.items():
+            self.compare(first, label, before.get(name), after.get(name))
 
     def compare_end(self, output: Any) -> None:
         end = self.end.data
@@ -196,65 +192,66 @@ class _Record:
             return
         if end.status != "completed":
             if end.error is not None and end.error["code"] == RuntimeCrashed.code:
-                return  # it came as far as its process lived
-            raise self.differs(self.end, f"the run was {end.status}; now it is completed")
+                return  # the crash is not repeated
+            raise self.differs(self.end, f"recorded: the run {end.status}; now: it completes")
         self.compare(self.end, "the output", end.output, output)
 
     def compare_failure(self, error: GuildError) -> None:
         end = self.end.data
         if not isinstance(end, Ended) or end.error is None or end.error["code"] != error.code:
-            self.differs(self.end, f"now the run fails: {error}")
+            self.differs(self.end, f"now: the run fails: {error}")
 
     def first_difference(self) -> Difference | None:
-        """The first thing that was not as it was, a call on record that is not made any more included."""
+        """Return the first difference. A recorded call that was not repeated is one too."""
         for entry in self.journal.entries:
             if isinstance(entry.data, _CALLS) and entry.key not in self._met:
-                text = f"here is {_what(entry)}; now the run does not come to it"
-                self._found.append(Difference(step=entry.seq, text=text))
+                self.differs(entry, f"recorded: {_describe(entry)}; now: the run does not get there")
                 break
         return min(self._found, key=lambda difference: difference.step, default=None)
 
 
 class _ReplayDoors:
-    """Both doors, answered by the journal."""
+    """Model door and tool door that answer from the journal."""
 
     is_open = True
 
-    def __init__(self, record: _Record, assembled: Assembled, gave: Gave, program_access: ProgramAccess) -> None:
+    def __init__(
+        self, record: _Record, assembled: Assembled, child_result: ChildResult, program_access: ProgramAccess
+    ) -> None:
         self._record = record
-        self._gave = gave
+        self._child_result = child_result
         self._program_access = program_access
         self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         ledger = _ReplayLedger(record)
         self._gate = Gate(
-            assembled.tools, assembled.rules, assembled.mode, ledger, self._recorded, closed=ledger.closed
+            assembled.tools, assembled.rules, assembled.mode, ledger, self._recorded_result, closed=ledger.closed
         )
 
-    async def played(self, runtime: Runtime) -> Outcome:
-        """What comes of it; what went wrong at a door that was come to from outside is raised too."""
-        playing = asyncio.ensure_future(runtime.execute(self._program_access.assignment, self))
+    async def execute(self, runtime: Runtime) -> Outcome:
+        """Return the outcome. Errors raised by calls over HTTP are raised here."""
+        task = asyncio.ensure_future(runtime.execute(self._program_access.assignment, self))
         try:
-            await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
-            return self._broken.result() if self._broken.done() else playing.result()
+            await asyncio.wait({task, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            return self._broken.result() if self._broken.done() else task.result()
         finally:
-            playing.cancel()
-            await asyncio.gather(playing, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def register(self, hooks: ProgramHooks) -> Entrance:
         return self._program_access.register(self, hooks)
 
     def is_other_call(self, call: ToolCall) -> bool:
-        return False  # what is not as it was is told of the call itself
+        return False  # a difference is reported for the call itself
 
     def is_other_question(self, key: str, messages: Sequence[ModelMessage]) -> bool:
-        """Only where a further question is on record at the same place; else it is a difference."""
+        """Return True if the journal has a further request with this key. Otherwise a change is a difference."""
         first, _, number = key.partition(".")
         asked = self._record.journal.last(key, ModelAsked)
         further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
         return bool(further) and asked is not None and asked.data.message != request_parts(messages[-1])
 
     def expect_calls(self, count: int) -> None:
-        return None  # nothing waits for a person here
+        return None  # nothing waits for the user in a replay
 
     def upstream(self, api: str) -> None:
         return None
@@ -275,50 +272,49 @@ class _ReplayDoors:
         asked = record.journal.last(key, ModelAsked)
         answer = record.journal.last(key, ModelAnswered)
         if asked is None:
-            raise record.over(record.end, "the model is asked once more")
-        record.compare(asked, "what the model is asked", asked.data.message, request_parts(messages[-1]))
+            raise record.over(record.end, "another model call")
+        record.compare(asked, "the message to the model", asked.data.message, request_parts(messages[-1]))
         if asked.data.tools != tools_fingerprint(parameters):
-            raise record.differs(asked, "the tools that the model is shown are not the same")
+            raise record.differs(asked, "the tools of the model differ")
         if asked.data.answers != record.journal.answers(before=asked.seq):
-            raise record.differs(asked, "an answer on record above is not the one that the model was reminded of here")
+            raise record.differs(asked, "an earlier answer in the journal is not the one that this request contained")
         if answer is None:
-            raise record.over(asked, "an answer is waited for")
+            raise record.over(asked, "an answer of the model")
         try:
             return load_response(answer.data.response)
         except ValueError:
-            raise record.differs(answer, "the answer on record cannot be read") from None
+            raise record.differs(answer, "the recorded answer is not valid") from None
 
     async def tool(self, call: ToolCall) -> ToolResult:
         self._record.meet(call.key)
         return await self._gate.call(call)
 
     async def said(self, key: str) -> str:
-        """What the person said then, after the same answers."""
+        """Return the recorded message of the user."""
         record = self._record
         said = record.journal.last(key, Said)
         if said is None:
-            raise record.over(record.end, "what the person says next is waited for")
-        record.before(said)
+            raise record.over(record.end, "waits for a message of the user")
+        record.check_order(said)
         record.meet(key)
         return said.data.words
 
-    async def _recorded(self, tool: Tool, call: ToolCall) -> ToolResult:
-        """Takes the place of execution: what came of the call then."""
+    async def _recorded_result(self, tool: Tool, call: ToolCall) -> ToolResult:
         end = self._record.journal.last(call.key, ToolEnded)
         if end is None:
-            raise self._record.over(self._record.journal.of(call.key)[0], f"the result of {call.tool} is waited for")
+            raise self._record.over(self._record.journal.of(call.key)[0], f"waits for {call.tool}")
         try:
             result = ToolResult.from_dict(end.data.result)
         except (ValueError, KeyError, TypeError):
-            raise self._record.differs(end, f"the result of {call.tool} on record cannot be read") from None
-        if (given := self._gave(call.key)) is not None:
-            run, its_own = given
-            self._record.compare(end, f"the result, and what is on record of {run},", result.text, its_own.text)
+            raise self._record.differs(end, f"the recorded result of {call.tool} is not valid") from None
+        if (child := self._child_result(call.key)) is not None:
+            run, own = child
+            self._record.compare(end, f"the result of {call.tool} (recorded by {run})", result.text, own.text)
         return result
 
 
 class _ReplayLedger:
-    """What the gate is told in a replay: nothing is finished, everything is compared."""
+    """The ledger of the gate in a replay. Every call is new to it, and is compared with the journal."""
 
     def __init__(self, record: _Record) -> None:
         self._record = record
@@ -330,7 +326,7 @@ class _ReplayLedger:
         return False
 
     def closed(self, call: ToolCall) -> str | None:
-        """Why others kept the call from being made: what they did is not played again here."""
+        """Return the recorded reason if other code than the rules refused the call. Such code does not run here."""
         refused = self._record.journal.last(call.key, ToolRefused)
         return refused.data.reason if refused is not None and refused.data.rule == CLOSED else None
 
@@ -338,7 +334,9 @@ class _ReplayLedger:
         began = self._began(call)
         asked = self._record.journal.last(call.key, ToolAsked)
         if asked is None and not (isinstance(began.data, ToolStarted) and began.data.decision == "ask"):
-            raise self._record.differs(began, f"{call.tool} {_said(began)}; now it needs approval: {verdict.reason}")
+            raise self._record.differs(
+                began, f"{call.tool} {_decision(began)}; now it needs approval: {verdict.reason}"
+            )
         if isinstance(began.data, ToolAsked):
             raise self._record.over(began, f"{call.tool} waits for approval")
         if not isinstance(began.data, ToolRefused):
@@ -352,13 +350,13 @@ class _ReplayLedger:
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         began = self._began(call)
         if not isinstance(began.data, ToolRefused):
-            raise self._record.differs(began, f"{call.tool} {_said(began)}; now it is refused: {verdict.reason}")
+            raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is refused: {verdict.reason}")
         self._record.compare(began, f"the refusal of {call.tool}", began.data.result, result.as_dict())
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         began = self._began(call)
         if isinstance(began.data, ToolRefused):
-            raise self._record.differs(began, f"{call.tool} {_said(began)}; now it is made")
+            raise self._record.differs(began, f"{call.tool} {_decision(began)}; now it is allowed")
         demanded = isinstance(began.data, ToolAsked) or began.data.rule is not None
         if demanded and verdict.rule is None:
             raise self._record.differs(began, f"{call.tool} needed approval; now it needs none")
@@ -369,7 +367,7 @@ class _ReplayLedger:
         """Nothing to compare: the result is the recorded one."""
 
     def _began(self, call: ToolCall) -> Entry[ToolBegan]:
-        """How far the call came; where it was only asked about, that."""
+        """Return the start or refusal of a call, or its approval request if the run stopped there."""
         journal = self._record.journal
         began: Entry[ToolBegan] | None = journal.last(call.key, ToolStarted, ToolRefused)
         began = began or journal.last(call.key, ToolAsked)
@@ -381,27 +379,27 @@ class _ReplayLedger:
         return began
 
 
-def _what(entry: Entry[Payload]) -> str:
+def _describe(entry: Entry[Payload]) -> str:
     match entry.data:
         case Said():
-            return "something that the person said"
+            return "a message of the user"
         case ToolStarted(tool=tool) | ToolRefused(tool=tool) | ToolAsked(tool=tool):
             return f"a call of {tool}"
         case _:
             return "an answer of the model"
 
 
-def _said(began: Entry[ToolBegan]) -> str:
+def _decision(began: Entry[ToolBegan]) -> str:
     if isinstance(began.data, ToolRefused):
         return f"was refused ({began.data.reason})"
     return "waited for approval" if isinstance(began.data, ToolAsked) else "was allowed"
 
 
 def describe_difference(label: str, recorded: Any, now: Any) -> str:
-    """What differs, and the lines: `-` on record, `+` now."""
+    """Return a label and the different lines, marked `-` (recorded) or `+` (now)."""
     before, after = _lines(recorded), _lines(now)
     changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
-    return "\n".join([f"{label} is not the same", *changed[:40]])
+    return "\n".join([f"{label} changed", *changed[:40]])
 
 
 def _lines(value: Any) -> list[str]:
@@ -421,22 +419,22 @@ class Recordings:
     tokens: TokenRegistry
 
     def source(self, run: str) -> RecordingSource:
-        """The model answers of a recorded run, and of those that it has called, in order."""
+        """Return a model that repeats the answers of a recorded run and its child runs."""
         tree = self.history.tree(run)
         answers = {(one.worker, one.ordinal): self.history.journal(one.id).all(ModelAnswered) for one in tree}
         loaded = {whose: [load_response(one.data.response) for one in of_run] for whose, of_run in answers.items()}
         return RecordingSource(run, loaded)
 
     async def replay(self, run: str, frame: Frame) -> ReplayResult:
-        """Plays a run and all that it has called again on their records, up to the first difference."""
-        steps, gone = 0, False
+        """Replay a run and its child runs up to the first difference."""
+        steps, worker_gone = 0, False
         for one in self.history.tree(run):
             played = await self.replay_one(one, frame)
             steps += played.steps
-            gone = gone or played.worker_gone
+            worker_gone |= played.worker_gone
             if not played.matches:
-                return replace(played, steps=steps, worker_gone=gone)
-        return ReplayResult(run=run, steps=steps, worker_gone=gone)
+                return replace(played, steps=steps, worker_gone=worker_gone)
+        return ReplayResult(run=run, steps=steps, worker_gone=worker_gone)
 
     async def replay_one(
         self,
@@ -447,11 +445,11 @@ class Recordings:
         hooks: RunHooks | None = None,
         runtime: Runtime | None = None,
     ) -> ReplayResult:
-        """Replay one run without the runs that it called. Worker, hooks and runtime are looked up if not given."""
+        """Replay one run without its child runs. Worker, hooks and runtime are looked up if not given."""
         journal = self.history.journal(run.id)
         then = recorded_frame(run.frame, frame)
         hooks = hooks or self.recorded_hooks(run)
-        assembled, gone = await self.assembler.assemble_replay(
+        assembled, worker_gone = await self.assembler.assemble_replay(
             run.request, journal.assembly, then, run=run.id, worker=worker, hooks=hooks
         )
         call = run.purpose_as(CallPurpose)
@@ -461,14 +459,14 @@ class Recordings:
             runtime = delegation.SingleCallRuntime(call.arguments()) if call else self.runtime_of(own, then)
         servers = servers_of(assembled, hooks)
         program_access = ProgramAccess(run=run.id, tokens=self.tokens, servers=servers, assignment=assembled.assignment)
-        difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), program_access)
-        return ReplayResult(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
+        difference = await replay(journal, assembled, runtime, partial(self._child_result, run.id), program_access)
+        return ReplayResult(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=worker_gone)
 
-    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
-        """The run that a call has made, and what it gave by its own record, if it came to that."""
-        made = self.store.read(lambda connection: records.find_call_run(connection, caller, call))
-        end = self.history.entries(made.id)[-1].data if made else None
-        if made is None or not isinstance(end, Ended):
+    def _child_result(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
+        """Return the child run of a call and its recorded result, or None if it has not ended."""
+        child = self.store.read(lambda connection: records.find_call_run(connection, caller, call))
+        end = self.history.entries(child.id)[-1].data if child else None
+        if child is None or not isinstance(end, Ended):
             return None
-        ended = replace(made, status=end.status, reason=end.reason, error=end.error, output=end.output)
-        return None if delegation.is_at_parent_limit(ended) else (made.id, delegation.call_result(ended))
+        ended = replace(child, status=end.status, reason=end.reason, error=end.error, output=end.output)
+        return None if delegation.is_at_parent_limit(ended) else (child.id, delegation.call_result(ended))

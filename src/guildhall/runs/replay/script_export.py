@@ -1,7 +1,7 @@
 """Script export: converts a recorded run tree to a script with the model's answers and a test for `guild test`.
 
-The test compares the current prompts with the recorded prompts. The script names the parts of the record that it cannot
-hold. Reads only the journals. Does not execute the test: `hall.testrun` does.
+The test compares the current prompts with the recorded prompts. A comment lists the parts of the record that a script
+cannot hold. Reads only the journals. Does not execute the test: `hall.testrun` does.
 
 Invariant: a script is written only if it can be read back.
 """
@@ -22,7 +22,7 @@ from guildhall.core.text import is_unicode
 from guildhall.core.yaml_writer import dump
 from guildhall.models.scripted.source import Script
 from guildhall.models.scripted.test_case import TIMED_OUT
-from guildhall.runs.assembly.tool_set import base_toolbox
+from guildhall.runs.assembly.tool_set import BASE_TOOLS
 from guildhall.runs.record.entries import (
     Answered,
     Assembly,
@@ -58,9 +58,11 @@ if TYPE_CHECKING:
 
 _WRITE_TOOLS = frozenset({"sandbox_write_text", "Write", "Edit"})
 _MAX_FILE_CHARS = 50_000
+_MAX_RETRIES = 3  # of the model door
+_MAX_DEPTH = 30  # deeper arguments are written as JSON text instead of YAML
 
 
-def files_before(tree: Sequence[tuple[Run, Journal]]) -> tuple[dict[str, str | None], list[str]]:
+def files_before(tree: Tree) -> tuple[dict[str, str | None], list[str]]:
     """Return the content of each changed file before the run (None: absent), and the paths of unknown content."""
     contents: dict[str, str | None] = {}
     changed: dict[str, None] = {}
@@ -86,19 +88,19 @@ def _file_calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, ToolResu
         result = ToolResult.from_dict(end.data.result)
         if began is None or result.is_error:
             continue
-        place = _place(began.data.tool, began.data.arguments or {}, journal.assembly, root, cwd)
-        if place is not None and (path := _inside(place, root)) is not None:
+        place = _file_of_call(began.data.tool, began.data.arguments or {}, journal.assembly, root, cwd)
+        if place is not None and (path := _relative_path(place, root)) is not None:
             yield began.data.tool, path, result
 
 
 def _created_files(run: Run, journal: Journal) -> Iterator[str]:
     for entry in journal.all(WorkerCreated):
         for file in entry.data.files:
-            if (path := _inside(Path(file), run.frame.root)) is not None:
+            if (path := _relative_path(Path(file), run.frame.root)) is not None:
                 yield path
 
 
-def _place(tool: str, arguments: Mapping[str, Any], frozen: Assembly, root: Path, cwd: Path) -> Path | None:
+def _file_of_call(tool: str, arguments: Mapping[str, Any], frozen: Assembly, root: Path, cwd: Path) -> Path | None:
     if tool in {"Read", "Write", "Edit"}:
         return cwd / str(arguments.get("file_path"))
     sandbox = frozen.worker["definition"]["sandboxes"].get(arguments.get("sandbox"))
@@ -107,8 +109,8 @@ def _place(tool: str, arguments: Mapping[str, Any], frozen: Assembly, root: Path
     return None
 
 
-def _inside(path: Path, root: Path) -> str | None:
-    """The path from the top of the project, if it is in it."""
+def _relative_path(path: Path, root: Path) -> str | None:
+    """Return a path relative to the project, or None if it is outside."""
     for top in (str(root), os.path.realpath(root)):
         relative = os.path.relpath(os.path.normpath(path), top)
         if not relative.startswith("..") and relative != ".":
@@ -120,30 +122,25 @@ def _without_numbers(text: str) -> str:
     return "".join(line.partition("\t")[2] + "\n" for line in text.split("\n"))
 
 
-_RETRIED = 3  # failures in a row after which the model door still asks again
-_DEEPEST = 30  # levels of arguments that are written as YAML; deeper ones as the JSON text that they were
-
-
 @dataclass(frozen=True, kw_only=True)
 class WorkflowPart:
-    """What the script of a workflow has beyond the runs of its agents."""
+    """The part of a workflow's script that is not in the runs of its agents."""
 
-    fields: Mapping[str, Any]  # of the test, in the place of a worker and its input
-    files: Mapping[str, str | None]  # as they were before, absolute
-    notes: Sequence[str]  # what is left out
-    tools: frozenset[str]  # that a test calls, because they only reach its room
-    untestable: str | None  # why `guild test` could not start it, if it could not
+    fields: Mapping[str, Any]  # of the test, instead of a worker and its input
+    files: Mapping[str, str | None]  # content before the run, by absolute path
+    notes: Sequence[str]  # the parts that the script leaves out
+    tools: frozenset[str]  # the tools that only change the room, so a test can call them
+    untestable: str | None  # why `guild test` cannot start the workflow
 
 
 def export_script(tree: Tree, home: Path, redact: Callable[[str], str], team: WorkflowPart | None = None) -> str:
-    """Return the script of a run, the first of the tree, and of all runs below it. `team`: the run is a workflow."""
+    """Return the script of the first run of a tree and of its child runs. `team`: the run is a workflow."""
     run, journal = tree[0]
     if run.status not in {"completed", "failed"}:
-        hints = {"running": f"guild log {run.id} -f", "cancelled": "Make another run."}
-        hint = hints.get(run.status, f"Let it end first: guild show {run.id} says how it goes on.")
-        raise Conflict(f"the run {run.id} is {run.status}: only one that came to its end is a script", hint=hint)
-    root = run.frame.root
-    writer = _Writer(tree, Normalizer(root, home, redact, times=team is not None), team)
+        hints = {"running": f"Follow it: guild log {run.id} -f", "cancelled": "Start another run."}
+        hint = hints.get(run.status, f"Show what it waits for: guild show {run.id}")
+        raise Conflict(f"cannot export {run.id}: the run is {run.status}, not completed or failed", hint=hint)
+    writer = _Writer(tree, Normalizer(run.frame.root, home, redact, times=team is not None), team)
     data: dict[str, Any] = {}
     if untestable := team.untestable if team else _untestable(run, journal):
         writer.note(f"the test, because {untestable}")
@@ -158,39 +155,39 @@ def export_script(tree: Tree, home: Path, redact: Callable[[str], str], team: Wo
 
 
 def _untestable(run: Run, journal: Journal) -> str | None:
-    """Why `guild test` could not start such a run, if it could not."""
+    """Return why `guild test` cannot start such a run, or None if it can."""
     frozen = journal.assembly
     if frozen.worker["scope"] == "given" or frozen.given:
-        return "the worker or its toolboxes were Python objects: run it from Python, with this as its model"
+        return "the worker or its toolboxes were Python objects (run it from Python, with this script as its model)"
     if run.forked_from:
-        return "it is a fork: its beginning is that of another run"
+        return "the run is a fork and starts with entries of another run"
     if run.kind == "job":
-        return "it did a job: dispatch its task, with this as the worker's model"
+        return "the run belongs to a job (dispatch its task, with this script as the worker's model)"
     if frozen.converses:
-        return "it is a conversation: hold another one, with this as the worker's model"
+        return "the run is a conversation (start another, with this script as the worker's model)"
     if run.kind == "call":
-        return "the run made a call of its own and asked no model"
+        return "the run made one tool call and called no model"
     return None
 
 
 def _check(text: str, run: str) -> None:
-    """What is written must be readable, or nothing is."""
+    """Raise Conflict if the script could not be read back."""
     size = len(text.encode())
     if size > yaml.MAX_BYTES:
-        raise Conflict(f"the script of {run} would be {size:,} bytes, and at most {yaml.MAX_BYTES:,} can be read")
+        raise Conflict(f"cannot export {run}: the script has {size:,} bytes, more than {yaml.MAX_BYTES:,}")
     try:
         yaml.validate(Script, yaml.parse(Path(f"{run}.yaml"), text))
     except GuildError as error:
-        raise Conflict(f"the run {run} cannot be written as a script: {error.message}") from None
+        raise Conflict(f"cannot export {run}: {error.message}") from None
 
 
 class _Writer:
-    """Turns journals into the plain data of a script."""
+    """Converts journals to the plain data of a script."""
 
-    def __init__(self, tree: Tree, neutral: Normalizer, team: WorkflowPart | None) -> None:
+    def __init__(self, tree: Tree, normalizer: Normalizer, team: WorkflowPart | None) -> None:
         self._tree = tree
-        self._asking = tree[1:] if team else tree  # the runs that have a model
-        self._neutral = neutral
+        self._model_runs = tree[1:] if team else tree
+        self._normalizer = normalizer
         self._team = team
         self._left_out: dict[str, None] = dict.fromkeys(team.notes if team else ())
 
@@ -199,13 +196,13 @@ class _Writer:
 
     def head(self) -> Iterator[str]:
         run = self._tree[0][0]
-        model = f", model {self._neutral.text(run.model)}" if run.model else ""  # a workflow itself has none
+        model = f", model {self._normalizer.text(run.model)}" if run.model else ""  # a workflow has none
         yield f"Recorded from {run.id} on {run.created_at[:10]}{model}."
-        yield "`guild test` runs it again, with no key and no network, and shows what is not as it was."
-        if self._neutral.redacted:
+        yield "Run with `guild test` (no key, no network). It fails if prompts, tools or results change."
+        if self._normalizer.redacted:
             yield "Values of secret variables were replaced by their names in brackets."
-        if self._neutral.halved:
-            self.note("halves of characters, each replaced by a question mark")
+        if self._normalizer.has_surrogates:
+            self.note("lone surrogates, each replaced by a question mark")
         if self._left_out:
             yield f"Left out: {'; '.join(self._left_out)}."
 
@@ -214,10 +211,10 @@ class _Writer:
     def case(self) -> dict[str, Any]:
         run, journal = self._tree[0]
         request, frozen = run.request, journal.assembly
-        text = self._neutral.text
+        text = self._normalizer.text
         case: dict[str, Any] = {"worker": text(request.worker), "input": text(request.input)}
         if self._team is not None:
-            case = self._neutral.value(dict(self._team.fields))
+            case = self._normalizer.value(dict(self._team.fields))
         if files := request.attachments:
             case["attachments"] = [text(file) for file in files]
         folder = run.frame.cwd
@@ -235,31 +232,31 @@ class _Writer:
             case["answers"] = replies
         case["shown"] = self._shown()
         if run.error is not None and run.error.get("limit") == "timeout":
-            self.note("the time that it took: a test is faster, and will not run out of it")
-        return {**case, **expected_end(run, self._neutral)}
+            self.note("the timeout, which a test does not reach")
+        return {**case, **expected_end(run, self._normalizer)}
 
     def _files(self) -> dict[str, str | None]:
         known, unknown = files_before(self._tree)
         if unknown:
             names = ", ".join(unknown[:5]) + (" ..." if len(unknown) > 5 else "")
-            self.note(f"how {names} was before the run changed it; say it under `files`, if it matters")
+            self.note(f"the content of {names} before the run changed it (add it under `files` if it matters)")
         root = self._tree[0][0].frame.root
         if self._team is not None:
             known |= {os.path.relpath(path, root): text for path, text in self._team.files.items()}
-        return {self._neutral.text(path): text and self._neutral.text(text) for path, text in known.items()}
+        return {self._normalizer.text(path): text and self._normalizer.text(text) for path, text in known.items()}
 
     def _shown(self) -> dict[str, Any]:
         shown: dict[str, Any] = {}
-        for run, journal in self._asking:
+        for run, journal in self._model_runs:
             frozen = journal.assembly
             if frozen.memory:
                 self.note("the memory of the worker; a test starts with an empty memory")
             tools = tool_fingerprints(frozen, OUTPUT_TOOL)
-            shown.setdefault(run.worker, {"system": normalized_system_prompt(frozen, self._neutral), "tools": tools})
+            shown.setdefault(run.worker, {"system": normalized_system_prompt(frozen, self._normalizer), "tools": tools})
         return shown
 
     def _replies(self) -> Iterator[dict[str, Any]]:
-        """What people answered: run by run, in the order in which they were asked."""
+        """Yield the answers of the user, run by run, in the order of the asks."""
         counted: Counter[str] = Counter()
         for run, journal in self._tree:
             counted[run.worker] += 1
@@ -269,7 +266,7 @@ class _Writer:
             yield from self._replies_in(journal, who)
 
     def _replies_in(self, journal: Journal, who: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        said = {entry.data.ask: entry.data for entry in journal.all(Answered)}
+        answers = {entry.data.ask: entry.data for entry in journal.all(Answered)}
         for entry in journal.entries:
             match entry.data:
                 case ToolAsked(tool=tool, ask=ask):
@@ -280,8 +277,8 @@ class _Writer:
                     reply = {"loop": True, **who}
                 case _:
                     continue
-            if (answer := said.get(ask)) is not None:
-                note = {"note": self._neutral.text(answer.note)} if answer.note else {}
+            if (answer := answers.get(ask)) is not None:
+                note = {"note": self._normalizer.text(answer.note)} if answer.note else {}
                 yield {**reply, "answer": answer.choice, **note}
             elif isinstance(entry.data, LoopAsked) or journal.last(entry.key or "", ToolRefused) is not None:
                 yield {**reply, "answer": TIMED_OUT}
@@ -290,7 +287,7 @@ class _Writer:
 
     def workers(self) -> dict[str, Any]:
         workers: dict[str, list[Any]] = {}
-        for run, journal in self._asking:
+        for run, journal in self._model_runs:
             root = run is self._tree[0][0]
             workers.setdefault(run.worker, []).append(list(self._answers(run, journal, root=root)))
         return workers
@@ -299,7 +296,7 @@ class _Writer:
         from guildhall.runs.record.messages import load_response
 
         keys = dict.fromkeys(entry.key for entry in journal.all(ModelAsked) if entry.key)
-        cut_off = False  # a call of the answer before
+        was_cut_off = False  # a call of the previous answer
         for key in keys:
             answer = journal.last(key, ModelAnswered)
             yield from _failures(entries_with(journal.of(key), ModelCallFailed), answered=answer is not None)
@@ -309,19 +306,17 @@ class _Writer:
             try:
                 response = load_response(answer.data.response)
             except ValueError:
-                raise Conflict(f"the answer on record at entry {answer.seq} of {run.id} cannot be read") from None
-            sent = sent_texts(asked.data.message, self._neutral)
-            known = root and sent == self._neutral.text(run.request.input)  # it stands above, as the input
-            yield {**({} if known or cut_off else {"sent": sent}), **self._answer(response, journal, key)}
-            cut_off = self._cut_off(journal, key)
+                raise Conflict(f"cannot export {run.id}: entry {answer.seq} is not a valid answer") from None
+            sent = sent_texts(asked.data.message, self._normalizer)
+            is_input = root and sent == self._normalizer.text(run.request.input)  # the test has it already
+            yield {**({} if is_input or was_cut_off else {"sent": sent}), **self._answer(response, journal, key)}
+            was_cut_off = self._note_interrupted_calls(journal, key)
 
-    def _cut_off(self, journal: Journal, key: str) -> bool:
-        """Whether a call of this answer was cut off: what a person said came of it, no test can say again."""
+    def _note_interrupted_calls(self, journal: Journal, key: str) -> bool:
+        """Return True if a crash cut off a call of this answer. The user decided its result, and a test cannot."""
         tools = [entry.data.tool for entry in journal.all(ToolDoubted) if (entry.key or "").startswith(f"{key}/")]
         for tool in tools:
-            self.note(
-                f"what the model was told of a call of {self._neutral.text(tool)} that was cut off: a test makes it"
-            )
+            self.note(f"the result of a call of {self._normalizer.text(tool)} that was cut off (a test makes the call)")
         return bool(tools)
 
     def _answer(self, response: ModelResponse, journal: Journal, key: str) -> dict[str, Any]:
@@ -336,7 +331,7 @@ class _Writer:
             else:
                 self.note(f"{part.part_kind.replace('-', ' ')} of the model")
         if texts or not calls:
-            answer["say"] = self._neutral.text("".join(texts))
+            answer["say"] = self._normalizer.text("".join(texts))
         output = None
         if calls and calls[-1].tool_name == OUTPUT_TOOL and journal.assembly.output_schema is not None:
             output = self._arguments(calls[-1])
@@ -354,57 +349,56 @@ class _Writer:
         return {**answer, **_usage(response)}
 
     def _call(self, call: ToolCallPart, journal: Journal, key: str) -> dict[str, Any]:
-        written: dict[str, Any] = {"call": self._neutral.text(call.tool_name) or "(no name)"}
+        written: dict[str, Any] = {"call": self._normalizer.text(call.tool_name) or "(no name)"}
         if arguments := self._arguments(call):
             written["with"] = arguments
         result = self._result(call.tool_name, journal, f"{key}/{call.tool_call_id}")
         return {**written, **({"result": result} if result else {})}
 
     def _arguments(self, call: ToolCallPart) -> dict[str, Any] | str:
-        """The arguments as fields; as the text that they were where that is the only exact way."""
+        """Return the arguments as fields, or as their original text if YAML cannot hold them."""
         arguments = arguments_of(call)
-        if arguments is not None and _writable(dict(arguments)):
-            return self._neutral.value(dict(arguments))
-        return self._neutral.text(call.args if isinstance(call.args, str) else json.dumps(call.args))
+        if arguments is not None and _is_yaml(dict(arguments)):
+            return self._normalizer.value(dict(arguments))
+        return self._normalizer.text(call.args if isinstance(call.args, str) else json.dumps(call.args))
 
     def _result(self, tool: str, journal: Journal, key: str) -> dict[str, Any] | None:
-        """What came of a call that a test is not to make again, or perhaps not: it reaches beyond the project."""
+        """Return the result of a call that a test does not repeat, because the tool reaches beyond the project."""
         end = journal.last(key, ToolEnded)
         if end is None or tool in _local_tools() or (self._team and tool in self._team.tools):
             return None
         result = ToolResult.from_dict(end.data.result)
         if not all(isinstance(block, Text) for block in result.content):
-            self.note(f"pictures and documents that {tool} gave")
-        text = self._neutral.text(result.text)
+            self.note(f"images and documents that {tool} returned")
+        text = self._normalizer.text(result.text)
         return {"text": text, "is_error": True} if result.is_error else {"text": text}
 
 
-def expected_end(run: Run, neutral: Normalizer) -> dict[str, Any]:
-    """How a run ended, as a test compares it."""
+def expected_end(run: Run, normalizer: Normalizer) -> dict[str, Any]:
+    """Return the fields with which a test compares the end of a run."""
     ended: dict[str, Any] = {"status": run.status}
     if run.status == "completed":
-        ended["output"] = neutral.value(run.output)
+        ended["output"] = normalizer.value(run.output)
     elif run.error:
-        code = run.error["code"]  # a test plays a missing answer as a failure of the provider
+        code = run.error["code"]  # in a test, a missing answer is a failure of the provider
         ended["error"] = ModelFailed.code if code == ScriptExhausted.code else code
     return ended
 
 
 def _local_tools() -> frozenset[str]:
-    """Tools that work inside the project and the home alone: a test makes their calls, on copies."""
+    """Return the tools that reach only the project and the home, so that a test can call them on copies."""
     reaching = {name for name, capabilities in BUILT_IN.items() if "net" in capabilities}
-    base = {tool.name for tool in base_toolbox().tools}
-    return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *base} - reaching)
+    return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *(tool.name for tool in BASE_TOOLS)} - reaching)
 
 
 def _failures(failed: Sequence[Entry[ModelCallFailed]], *, answered: bool) -> Iterator[dict[str, Any]]:
-    """Failures in the place of an answer: as many as the model door gets over, where an answer came in the end."""
+    """Yield failed model calls. If an answer followed, yield no more than the model door retries."""
     if answered:
-        failed = [entry for entry in failed if entry.data.transient][:_RETRIED]
-    for entry in failed[: _RETRIED + 1]:
+        failed = [entry for entry in failed if entry.data.transient][:_MAX_RETRIES]
+    for entry in failed[: _MAX_RETRIES + 1]:
         status = entry.data.status or 0
-        otherwise = 529 if entry.data.transient else 400
-        yield {"fail": status if 400 <= status <= 599 else otherwise}
+        default = 529 if entry.data.transient else 400
+        yield {"fail": status if 400 <= status <= 599 else default}
 
 
 def _usage(response: ModelResponse) -> dict[str, Any]:
@@ -418,18 +412,18 @@ def _usage(response: ModelResponse) -> dict[str, Any]:
     return {"usage": counted}
 
 
-def _writable(value: Any, depth: int = 0) -> bool:
-    """Whether YAML can hold the value as it is."""
+def _is_yaml(value: Any, depth: int = 0) -> bool:
+    """Return True if YAML can hold the value unchanged."""
     if isinstance(value, dict):
         inside = cast("dict[str, Any]", value)
-        return depth < _DEEPEST and all(is_unicode(k) and _writable(v, depth + 1) for k, v in inside.items())
+        return depth < _MAX_DEPTH and all(is_unicode(k) and _is_yaml(v, depth + 1) for k, v in inside.items())
     if isinstance(value, list):
-        return depth < _DEEPEST and all(_writable(part, depth + 1) for part in cast("list[Any]", value))
+        return depth < _MAX_DEPTH and all(_is_yaml(part, depth + 1) for part in cast("list[Any]", value))
     return not isinstance(value, str) or is_unicode(value)
 
 
 def _price(run: Run, journal: Journal) -> dict[str, float] | None:
-    """Dollars for a million tokens, so that limits in dollars can be kept: by the model, else what was paid."""
+    """Return the price of a million tokens, of the model or as an average of the run, to test budgets."""
     from pydantic_ai.usage import RequestUsage
 
     from guildhall.models.providers import cost, split_name
@@ -441,10 +435,10 @@ def _price(run: Run, journal: Journal) -> dict[str, float] | None:
             price = load_script(Path(model.removeprefix("script:"))).price
             return price.model_dump() if price else None
         provider, name = split_name(model)
-        asked = cost(provider, name, RequestUsage(input_tokens=1000))
-        said = cost(provider, name, RequestUsage(output_tokens=1000))
-        if asked is not None and said is not None:
-            return {"input": round(asked * 1000, 6), "output": round(said * 1000, 6)}
+        input_usd = cost(provider, name, RequestUsage(input_tokens=1000))
+        output_usd = cost(provider, name, RequestUsage(output_tokens=1000))
+        if input_usd is not None and output_usd is not None:
+            return {"input": round(input_usd * 1000, 6), "output": round(output_usd * 1000, 6)}
     tokens = run.usage.input_tokens + run.usage.output_tokens
     if run.usage.cost_usd is None:
         return None

@@ -76,7 +76,7 @@ def test_a_model_outside_hands_work_over_and_passes_on_what_the_person_says(
         assert (standing["status"], standing["questions"]) == ("running", ["Front or back?"])
         (ask,) = standing["asks"]
         early = await refused(client, "result", job=job)
-        assert "is running" in early
+        assert "is still running" in early
         assert "`wait`" in early
         assert "guild job" not in early
         assert await told(client, "answer", ask=ask["ask"], text="the front door") == "Delivered."

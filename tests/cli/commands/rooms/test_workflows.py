@@ -250,7 +250,7 @@ def test_a_script_or_a_prompt_that_is_not_there_is_told_with_where_it_should_be(
     review.write_text(review.read_text().replace("script:script.yaml", "script:nix.yaml"))
     ran = guild("run", "review.yaml")
     assert f"model: there is no script {review.parent / 'nix.yaml'}" in ran.err
-    assert "correct the path: it starts at the folder of the workflow's file." in ran.err
+    assert "correct the path, which is relative to the folder of the workflow file." in ran.err
     review.write_text(review.read_text().replace("You are ann.", "ann.md"))
     ran = guild("run", "review.yaml")
     assert "correct the path: it starts at the folder of this file." in ran.err

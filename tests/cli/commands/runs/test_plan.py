@@ -72,7 +72,7 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
         "writes        ./notes",
         "programs      any",
         "network       used by researcher-dispatch_dispatch, docs_*",
-        " Of the server docs. What it does is known when it has started.",
+        "A tool of the server docs. Its description is known after the server has started.",
         "GREETING",
         "Runs a shell command in the working folder",
         "record_decision",

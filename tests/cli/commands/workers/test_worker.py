@@ -99,7 +99,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert "Edit can write nothing" in shown.err
     refused = guild("run", "wish", "go", env=env)
     assert refused.code == 1
-    assert "7 things cannot be provided:" in refused.err
+    assert "7 problems:" in refused.err
     assert all(message in refused.err for message in expected)
     assert "1 with errors: wish" in guild("doctor", env=env).out
 
