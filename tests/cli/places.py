@@ -13,11 +13,12 @@ import subprocess
 import sys
 import termios
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tests.conftest import Guild
 
@@ -50,20 +51,14 @@ def make_project(folder: Path, *, worker: str = WORKER, script: str = SCRIPT) ->
     (folder / "guildhall.yaml").write_text("model: script:answers.yaml\n")
 
 
-class Terminal:
-    """A person at a terminal: what they see, what they type. Standard output goes its own way, unless it is `whole`."""
+class Screen:
+    """A pseudo-terminal with a process: read what is on the screen, type, wait for the end."""
 
-    def __init__(self, guild: Guild, *words: str, env: Mapping[str, str] | None = None, whole: bool = False) -> None:
+    def __init__(self, begin: Callable[..., subprocess.Popen[str]], *, columns: int = 100, whole: bool = False) -> None:
+        """`begin`: starts the process with these streams. Unless it is `whole`, standard output is a pipe."""
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-        self._process = guild.begin(
-            words,
-            stdin=slave,
-            stderr=slave,
-            stdout=slave if whole else subprocess.PIPE,
-            env={**guild.environment(), "TERM": "xterm", **(env or {})},
-            terminal=True,
-        )
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self._process = begin(stdin=slave, stderr=slave, stdout=slave if whole else subprocess.PIPE)
         os.close(slave)
         self.raw = ""
         self._at = 0
@@ -74,11 +69,15 @@ class Terminal:
 
     def until(self, text: str) -> None:
         """Wait until the text is on the screen, behind what was waited for before."""
+        self.wait_for(lambda: self.seen.find(text, self._at) >= 0, text)
+        self._at = self.seen.find(text, self._at) + len(text)
+
+    def wait_for(self, is_seen: Callable[[], object], expected: str) -> None:
+        """Wait until a condition on `seen` is true. `expected`: the condition in words, or as text."""
         end = time.monotonic() + PATIENCE
-        while (found := self.seen.find(text, self._at)) < 0:
+        while not is_seen():
             if not self._read(end - time.monotonic()):
-                raise AssertionError(f"{text!r} did not appear; seen:\n{self.seen}")
-        self._at = found + len(text)
+                raise AssertionError(f"{expected!r} did not appear; seen:\n{self.seen}")
 
     def types(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -107,3 +106,11 @@ class Terminal:
             return False
         self.raw += data.decode(errors="replace")
         return bool(data)
+
+
+class Terminal(Screen):
+    """A person at a terminal who starts a `guild` command."""
+
+    def __init__(self, guild: Guild, *words: str, env: Mapping[str, str] | None = None, whole: bool = False) -> None:
+        environment = {**guild.environment(), "TERM": "xterm", **(env or {})}
+        super().__init__(partial(guild.begin, words, env=environment, terminal=True), whole=whole)

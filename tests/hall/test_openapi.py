@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from guildhall.hall.client.interface import VERBS
 from guildhall.hall.client.openapi import openapi_document
 from guildhall.runs.record.entries import PAYLOADS
 from tests.hall.served import asked, served
+from tests.pages import read_blocks, reader_environment
 from tests.runs.places import put_script, put_worker
 
 if TYPE_CHECKING:
@@ -92,11 +92,13 @@ def test_the_examples_of_the_documentation_work(guild_hall: Guild, project: Path
     put_worker(project, "greeter", model=put_script(project, {"say": "Hello, Ada."}))
     started = guild_hall("memory", "write", "--scope", "global", "x", "y")  # starts the hall
     assert started.code == 0, started.err
-    lines = (DOCS / "http-api.md").read_text().splitlines()
-    script = "\n".join(line.removeprefix("    ") for line in lines if line.startswith("    "))
-    environment = {**guild_hall.environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "".join(block.text for block in read_blocks(DOCS / "http-api.md") if block.language == "sh")
     ran = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], env=environment, capture_output=True, text=True, check=False
+        ["bash", "-euo", "pipefail", "-c", script],
+        env=reader_environment(guild_hall),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     health, runs, workers, *events = map(json.loads, ran.stdout.splitlines())
