@@ -116,7 +116,7 @@ def test_one_home_has_one_hall_and_any_number_of_readers(guild: Guild, project: 
     for words in (["run", "scribe", "go"], ["resume", run]):
         ran = guild(*words)
         assert ran.code == 7
-        assert f"in use by another guild command (process {process.pid}" in ran.err
+        assert f"in use by another guild command (pid {process.pid}" in ran.err
         assert "GUILDHALL_HOME" in ran.err
     for words in (["ls"], ["show", run], ["log", run], ["cost"], ["worker", "ls"]):
         assert guild(*words).code == 0, words
